@@ -273,7 +273,7 @@ def test_a_run_of_two_packs_is_opened_again_and_its_packs_taken_once_more(screen
     numbers = [desk.window.history_page.table.item(row, 0).text().split("   ")[0] for row in range(2)]
     assert sorted(numbers) == [f"{run.run_id} + {other.run_id}", f"{other.run_id} + {run.run_id}"]
     past = PastRun(run=run, model=models[FOLDERS["adults"]], beside=((other, models[FOLDERS["tuberculosis"]]),))
-    desk.bench.past_runs.opened.emit(past, 0)
+    desk.bench.past_runs.opened.emit(0, past)
     desk.until_listed(3)
     assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")
     desk.until_shown("“Adults 1.0.0 + Tuberculosis 1.0.0”. Press Start to screen with “Adults 1.0.0”.")

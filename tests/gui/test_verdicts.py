@@ -448,6 +448,11 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     assert "verdict on DOE PERSON 001 is not saved. The disk is full" in box.informativeText()
     box.defaultButton().click()
     assert desk.window.isVisible()
+    desk.window.close()
+    desk.dialog(QMessageBox)
+    desk.application.change_settings({"theme": "dark"})  # the question goes with its window
+    desk.activate()
+    bar = desk.window.result.verdict
     desk.open_row(2)
     assert "is not saved" not in texts(bar) and "DOE PERSON 001 is not saved" in desk.notices
     desk.open_row(1)

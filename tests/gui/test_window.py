@@ -36,6 +36,7 @@ from fieldray.desktop.dialogs import SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.list_reader import KEYS as COLUMNS
 from fieldray.desktop.notices import signal_end
+from fieldray.desktop.packs_page import ModelCard
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.toolbar import Status
@@ -91,6 +92,19 @@ def test_a_new_window_keeps_the_image_that_is_open_and_says_how_the_list_is_sear
         desk.application.change_settings({"language": "uk"})
         assert desk.window.work_list.table.horizontalHeader().sortIndicatorSection() == column
         assert desk.window.work_list.table.horizontalHeader().sortIndicatorOrder() == Qt.SortOrder.DescendingOrder
+
+
+def test_what_is_opened_later_is_shown_in_the_new_window_alone(desk: Desk) -> None:
+    desk.screen()
+    desk.finish()
+    desk.application.change_settings({"theme": "dark"})
+    desk.activate()  # by then the window before is gone
+    desk.bench.packs.card_read.emit("# Card")
+    desk.dialog(ModelCard).reject()
+    desk.window.actions_by_name["history"].trigger()
+    desk.bench.past_runs.open(desk.bench.screening.run_id)
+    desk.until(lambda: desk.bench.screening.past and desk.window.images.isVisible())
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 1)
 
 
 def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home: Path) -> None:

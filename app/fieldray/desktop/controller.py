@@ -112,7 +112,7 @@ class Controller(QObject):
         self.judging.changed.connect(self.rows.verdict_changed)
         self.reading.changed.connect(self.rows.reading_changed)
         self.judging.settled.connect(self._verdicts_settled)
-        self.past_runs.opened.connect(lambda past, _row_id: self._show_past(past))
+        self.past_runs.opened.connect(lambda _row_id, past: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)
         self.rows.gone.connect(self._forget_gone)
         self._services_closed.connect(self._finish_closing)

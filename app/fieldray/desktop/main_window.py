@@ -137,6 +137,7 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(middle)
 
     def _connect(self) -> None:
+        """To the controller methods alone: it outlives this window, and Qt forgets a method with its widget."""
         bench = self._bench
         self.work_list.row_chosen.connect(self._leave_note)
         self.work_list.row_chosen.connect(bench.image.show)
@@ -155,12 +156,12 @@ class MainWindow(QMainWindow):
             page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
         self.history_page.export_wanted.connect(lambda run_id: self._export(run_id=run_id))
-        bench.past_runs.opened.connect(lambda _past, row_id: self._show_row(row_id))
+        bench.past_runs.opened.connect(self._show_row)
         self.prior_card.file_wanted.connect(self._choose_prior)
         for room in (bench.packs, bench.comparing, bench.screening):
             room.asked.connect(self._ask)
         QApplication.instance().focusChanged.connect(self._ask, Qt.ConnectionType.QueuedConnection)  # type: ignore[union-attr]
-        bench.packs.card_read.connect(lambda text: ModelCard(text, self._translator, self).open())
+        bench.packs.card_read.connect(self._show_card)
         self.result.card_wanted.connect(self._show_card_of_run)
         bench.screening.started.connect(self._show_images_or_welcome)
 
@@ -238,11 +239,14 @@ class MainWindow(QMainWindow):
         dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changes()))
         dialog.open()
 
+    def _show_card(self, card: str) -> None:
+        ModelCard(card, self._translator, self).open()
+
     def _show_card_of_run(self) -> None:
         """The model card of the pack whose result is shown."""
         row, models = self._bench.image.row, self._bench.screening.run_models
         if model := next((model for model in models if model and row and model.manifest is row.manifest), None):
-            self._bench.packs.card_read.emit(model.card)
+            self._show_card(model.card)
 
     def _ask(self) -> None:
         """Show the question that is open, and none that is not. One that comes while somebody types waits."""
@@ -400,13 +404,10 @@ class MainWindow(QMainWindow):
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        self._choose(_local_paths(event.mimeData().urls()))
-        self._refuse_addresses(event.mimeData().urls())
-        event.acceptProposedAction()
-
-    def _refuse_addresses(self, urls: Sequence[QUrl]) -> None:
         """What was dropped and is no folder or file of this computer is named."""
-        for url in urls:
+        self._choose(_local_paths(event.mimeData().urls()))
+        event.acceptProposedAction()
+        for url in event.mimeData().urls():
             if not _local_paths([url]):
                 why = reason("path_is_address", address=url.toDisplayString())
                 self._bench.board.post_reason("path_is_address", why, level="warning")

@@ -69,7 +69,7 @@ class RunRoom(QObject):
 class PastRuns(RunRoom):
     """The list as it was last read, which of it is wanted, and the last comparison."""
 
-    opened = Signal(object, int)  # a PastRun, and the row that is wanted of it or 0
+    opened = Signal(int, object)  # the row that is wanted or 0, and the PastRun
     planned = Signal(object)  # a DeletionPlan that a person is to be asked about
     deleted = Signal(object)  # a Deletion
 
@@ -156,7 +156,7 @@ class PastRuns(RunRoom):
         if self._screening.is_busy:  # a run began meanwhile
             self._failed(UsageProblem(reason("history_is_open")))
         else:
-            self.opened.emit(past, row_id)
+            self.opened.emit(row_id, past)
 
     def _deleted(self, done: Deletion) -> None:
         said = deletion_sentences(done)

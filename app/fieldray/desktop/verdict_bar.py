@@ -127,8 +127,9 @@ def leave(parent: QWidget, judging: Judging, translator: Translator, close: Call
             box.done(0)
             close()
 
-    watched = judging.changed.connect(refresh)
-    box.finished.connect(lambda: judging.changed.disconnect(watched))
+    watched = [judging.changed.connect(refresh)]
+    for ended in (box.finished, box.destroyed):  # by an answer, or with the window that another one replaces
+        ended.connect(lambda: watched and judging.changed.disconnect(watched.pop()))
     box.finished.connect(box.deleteLater)
     refresh()
     QTimer.singleShot(_PATIENCE_MS if judging.is_saving else 0, box, box.open)
