@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, get_args
@@ -47,6 +47,7 @@ from fieldray.desktop.worklist import WorkList
 from fieldray.domain.run import VerdictChoice
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
+from fieldray.settings import ROWS
 from fieldray.translation import Translator
 
 # Commands of the key table in the image's menu, in groups; what is asked for more rarely under its title.
@@ -84,14 +85,11 @@ class MainWindow(QMainWindow):
         self.work_list = WorkList(controller.rows, next(iter(controller.image.packs), None), translator, theme)
         self.area = ImageArea(controller.image, controller.beside, controller.comparing, translator, theme)
         self.viewer = self.area.viewer
-        opacity = controller.settings.integer("heat_map_opacity")
         images = controller.image, controller.beside
         folds, view = Folds(str(controller.settings["folded"]), theme), self.area.prior_view
         folds.changed.connect(lambda folded: self.settings_changed.emit({"folded": folded}))
         self.prior_card = PriorCard(controller.comparing, view, *images, translator, folds=folds, parent=self)
-        self.result = ResultPanel(
-            controller.image, controller.judging, self.prior_card, folds, translator, opacity_percent=opacity
-        )
+        self.result = ResultPanel(controller.image, controller.judging, self.prior_card, folds, translator)
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = about = QAction(translator.text("About Fieldray"), self)
@@ -111,7 +109,7 @@ class MainWindow(QMainWindow):
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()
-        self.apply_settings()
+        self.apply_settings(ROWS)
         self._show_images_or_welcome()
 
     # ---- building
@@ -335,9 +333,10 @@ class MainWindow(QMainWindow):
         self.work_list.set_hide_patient(hidden)
         self.tools.buttons["hide_patient"].setChecked(hidden)
 
-    def apply_settings(self) -> None:
-        """Put those settings in force that need no new window."""
-        self.result.opacity.setValue(self._bench.settings.integer("heat_map_opacity"))
+    def apply_settings(self, changed: Collection[str]) -> None:
+        """Put those settings in force that need no new window; else the slider of the heat map stays."""
+        if "heat_map_opacity" in changed:
+            self.result.opacity.setValue(self._bench.settings.integer("heat_map_opacity"))
         self.hide_patient(bool(self._bench.settings["hide_patient"]))
         self._bench.rows.set_by_patient(bool(self._bench.settings["by_patient"]))
         self.work_list.filter_bar.by_patient.setChecked(self._bench.rows.is_by_patient)

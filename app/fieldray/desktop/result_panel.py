@@ -108,14 +108,7 @@ class ResultPanel(QScrollArea):
     card_wanted = Signal()
 
     def __init__(
-        self,
-        image: OpenImage,
-        judging: Judging,
-        prior: QWidget,
-        folds: Folds,
-        translator: Translator,
-        *,
-        opacity_percent: int,
+        self, image: OpenImage, judging: Judging, prior: QWidget, folds: Folds, translator: Translator
     ) -> None:
         super().__init__()
         self.setWidgetResizable(True)
@@ -131,7 +124,7 @@ class ResultPanel(QScrollArea):
         self._head = self._make_head()
         self._kept = label(role="warning")
         self._result, self._measured = QWidget(), QWidget()
-        self._heat_map = self._make_heat_map(opacity_percent)
+        self._heat_map = self._make_heat_map()
         self.lungs = LungsCard(folds, translator)
         self.verdict = VerdictBar(judging, translator)
         self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
@@ -210,10 +203,10 @@ class ResultPanel(QScrollArea):
         lay_row(head, self._mark, (self._verdict, 1), spacing=10)
         return head
 
-    def _make_heat_map(self, opacity_percent: int) -> QWidget:
+    def _make_heat_map(self) -> QWidget:
         self.heat_map_box = QCheckBox(self._translator.text("Show the heat map (H)"))
         self.heat_map_box.setChecked(True)
-        self.opacity = slider(opacity_percent)
+        self.opacity = slider(0)
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
         opacity = lay_row(None, label(self._translator.text("Opacity")), (self.opacity, 1))
         meaning = self._translator.text("What influenced the score, not the outline of a lesion")
