@@ -455,6 +455,13 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     bar = desk.window.result.verdict
     desk.open_row(2)
     assert "is not saved" not in texts(bar) and "DOE PERSON 001 is not saved" in desk.notices
+    rows, spoken = desk.bench.rows, Qt.ItemDataRole.AccessibleTextRole
+    cell = rows.index_of(1).siblingAtColumn(KEYS.index("patient"))
+    for hides, name in ((True, "Image 1"), (False, "DOE PERSON 001")):
+        desk.window.actions_by_name["hide_patient"].trigger()
+        assert f"Your verdict on {name} is not saved" in desk.notices
+        assert rows.data(cell, spoken).startswith(f"{name},")
+        assert ("DOE" in desk.notices + rows.data(cell)) is not hides
     desk.open_row(1)
     bar.withdraw.click()
     desk.until(lambda: not bar.withdraw.isVisible() and mark(desk, 1) is None and not desk.window.banners.isVisible())

@@ -75,9 +75,10 @@ def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) ->
 def test_names_are_hidden_in_what_arrived_last(desk: Desk, tmp_path: Path) -> None:
     desk.rooms.session.outcomes = []
     watch(desk, tmp_path)
-    desk.window.actions_by_name["hide_patient"].trigger()
     arrive(desk, screened(7, 0.5))
-    desk.until_shown("Last to arrive: Image 1, ")
+    desk.until_shown("Last to arrive: DOE PERSON 007, ")
+    desk.window.actions_by_name["hide_patient"].trigger()
+    assert "Last to arrive: Image 1, " in desk.notices and "DOE" not in desk.notices
 
 
 def test_what_was_chosen_meanwhile_begins_when_the_watch_is_stopped(desk: Desk, tmp_path: Path) -> None:

@@ -268,11 +268,7 @@ def _status_text(translator: Translator, row: WorkRow) -> str:
 
 COLUMNS: Final[tuple[Column, ...]] = (
     Column("image", lambda t: t.text("Image"), lambda _, __: ""),
-    Column(
-        "patient",
-        lambda t: t.text("Patient"),
-        lambda t, row: image_title(t, row.row_id, row.outcome),
-    ),
+    Column("patient", lambda t: t.text("Patient"), lambda _, __: ""),  # by `image_title`, as it may be hidden
     Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
     Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
     Column("class", lambda t: t.text("Class"), _class_text),

@@ -181,7 +181,7 @@ class MainWindow(QMainWindow):
             "prior_file": self._choose_prior,
             "full_screen": self._toggle_full_screen,
             "panels": lambda: self._show_panels(self.work_list.isHidden()),
-            "hide_patient": self._toggle_patient,
+            "hide_patient": lambda: self.settings_changed.emit({"hide_patient": not self.viewer.hide_patient}),
             "open_folder": partial(self._open, text("Open a folder"), QFileDialog.FileMode.Directory),
             "open_files": partial(self._open, text("Open files"), QFileDialog.FileMode.ExistingFiles),
             "watch": partial(self._open, text("Watch a folder"), QFileDialog.FileMode.Directory, watches=True),
@@ -322,15 +322,11 @@ class MainWindow(QMainWindow):
         self._bench.reading.note()
         self.work_list.step_unread()
 
-    def _toggle_patient(self) -> None:
-        hidden = not self.viewer.hide_patient
-        self.settings_changed.emit({"hide_patient": hidden})
-        self.hide_patient(hidden)
-
     def hide_patient(self, hidden: bool) -> None:
         """Hide or show names and numbers everywhere."""
         self.area.set_hide_patient(hidden)
         self.work_list.set_hide_patient(hidden)
+        self.banners.refresh()
         self.tools.buttons["hide_patient"].setChecked(hidden)
 
     def apply_settings(self, changed: Collection[str]) -> None:

@@ -90,7 +90,7 @@ class Banner(QFrame):
         super().__init__()
         self.setObjectName("banner")
         self.setProperty("level", notice.level)
-        self.sentence = label(notice.text(translator))
+        self.sentence = label()
         sign = icon_label(icon(_SIGNS[notice.level], theme), side=20)
         layout = lay_row(self, sign, (self.sentence, 1), margins=(12, 6, 8, 6))
         if notice.action is not None:
@@ -117,7 +117,7 @@ class BannerArea(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what is on the board."""
+        """Show what is on the board; where patients are hidden, or in sight again, in other words."""
         notices = self._board.notices
         for notice in notices:
             self._keep_banner(notice)
@@ -127,16 +127,16 @@ class BannerArea(QWidget):
             if notice not in self._banners:
                 self._banners[notice] = Banner(notice, self._board, self._translator, self._theme)
                 self._layout.insertWidget(0, self._banners[notice])
+            self._banners[notice].sentence.setText(notice.text(self._translator))
         self.setVisible(bool(notices))
 
     def _keep_banner(self, notice: Notice) -> None:
         """A notice that only says something newer stays where it is: its button may be under somebody's finger."""
         if notice in self._banners or notice.action is None:
             return
-        for known, banner in list(self._banners.items()):
+        for known in list(self._banners):
             if known.key == notice.key and known.action is notice.action and known.level == notice.level:
                 self._banners[notice] = self._banners.pop(known)
-                banner.sentence.setText(notice.text(self._translator))
 
 
 # ---- What the system tells for the window.

@@ -354,7 +354,7 @@ class WorkList(QWidget):
 
     def set_hide_patient(self, hidden: bool) -> None:
         """Show or hide names and numbers."""
-        self._delegate.hide_patient = hidden
+        self._delegate.hide_patient = self._model.hides_patient = hidden
         self.table.viewport().update()
 
     def step(self, rows: int) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, SeenRows, WorkRow, columns_of
+from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, Column, SeenRows, WorkRow, columns_of, image_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
@@ -84,6 +84,7 @@ class WorkListModel(QAbstractTableModel):
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
         self.is_whole, self.is_by_larger = True, False
+        self.hides_patient = False
         self.run_id: int | None = None  # whose rows these are
         self.wanted, self._order = ResultFilter(), ResultOrder()
         self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # as `sort` is told it
@@ -264,12 +265,12 @@ class WorkListModel(QAbstractTableModel):
         if role in (VERDICT_ROLE, GROUP_ROLE):
             return state if role == VERDICT_ROLE else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
-            return plain(column.text(translator, row))
+            return plain(self._text(column, row))
         if role == Qt.ItemDataRole.ToolTipRole and (row.reason or column.key == "pack"):
             why = translator.reason(row.reason) if row.reason and column.key != "pack" else column.text(translator, row)
             return plain_tip(why)
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            said = [column.text(translator, row) or column.title(translator)]
+            said = [self._text(column, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
                 said.append(verdict_text(translator, state) if state else translator.text("not read"))
             group = group_at(self._begins, index.row())
@@ -277,6 +278,11 @@ class WorkListModel(QAbstractTableModel):
                 said.append(translator.text("same patient as above"))
             return plain(", ".join(said))
         return None
+
+    def _text(self, column: Column, row: WorkRow) -> str:
+        if column.key == "patient":
+            return image_title(self._translator, row.row_id, row.outcome, hides_patient=self.hides_patient)
+        return column.text(self._translator, row)
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if orientation != Qt.Orientation.Horizontal:
