@@ -161,6 +161,24 @@ def judge_and_save(desk: Desk, out: Path) -> None:
     assert desk.rooms.exported == [(1, out, ("csv",), PLAIN)]
 
 
+def test_no_key_reaches_an_image_behind_another_page(desk: Desk) -> None:
+    desk.screen(answer="children-1.0.0")
+    desk.activate()
+    desk.open_row(3)
+    window = desk.window
+    seen = window.viewer.state
+    press(Key.Key_H, CONTROL | SHIFT)
+    window.history_page.table.setFocus()
+    press(Key.Key_2, CONTROL)
+    for key in (Key.Key_U, Key.Key_F, Key.Key_R, Key.Key_E):
+        press(key)
+    assert not window.actions_by_name["print"].isEnabled()
+    press(Key.Key_Escape)
+    press(Key.Key_3, CONTROL)
+    desk.until(lambda: desk.rooms.session.verdicts == {3: Verdict(choice="unsure")})
+    assert (desk.bench.image.row.row_id, window.viewer.state) == (3, seen)
+
+
 def test_tab_goes_through_every_control_in_sight_and_comes_back(desk: Desk) -> None:
     desk.screen(answer="children-1.0.0")
     desk.open_row(1)
