@@ -85,12 +85,26 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     desk.until(lambda: desk.bench.auditing.report is not None)
 
 
-def test_a_row_opens_its_image(desk: Desk, page: AuditPage) -> None:
+@pytest.mark.parametrize("hidden_by", ["", "class", "search", "verdict"])
+def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPage, hidden_by: str) -> None:
+    rows, bar = desk.bench.rows, desk.window.work_list.filter_bar
+    desk.open_row(1)
+    if hidden_by == "class":
+        bar._buttons["abnormal"].click()
+    elif hidden_by == "search":
+        bar.search.setText("person 001")
+    elif hidden_by == "verdict":
+        bar.verdicts.setCurrentIndex(bar.verdicts.findData("given"))
+        bar.verdicts.activated.emit(0)
+    desk.until(lambda: not rows.index_of(2).isValid() or not hidden_by)
     show(desk, page)
     assert [page.disagreements.item(row, 0).text() for row in range(2)] == ["positive", "negative"]
     page.disagreements.cellActivated.emit(1, 0)
     assert desk.window.pages.currentWidget() is desk.window.images
-    desk.until(lambda: desk.bench.image.row.row_id == 2)
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 2)
+    assert rows.id_at(desk.window.work_list.table.currentIndex()) == 2
+    assert (bar.search.text(), bar.verdicts.currentData(), bar._buttons[None].isChecked()) == ("", "any", True)
+    assert rows.rowCount() == 4
 
 
 def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk, page: AuditPage) -> None:

@@ -182,8 +182,10 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     image = desk.bench.image
     desk.until(lambda: image.row is not None and image.row.row_id == 1)
     desk.window.actions_by_name["history"].trigger()
-    table.cellActivated.emit(0, 3)
+    desk.window.work_list.filter_bar._buttons["abnormal"].click()
+    table.cellActivated.emit(1, 3)  # a normal one
     desk.until(lambda: desk.bench.screening.run_id == 2)
+    desk.until(lambda: image.row is not None and image.row.row_id == 5)
 
 
 def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: HistoryPage, store: Path) -> None:

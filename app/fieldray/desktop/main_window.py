@@ -368,7 +368,7 @@ class MainWindow(QMainWindow):
         """One of the images of the run in sight, or (0) the first one."""
         self._show_images_or_welcome()
         if row_id:
-            self.work_list.choose(row_id)
+            self.work_list.choose(row_id, may_show_all=True)
         else:
             self.work_list.choose_end(last=False)
 

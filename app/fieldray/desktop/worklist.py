@@ -144,6 +144,14 @@ class FilterBar(QWidget):
         super().resizeEvent(event)
         self._arrange()
 
+    def show_all(self) -> None:
+        """Search for nothing, and choose no class, verdict and device."""
+        self.search.clear()
+        self._buttons[None].setChecked(True)
+        for box in (self.verdicts, self.devices):
+            box.setCurrentIndex(0)
+        self._model.show_all()
+
     def fit_height(self, height: int) -> None:
         """Take fewer lines where the list is low."""
         self._is_low = height < _LOW
@@ -375,8 +383,10 @@ class WorkList(QWidget):
         self._goal = "last" if last else "first"
         self._go()
 
-    def choose(self, row_id: int) -> None:
-        """Choose an image by its row, as soon as it is listed."""
+    def choose(self, row_id: int, *, may_show_all: bool = False) -> None:
+        """Choose an image by its row, as soon as it is listed; where it is not, perhaps in the list of all images."""
+        if may_show_all and not self._model.index_of(row_id).isValid():
+            self.filter_bar.show_all()
         self._goal = row_id
         self._go()
 
@@ -422,8 +432,9 @@ class WorkList(QWidget):
 
         An emptied list forgets it.
         """
-        if self._chosen_id is not None and self._model.index_of(self._chosen_id).isValid():
-            self.choose(self._chosen_id)
+        known = self._model.index_of(self._chosen_id or 0)
+        if known.isValid():
+            self._choose_row(known.row())
             return
         self.table.scrollToTop()
         if self._model.run_id is None or self._model.total() == 0:

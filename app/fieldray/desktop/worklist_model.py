@@ -181,6 +181,11 @@ class WorkListModel(QAbstractTableModel):
             done=lambda _: self._filter(**changes, staying=frozenset()),
         )
 
+    def show_all(self) -> None:
+        """Show every result at once: one is wanted that may be filtered out."""
+        self.wanted = ResultFilter()
+        self._filter()
+
     @property
     def is_by_patient(self) -> bool:
         """Whether the images of each patient stand together."""
@@ -311,6 +316,7 @@ class WorkListModel(QAbstractTableModel):
 
     def _filter(self, **changes: Any) -> None:
         self.wanted, self._is_another = replace(self.wanted, **changes), True
+        self.is_whole = self.run_id is None
         self._read()
 
     def _read(self) -> None:
