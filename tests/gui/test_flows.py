@@ -472,6 +472,20 @@ def test_every_format_is_in_the_menu(more_formats: None, desk: Desk) -> None:
     dialog.close()
 
 
+def test_the_run_in_sight_when_saving_began_is_the_one_that_is_saved(desk: Desk) -> None:
+    assert not desk.window.actions_by_name["export"].isEnabled()  # there is no run yet
+    desk.screen()
+    desk.choose("/second")
+    desk.window.actions_by_name["export"].trigger()
+    desk.dialog(ExportDialog).accept()
+    dialog = desk.dialog(QFileDialog)
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: desk.bench.screening.run_id == 2)
+    dialog.filesSelected.emit(["/out"])
+    desk.until(lambda: [run_id for run_id, *_ in desk.rooms.exported] == [1])
+    dialog.close()
+
+
 class _FileManager(QObject):
     """Takes the folders that are to be shown."""
 
@@ -496,6 +510,7 @@ def test_the_folder_of_what_was_saved_is_one_click_away(desk: Desk, tmp_path: Pa
 
 
 def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None, desk: Desk) -> None:
+    desk.screen()
     desk.window.actions_by_name["export"].trigger()
     dialog = desk.window.findChild(ExportDialog)
     assert dialog.formats() == ("csv", "json", "count")

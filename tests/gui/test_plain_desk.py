@@ -74,7 +74,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str, picture: Path) -> 
         desk.until(lambda: auditing.report is not None)
         assert assert_plain(text) >= 6  # button, title, three groups, disagreements
         page.widget().grab()
-        auditing.save(Path("/out") / text, "en")
+        auditing.save(auditing.report, Path("/out") / text, language="en")
         desk.until(lambda: any(notice.key == "export" for notice in desk.bench.board.notices))
         page.take_button.click()
         (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalPointDialog))

@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from fieldray.audit.report import AuditReport
 from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, form
 from fieldray.desktop.past_runs import Auditing
 from fieldray.desktop.style import Theme, colour, icon
@@ -181,7 +182,7 @@ class AuditPage(Page):
     def _make_result(self, audit: AuditText) -> QWidget:
         page = QWidget()
         figures = lay_row(None, (self._make_figures(audit), 1), self._make_charts(audit), spacing=24)
-        found = card(label(audit.title, role="title"), figures, self._make_buttons())
+        found = card(label(audit.title, role="title"), figures, self._make_buttons(audit.report))
         sentences = card(*map(label, (*audit.notes(), *audit.drifts(), audit.proposal())))
         others = [((audit.groups(),) if audit.groups().rows else ()), audit.comparison()]
         parts = [found, sentences, self._make_planning(audit), *(card(*_shown(blocks)) for blocks in others if blocks)]
@@ -226,10 +227,10 @@ class AuditPage(Page):
         self.calibration = chart(calibration, spoken=audit.figures()[-1].value)
         return lay_column(None, self.curve, self.calibration, 1)
 
-    def _make_buttons(self) -> QHBoxLayout:
+    def _make_buttons(self, report: AuditReport) -> QHBoxLayout:
         text, export = self._translator.text, icon("export", self._theme)
-        self.save_button = push_button(text("Save the report…"), self._save, icon=export)
-        self.take_button = push_button(text("Use as local operating point…"), self._take)
+        self.save_button = push_button(text("Save the report…"), partial(self._save, report), icon=export)
+        self.take_button = push_button(text("Use as local operating point…"), partial(self._take, report))
         return lay_row(None, self.save_button, self.take_button, 1)
 
     def _make_disagreements(self, audit: AuditText) -> QWidget:
@@ -246,15 +247,12 @@ class AuditPage(Page):
 
     # ---- what is done with it
 
-    def _save(self) -> None:
+    def _save(self, report: AuditReport) -> None:
         title, translator = self._translator.text("Save the report to a folder"), self._translator
-        mode = QFileDialog.FileMode.Directory
-        ask_for_paths(self, title, mode, lambda paths: self._auditing.save(paths[0], translator.language), translator)
+        save, mode = partial(self._auditing.save, report, language=translator.language), QFileDialog.FileMode.Directory
+        ask_for_paths(self, title, mode, lambda paths: save(paths[0]), translator)
 
-    def _take(self) -> None:
-        report = self._auditing.report
-        if report is None:
-            return
+    def _take(self, report: AuditReport) -> None:
         dialog = LocalPointDialog(AuditText(report, self._translator).proposal(), self._translator, self)
         dialog.accepted.connect(lambda: self._auditing.take(dialog.name.text().strip(), dialog.person.text().strip()))
         dialog.open()

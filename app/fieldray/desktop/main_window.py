@@ -230,8 +230,10 @@ class MainWindow(QMainWindow):
             choose_file(self, self._bench.comparing, self._translator)
 
     def _export(self, *formats: str, run_id: int | None = None) -> None:
+        """Save a run, or that which is in sight now: another one may be by the time that the folder is chosen."""
+        meant = run_id or self._bench.screening.run_id
         chosen = ExportDialog(self._translator, self, chosen=formats)
-        chosen.accepted.connect(lambda: self._export_to_folder(chosen.formats(), chosen.options(), run_id))
+        chosen.accepted.connect(lambda: self._export_to_folder(chosen.formats(), chosen.options(), meant))
         chosen.open()
 
     def _export_to_folder(self, formats: Sequence[str], options: ReportOptions, run_id: int | None) -> None:

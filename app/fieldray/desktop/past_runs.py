@@ -212,11 +212,8 @@ class Auditing(RunRoom):
             channel="audit",
         )
 
-    def save(self, folder: Path, language: str) -> None:
-        """Write the report into a folder."""
-        report = self.report
-        if report is None:
-            return
+    def save(self, report: AuditReport, folder: Path, *, language: str) -> None:
+        """Write a report into a folder."""
         self._background.ask(
             lambda services: services.audit.save(folder, report, language=language),
             channel="export",

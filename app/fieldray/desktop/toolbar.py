@@ -104,6 +104,8 @@ class Toolbar(QWidget):
         self.pause_button.setAccessibleName(pause)
         self.pause_button.setIcon(icon("start" if screening.state == "paused" else "pause", self._theme))
         self.stop_button.setEnabled(screening.can_stop)
+        for saving in self._savings:
+            saving.setEnabled(screening.run_id is not None)
         self.progress_text.setText(screening_label(translator, screening))
         progress = screening.progress
         share = progress.done / progress.total if progress and progress.total else 0.0
@@ -195,7 +197,7 @@ class Toolbar(QWidget):
         menu.aboutToShow.connect(self._list_folders)
         menu.addSeparator()
         menu.addActions([actions["packs"], actions["history"], actions["audit"], actions["export"]])
-        menu.addMenu(self._export_menu())
+        self._savings = actions["export"], menu.addMenu(self._export_menu())
         menu.addActions([actions["copy"], actions["print"]])
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
