@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from desk import Desk
+import pytest
+from desk import Desk, press
 from fake_rooms import save, screened
 from PySide6.QtWidgets import QFileDialog, QLineEdit
 
@@ -81,14 +82,46 @@ def test_names_are_hidden_in_what_arrived_last(desk: Desk, tmp_path: Path) -> No
     assert "Last to arrive: Image 1, " in desk.notices and "DOE" not in desk.notices
 
 
-def test_what_was_chosen_meanwhile_begins_when_the_watch_is_stopped(desk: Desk, tmp_path: Path) -> None:
-    """A watch has no end of its own."""
+@pytest.mark.parametrize("is_watch_first", [False, True])
+def test_of_what_was_chosen_meanwhile_only_that_is_watched_that_was_meant_to_be(
+    desk: Desk, tmp_path: Path, is_watch_first: bool
+) -> None:
+    """A watch has no end of its own: what is screened once comes before it."""
+    folders = [tmp_path / name for name in ("first", "watched", "once")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "image.png").touch()
+    watch(desk, folders[0])
+    for path in folders[1:] if is_watch_first else folders[:0:-1]:
+        desk.bench.screening.choose([path], watches=path.name == "watched")
+    desk.until_shown("2 files or folders will be screened after this run")
+    stop(desk)
+    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
+    desk.until_shown("1 file or folder will be screened after this run")
+    desk.finish()
+    desk.until(lambda: len(desk.rooms.session.started_with) == 3)
+    assert [paths[0].name for paths, *_ in desk.rooms.session.started_with] == ["first", "once", "watched"]
+    assert desk.rooms.session.watched == [True, False, True]
+
+
+def test_what_waits_behind_a_stopped_run_is_still_meant_to_be_watched(desk: Desk, tmp_path: Path) -> None:
+    desk.screen()
+    desk.bench.screening.choose([tmp_path], watches=True)
+    stop(desk)
+    desk.until_shown(f"Chosen, but not screened: {tmp_path}")
+    assert "after this run" not in desk.notices
+    press(desk.window.banners, "Screen now")
+    desk.until(lambda: desk.rooms.session.watched == [False, True])
+
+
+def test_what_waits_goes_on_where_what_came_before_it_is_empty(desk: Desk, tmp_path: Path) -> None:
     watch(desk, tmp_path)
-    (tmp_path / "second").mkdir()
-    desk.bench.screening.choose([tmp_path / "second"], watches=True)
-    desk.until_shown("will be screened after this run")
+    (tmp_path / "empty").mkdir()
+    desk.bench.screening.choose([tmp_path / "empty"])
+    desk.bench.screening.choose([tmp_path], watches=True)
     stop(desk)
     desk.until(lambda: desk.rooms.session.watched == [True, True])
+    assert "after this run" not in desk.notices
 
 
 def test_start_after_a_watch_screens_the_folder_to_its_end(desk: Desk, tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ class Screening(QObject):
         self._models: tuple[Model, ...] = ()  # of the next run
         self._used: tuple[Model, ...] = ()
         self._batch: Batch | None = None
-        self._next: tuple[Path, ...] = ()
-        self._next_watches = self.watches = self._has_arrived = False
+        self._next: dict[bool, tuple[Path, ...]] = {False: (), True: ()}  # what is to be watched has no end: it is last
+        self.watches = self._has_arrived = False
         self._since_s, self._stop = 0.0, Action(lambda t: t.text("Stop"), self.stop)
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._seen: IntentQuestion | None = None
@@ -102,8 +102,8 @@ class Screening(QObject):
             return
         self._board.withdraw(_unscreened(paths))
         if self.is_busy:
-            self._next, self._next_watches = (*self._next, *paths), watches
-            self._board.post_reason("next", reason("next_run", count=len(self._next)), level="info")
+            self._next[watches] += tuple(paths)
+            self._say_next()
             return
         if self.state != "waiting":
             self._before = self.state, self.paths, self.past, self.progress
@@ -138,9 +138,7 @@ class Screening(QObject):
         batch = self._batch
         if batch is not None and self.can_stop:
             if not self.watches:  # which ends by this alone
-                waiting, self._next = self._next, ()
-                self._board.withdraw("next")
-                self._name_unscreened(waiting)
+                self._name_waiting()
             self._enter("stopping")
             self._background.run(batch.cancel, channel="run")
 
@@ -151,8 +149,7 @@ class Screening(QObject):
 
         models  the packs that made its results, each None where it is not at hand
         """
-        self._forget_notes()
-        self._do(self._playbook.drop())
+        self._forget_all()
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
         self.manifest = model.manifest if model else known_manifest(run.spec.trust)
@@ -162,8 +159,7 @@ class Screening(QObject):
 
     def forget_run(self) -> None:
         """The run in sight was deleted."""
-        self._forget_notes()
-        self._do(self._playbook.drop())
+        self._forget_all()
         self.paths, self.past, self.run_id, self.run_models, self.manifest = (), None, None, (), None
         self.progress = None
         self._enter("empty")
@@ -244,6 +240,12 @@ class Screening(QObject):
         for start in ("watch", BESIDE):
             self._board.supersede(start)
 
+    def _forget_all(self) -> None:
+        """Another run comes into sight that is over, or none; what waits is named."""
+        self._forget_notes()
+        self._do(self._playbook.drop())
+        self._name_waiting()
+
     def _enter(self, state: State) -> None:
         self.state, self._packs.may_switch = state, state not in _BUSY
         self.changed.emit()
@@ -270,7 +272,7 @@ class Screening(QObject):
                 case SayLost(has_other_pack=True):
                     self._say_other_pack(command.intent.paths)
                 case SayLost():
-                    self._name_unscreened(command.intent.paths)
+                    self._name_unscreened(command.intent.paths, watches=command.intent.watches)
         if self._seen != self.question:  # after the start, which empties the list: no image of the run before is opened
             self._seen = self.question
             self.asked.emit()
@@ -302,6 +304,7 @@ class Screening(QObject):
         if self.state == "waiting":
             state, self.paths, self.past, self.progress = self._before
             self._enter(state)
+            self._begin_next()
 
     def _screen(self, intent: Intent, remembered: RememberedPack | None) -> None:
         models = self._models
@@ -381,23 +384,41 @@ class Screening(QObject):
     def _say_other_pack(self, paths: tuple[Path, ...]) -> None:
         self._board.post_reason("question", reason("question_closed", paths=_listed(paths)), level="warning")
 
-    def _name_unscreened(self, paths: tuple[Path, ...]) -> None:
+    def _name_waiting(self) -> None:
+        """Nothing waits for its turn any more."""
+        for watches, paths in self._next.items():
+            self._name_unscreened(paths, watches=watches)
+            self._next[watches] = ()
+        self._say_next()
+
+    def _name_unscreened(self, paths: tuple[Path, ...], *, watches: bool) -> None:
         """What was chosen is not forgotten without a word."""
         if paths:
             self._board.post(
                 _unscreened(paths),
                 lambda t: t.text("Chosen, but not screened: {paths}", paths=_listed(paths)),
                 level="warning",
-                action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths)),
+                action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths, watches=watches)),
             )
 
     def _after_run(self) -> None:
         self._warm_up()
         self.idle.emit()
-        if self._next:
-            following, self._next = self._next, ()
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        for watches, paths in self._next.items():
+            if paths:
+                self._next[watches] = ()
+                self._say_next()
+                self.choose(paths, watches=watches)
+                return
+
+    def _say_next(self) -> None:
+        if count := sum(map(len, self._next.values())):
+            self._board.post_reason("next", reason("next_run", count=count), level="info")
+        else:
             self._board.withdraw("next")
-            self.choose(following, watches=self._next_watches)
 
 
 def _listed(paths: Sequence[Path]) -> str:
