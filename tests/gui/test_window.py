@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 from desk import Desk, opened, press, texts, turn_wheel
-from fake_rooms import FakeRooms, model
+from fake_rooms import FakeRooms, model, save, screened
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 from PySide6.QtTest import QTest
@@ -48,6 +48,7 @@ from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.reasons import reason
 from fieldray.settings import ROWS, TABLE, Settings
 from fieldray.settings import load as load_settings
+from fieldray.store.results import ResultStore
 from fieldray.translation import Translator, languages
 
 
@@ -602,6 +603,7 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
         desk.activate()
         desk.screen()
         desk.finish()
+        desk.until(lambda: desk.bench.rows.is_current)
         assert messages == []
         elsewhere = QWidget()
         qtbot.addWidget(elsewhere)
@@ -611,8 +613,11 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
         desk.bench.start()
         desk.until(lambda: len(rooms.session.batches) == 2)
         desk.until_listed(4)
+        with ResultStore(rooms.database) as store:  # what came last is told, too
+            save(store, 2, [screened(5, 0.99)], rooms.publish)
         desk.finish()
-        assert messages == [("The run has ended", "Abnormal: 2, Not sure: 1, Normal: 1")]
+        desk.until(lambda: messages)
+        assert messages == [("The run has ended", "Abnormal: 3, Not sure: 1, Normal: 1")]
         desk.bench.start()
         desk.until(lambda: len(rooms.session.batches) == 3 and not desk.bench.background._queues)
         desk.bench.screening.stop()  # who stopped it knows

@@ -152,6 +152,11 @@ class WorkListModel(QAbstractTableModel):
     # ---- what is shown of it
 
     @property
+    def is_current(self) -> bool:
+        """Whether all that came is listed, or nothing is to be."""
+        return self.run_id is None or (self.is_whole and not (self._is_old or self._is_reading))
+
+    @property
     def manifest(self) -> Manifest | None:
         """Of the run's pack, which may name its classes."""
         return next(iter(self._rows.manifests.values()), None)
