@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from desk import Desk, turn_wheel
-from fake_rooms import screened
+from fake_rooms import image_ref, screened
 from PySide6.QtCore import QEvent, QPointF, Qt
 from PySide6.QtGui import QColor, QFont, QGuiApplication, QImage, QMouseEvent, QPainter
 from PySide6.QtPrintSupport import QPrintDialog
@@ -17,7 +18,16 @@ from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea
 from fieldray.desktop.image_painting import like_window
-from fieldray.desktop.overlay import Corners, draw_corners, length_text, measurement_text, patient_lines, region_figures
+from fieldray.desktop.list_reader import KEYS
+from fieldray.desktop.overlay import (
+    Corners,
+    corner_texts,
+    draw_corners,
+    length_text,
+    measurement_text,
+    patient_lines,
+    region_figures,
+)
 from fieldray.desktop.picture import lay_on_page, picture_of
 from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.viewer import Viewer
@@ -152,12 +162,26 @@ def test_what_the_model_saw_is_shown_on_request(desk: Desk, viewer: Viewer) -> N
 
 
 def test_hiding_patient_data_hides_it_everywhere(desk: Desk, viewer: Viewer) -> None:
-    named = viewer.grab().toImage()
+    named, cell = viewer.grab().toImage(), desk.bench.rows.index_of(1).siblingAtColumn(KEYS.index("patient"))
+    assert cell.data(Qt.ItemDataRole.ToolTipRole) == "DOE PERSON 001"
     desk.window.actions_by_name["hide_patient"].trigger()
     hidden = viewer.grab().toImage()
+    assert cell.data(Qt.ItemDataRole.ToolTipRole) == "Image 1"
     assert named != hidden
     assert desk.window.work_list._delegate.hide_patient
     assert desk.application.settings["hide_patient"] is True
+
+
+@pytest.mark.parametrize(
+    ("file", "lines"),
+    [("a.jpg", ("a.jpg",)), (f"{'1' * 30}{'2' * 20}.jpg", ("1" * 30, f"{'2' * 20}.jpg"))],
+)
+def test_an_image_without_a_name_is_told_by_its_file(viewer: Viewer, file: str, lines: tuple[str, ...]) -> None:
+    ref = replace(image_ref(1), path=Path("/images", file), header=ImageHeader(patient_id="PX-1"))
+    say = partial(corner_texts, Translator(), pyramid=viewer.pyramid, state=viewer.state, percent=100)
+    assert say(ref=ref, hide_patient=False).top_left == (*lines, "PX-1")
+    assert say(ref=ref, hide_patient=True).top_left == ()
+    assert say(ref=image_ref(1), hide_patient=False).top_left[0] == "DOE PERSON 001"
 
 
 def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,11 +18,12 @@ from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, SpacingPlane
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.formatting import date, number, person, sex_label
+from fieldray.formatting import date, file_name, number, person, sex_label
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
 _LEGEND: Final = (120, 8)
+_FILE_NAME: Final = 30  # letters in a line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +44,10 @@ def corner_texts(
     window = state.window or pyramid.start_window
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
     width = window.width * abs(pyramid.image.value_scale)
+    # A file's name has no blanks to be broken at.
+    named = () if person(header.patient_name) else textwrap.wrap(file_name(ref), _FILE_NAME)
     return Corners(
-        top_left=() if hide_patient else patient_lines(translator, ref.header),
+        top_left=() if hide_patient else (*named, *patient_lines(translator, header)),
         top_right=_kept(
             (date(translator, header.study_date), "" if hide_patient else header.study_description, header.modality)
         ),

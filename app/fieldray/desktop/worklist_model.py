@@ -83,8 +83,7 @@ class WorkListModel(QAbstractTableModel):
         self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
-        self.is_whole, self.is_by_larger = True, False
-        self.hides_patient = False
+        self.is_whole, self.is_by_larger, self.hides_patient = True, False, False
         self.run_id: int | None = None  # whose rows these are
         self.wanted, self._order = ResultFilter(), ResultOrder()
         self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # as `sort` is told it
@@ -276,9 +275,11 @@ class WorkListModel(QAbstractTableModel):
             return state if role == VERDICT_ROLE else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
             return plain(self._text(column, row))
-        if role == Qt.ItemDataRole.ToolTipRole and (row.reason or column.key == "pack"):
-            why = translator.reason(row.reason) if row.reason and column.key != "pack" else column.text(translator, row)
-            return plain_tip(why)
+        if role == Qt.ItemDataRole.ToolTipRole:
+            said = [self._text(column, row)] if column.key in ("patient", "pack") else []
+            if row.reason and column.key != "pack":
+                said.append(translator.reason(row.reason))
+            return plain_tip(*said) if said else None
         if role == Qt.ItemDataRole.AccessibleTextRole:
             said = [self._text(column, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
