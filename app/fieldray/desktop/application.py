@@ -87,7 +87,10 @@ class Application(QObject):
         self.controller = Controller(settings, self._translator, open_services=services, background=background)
         self.window: MainWindow | None = None
         self._signal_end = signal_end
-        self.controller.ended.connect(self._run_ended)
+        self._has_ended = False
+        self.controller.ended.connect(partial(setattr, self, "_has_ended", True))
+        for news in (self.controller.rows.changed, self.controller.screening.started):
+            news.connect(self._tell_end)
         self._crashed.connect(self.controller.report_bug, Qt.ConnectionType.QueuedConnection)
         self.controller.closed.connect(self._end)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._system_theme_changed)
@@ -179,8 +182,14 @@ class Application(QObject):
         self.controller.save_settings()
         self.controller.close()
 
-    def _run_ended(self) -> None:
-        """Who is at another window hears of it: by the system where it has a place for that, and by the window."""
+    def _tell_end(self) -> None:
+        """Who is at another window hears of it: by the system where it has a place for that, and by the window.
+
+        Once the whole run is listed; without counts where the next one begins before that.
+        """
+        if not self._has_ended or not self.controller.rows.is_current:
+            return
+        self._has_ended = False
         if self.window is not None and not self.window.isActiveWindow():
             self._signal_end(self.window, *end_text(self._translator, self.controller.rows))
 

@@ -65,7 +65,7 @@ class Controller(QObject):
     ready = Signal()
     measured = Signal(object)
     folders_changed = Signal()
-    ended = Signal()  # of a run that nobody stopped, once all its results are listed
+    ended = Signal()  # of a run that nobody stopped
     backends_changed = Signal()
     closed = Signal()
     _services_closed = Signal()
@@ -76,7 +76,7 @@ class Controller(QObject):
         super().__init__()
         self.settings = settings
         self._open_services = open_services
-        self._is_opening = self._is_closing = self._is_ending = self._has_ended = False
+        self._is_opening = self._is_closing = self._is_ending = False
         self._opening = threading.Lock()  # of the services and _is_ending: either sees the other
         self._last_bug: Reason | None = None
         self.bridge, self.board = Bridge(), NoticeBoard()
@@ -115,7 +115,6 @@ class Controller(QObject):
         self.past_runs.opened.connect(lambda _row_id, past: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)
         self.rows.gone.connect(self._forget_gone)
-        self.rows.changed.connect(self._tell_end)
         self._services_closed.connect(self._finish_closing)
 
     # ---- opening and closing
@@ -235,11 +234,7 @@ class Controller(QObject):
             self._note_patients()
             if self._lost_files:
                 self.board.post_reason("files_lost", reason("files_lost", count=self._lost_files))
-        self._has_ended = event.state in ("finished", "failed")
-
-    def _tell_end(self) -> None:
-        if self._has_ended and self.rows.is_current:
-            self._has_ended = False
+        if event.state in ("finished", "failed"):
             self.ended.emit()
 
     def _title(self, event: OutcomeReady, translator: Translator) -> str:
@@ -248,7 +243,6 @@ class Controller(QObject):
 
     def _run_started(self) -> None:
         self.rows.open(None)
-        self._tell_end()  # of the run before, if its list was not read yet: without its counts
         self.beside.show(None)
         self._patients.clear()
         self._lost_files = 0

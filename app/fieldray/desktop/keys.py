@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
@@ -16,6 +16,7 @@ from PySide6.QtWidgets import QDialog, QGridLayout, QWidget
 
 from fieldray.desktop.dialogs import answer_row, fit_dialog
 from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip
+from fieldray.domain.run import VerdictChoice
 from fieldray.translation import LocalText, Translator
 
 Group = Literal["list", "view", "compare", "tools", "program"]
@@ -116,6 +117,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("keys", ("?",), "program", lambda t: t.text("This list of keys")),
 )
 # fmt: on
+_ON_IMAGE: Final = (*get_args(VerdictChoice), "copy", "print")  # of the program's commands
 
 
 # What the keys of the Latin letters write in the Ukrainian layout.
@@ -159,6 +161,13 @@ def make_actions(
             _listen(widget, key, action)
         actions[key.command] = action
     return actions
+
+
+def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool) -> None:
+    """While another page is over the images nothing is done to one: nobody sees which one that is."""
+    for key in KEYS:
+        if key.command in _ON_IMAGE or (key.group != "program" and key.command != "full_screen"):
+            actions[key.command].setEnabled(is_seen)
 
 
 def key_name(key: str) -> str:

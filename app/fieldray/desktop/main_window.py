@@ -29,7 +29,7 @@ from fieldray.desktop.dialogs import AboutDialog, ExportDialog, GuideDialog, Set
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.keys import KEYS, Group, KeySheet, group_title, make_actions
+from fieldray.desktop.keys import Group, KeySheet, allow_on_image, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import ModelCard, PackDialog, PacksPage
@@ -62,8 +62,6 @@ _SUBMENUS: Final[Mapping[Group, tuple[str, ...]]] = {
     "view": ("rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom", "link", "reset", "undo", "print"),
     "compare": ("prior_beside", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
 }
-# Of the program's commands those that are about the open image.
-_ON_IMAGE: Final = (*get_args(VerdictChoice), "copy", "print")
 
 
 class MainWindow(QMainWindow):
@@ -127,9 +125,11 @@ class MainWindow(QMainWindow):
             self.panes.setStretchFactor(self.panes.count() - 1, stretch)
         self.panes.setSizes([450, 570, 340])
         self.pages = QStackedWidget()
-        self.pages.currentChanged.connect(self._allow_commands)
         self.images = scrolled(self.panes)  # never cut off where there is too little room for list, image and result
         self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.pages.currentChanged.connect(
+            lambda _: allow_on_image(self.actions_by_name, is_seen=self.pages.currentWidget() is self.images)
+        )
         beside = self.packs_page, self.audit_page, self.history_page, self.status_page
         for page in (self.welcome, self.images, *beside):
             self.pages.addWidget(page)
@@ -204,12 +204,6 @@ class MainWindow(QMainWindow):
             "guide": lambda: GuideDialog(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
         }
-
-    def _allow_commands(self) -> None:
-        """While another page is over the images nothing is done to one: nobody sees which one that is."""
-        for key in KEYS:
-            if key.command in _ON_IMAGE or (key.group != "program" and key.command != "full_screen"):
-                self.actions_by_name[key.command].setEnabled(self.pages.currentWidget() is self.images)
 
     # ---- commands
 
@@ -331,7 +325,7 @@ class MainWindow(QMainWindow):
 
     def _next_unread(self) -> None:
         self._bench.reading.note()
-        self.work_list.step_unread()
+        self._bench.rows.find_unread(self.work_list.table.currentIndex().row())
 
     def hide_patient(self, hidden: bool) -> None:
         """Hide or show names and numbers everywhere."""

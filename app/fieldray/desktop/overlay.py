@@ -96,7 +96,8 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
     box = strip.adjusted(_MARGIN, _MARGIN // 2, -_MARGIN, -_MARGIN // 2)
     caption = _legend_label(translator, is_blank=is_blank)
     if not is_blank:
-        _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - _line(painter), box.width(), _line(painter)), translator)
+        line = painter.fontMetrics().height()
+        _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - line, box.width(), line), translator)
     edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
 
 
@@ -104,10 +105,6 @@ def _legend_label(translator: Translator, *, is_blank: bool) -> str:
     if is_blank:
         return translator.text("No part of the image raised the score")
     return translator.text("What influenced the score, not the outline of a lesion")
-
-
-def _line(painter: QPainter) -> int:
-    return painter.fontMetrics().height()
 
 
 def _scale_width(translator: Translator, metrics: QFontMetrics) -> int:
@@ -123,7 +120,8 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
     edged_text(painter, box, right, strong)
     width, height = min(_LEGEND[0], box.width() - measure(weak) - measure(strong) - 20), _LEGEND[1]
     bar = QRectF(box.right() - measure(strong) - 8 - width, box.center().y() - height / 2 + 1, width, height)
-    painter.drawImage(bar, _legend_image())
+    ramp = heat_map.colours(np.linspace(0, 1, 128, dtype=np.float32)[None, :])
+    painter.drawImage(bar, QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy())
     edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
 
 
@@ -163,11 +161,6 @@ def edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str
         painter.drawText(box.translated(x, y), flags | Qt.TextFlag.TextWordWrap, text)
     painter.setPen(QColor(240, 243, 245))
     painter.drawText(box, flags | Qt.TextFlag.TextWordWrap, text)
-
-
-def _legend_image() -> QImage:
-    ramp = heat_map.colours(np.linspace(0, 1, 128, dtype=np.float32)[None, :])
-    return QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy()
 
 
 # ---- What lines on an image measure: millimetres and what they are measured in, or pixels.

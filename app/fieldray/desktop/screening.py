@@ -149,7 +149,9 @@ class Screening(QObject):
 
         models  the packs that made its results, each None where it is not at hand
         """
-        self._forget_all()
+        self._forget_notes()
+        self._do(self._playbook.drop())
+        self._name_waiting()
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
         self.manifest = model.manifest if model else known_manifest(run.spec.trust)
@@ -159,7 +161,9 @@ class Screening(QObject):
 
     def forget_run(self) -> None:
         """The run in sight was deleted."""
-        self._forget_all()
+        self._forget_notes()
+        self._do(self._playbook.drop())
+        self._name_waiting()
         self.paths, self.past, self.run_id, self.run_models, self.manifest = (), None, None, (), None
         self.progress = None
         self._enter("empty")
@@ -240,12 +244,6 @@ class Screening(QObject):
         for start in ("watch", BESIDE):
             self._board.supersede(start)
 
-    def _forget_all(self) -> None:
-        """Another run comes into sight that is over, or none; what waits is named."""
-        self._forget_notes()
-        self._do(self._playbook.drop())
-        self._name_waiting()
-
     def _enter(self, state: State) -> None:
         self.state, self._packs.may_switch = state, state not in _BUSY
         self.changed.emit()
@@ -270,7 +268,8 @@ class Screening(QObject):
                 case Screen():
                     self._screen(command.intent, command.remembered)
                 case SayLost(has_other_pack=True):
-                    self._say_other_pack(command.intent.paths)
+                    closed = reason("question_closed", paths=_listed(command.intent.paths))
+                    self._board.post_reason("question", closed, level="warning")
                 case SayLost():
                     self._name_unscreened(command.intent.paths, watches=command.intent.watches)
         if self._seen != self.question:  # after the start, which empties the list: no image of the run before is opened
@@ -380,9 +379,6 @@ class Screening(QObject):
             lambda t: t.text("Screening ended early: {paths}. {reason}", paths=paths, reason=t.reason(why)),
             level="error",
         )
-
-    def _say_other_pack(self, paths: tuple[Path, ...]) -> None:
-        self._board.post_reason("question", reason("question_closed", paths=_listed(paths)), level="warning")
 
     def _name_waiting(self) -> None:
         """Nothing waits for its turn any more."""

@@ -37,7 +37,7 @@ from fieldray.desktop.widgets import (
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, SHAPE_ROOM, WorkListDelegate, strong
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
-from fieldray.domain.history import ReadingFilter
+from fieldray.domain.history import ReadingFilter, ResultFilter
 from fieldray.domain.model import Manifest
 from fieldray.formatting import category_label, count
 from fieldray.reasons import reason
@@ -150,7 +150,8 @@ class FilterBar(QWidget):
         self._buttons[None].setChecked(True)
         for box in (self.verdicts, self.devices):
             box.setCurrentIndex(0)
-        self._model.show_all()
+        self._model.wanted = ResultFilter()
+        self._model.filter()
 
     def fit_height(self, height: int) -> None:
         """Take fewer lines where the list is low."""
@@ -373,10 +374,6 @@ class WorkList(QWidget):
         """Choose the first image of the next (1) or previous (-1) study."""
         here = max(self.table.currentIndex().row(), 0)
         self._model.find_study(here, direction)
-
-    def step_unread(self) -> None:
-        """Choose the next image that nobody has read, below this one and then from the top."""
-        self._model.find_unread(self.table.currentIndex().row())
 
     def choose_end(self, *, last: bool) -> None:
         """Choose the first or the last image, as soon as it is listed."""

@@ -83,7 +83,8 @@ class WorkListModel(QAbstractTableModel):
         self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
-        self.is_whole, self.is_by_larger, self.hides_patient = True, False, False
+        self.is_whole, self.is_by_larger = True, False
+        self.hides_patient = False
         self.run_id: int | None = None  # whose rows these are
         self.wanted, self._order = ResultFilter(), ResultOrder()
         self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # as `sort` is told it
@@ -184,11 +185,6 @@ class WorkListModel(QAbstractTableModel):
             channel="verdict",
             done=lambda _: self._filter(**changes, staying=frozenset()),
         )
-
-    def show_all(self) -> None:
-        """Show every result at once: one is wanted that may be filtered out."""
-        self.wanted = ResultFilter()
-        self._filter()
 
     @property
     def is_by_patient(self) -> bool:
