@@ -236,7 +236,7 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     output, errors = again.communicate(timeout=120)
     assert waits.startswith("fieldray: local: It cannot reach the server") and "waits for it" not in errors
     assert again.returncode == 1 and "1 image failed." in output, errors
-    assert "changed since it was listed needs another folder (--out)" in output
+    assert "has changed on its server since, needs another folder (--out)" in output
     assert [(key.replace("s3:/box/in", str(images)), *more) for key, *more in stored(home)] == stored(other)
     assert not list((home / "cluster").rglob("objects*"))
     done = fieldray(*begin, "--send-files")

@@ -114,7 +114,7 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     assert set(dialog.fields) == {row.key for row in TABLE if row.in_dialog}
     desk.window.result.opacity.setValue(5)  # stays where it is until the setting changes
     desk.application.change_settings({"folded": "use"})
-    desk.window.actions_by_name["heat_map"].trigger()
+    desk.window.result.heat_map_box.setChecked(False)
     desk.application.change_settings({"theme": "dark"})
     assert (desk.window.viewer.opacity, desk.window.viewer.shows_heat_map) == (0.05, False)
     desk.window.actions_by_name["settings"].trigger()
