@@ -187,6 +187,8 @@ def test_no_text_of_a_page_is_cut(desk: Desk, look: Callable[[str], list[str]]) 
 
 
 def test_no_text_of_a_dialog_is_cut(desk: Desk) -> None:
+    desk.screen()
+    desk.finish()
     found = []
     for size in SIZES:
         desk.window.resize(*size)
@@ -213,11 +215,9 @@ def test_the_ends_of_the_legend_are_whole_in_a_narrow_view(qapp: QApplication, l
         picture = QImage(width, 60, QImage.Format.Format_RGB32)
         picture.fill(0)
         painter = QPainter(picture)
-        words = Translator(language)
-        draw_legend(painter, picture.rect(), words, qapp.font(), is_blank=False)
+        draw_legend(painter, picture.rect(), Translator(language), qapp.font(), is_blank=False)
         painter.end()
-        lower = range(34, 60)
-        greys = (QColor(picture.pixel(x, y)) for y in lower for x in range(width))
+        greys = (QColor(picture.pixel(x, y)) for y in range(34, 60) for x in range(width))
         return sum(shade.value() > 120 and shade.saturation() < 20 for shade in greys)
 
     assert abs(lit(190) - lit(600)) <= 0.1 * lit(600)
