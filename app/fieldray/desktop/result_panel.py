@@ -166,8 +166,8 @@ class ResultPanel(QScrollArea):
         if row is None:
             return
         self._mark.show_class(row.category)
-        self._verdict.setText(category_label(self._translator, row.category, row.manifest))
-        self._verdict.setStyleSheet(f"color: {colours(self._theme)[row.category]}; font-size: 17pt; font-weight: 600;")
+        self._heading.setText(category_label(self._translator, row.category, row.manifest))
+        self._heading.setStyleSheet(f"color: {colours(self._theme)[row.category]}; font-size: 17pt; font-weight: 600;")
         self._result = self._exchange(self._result, self._make_result(row))
         self._pack = self._exchange(self._pack, self._make_pack(row))
         screened = row.outcome if isinstance(row.outcome, Screened) else None
@@ -198,9 +198,9 @@ class ResultPanel(QScrollArea):
     def _make_head(self) -> QWidget:
         head = QWidget()
         self._mark = ClassMark(self._theme, side=30)
-        self._verdict = PlainLabel()
-        self._verdict.setWordWrap(True)  # a pack may have a long name for a class
-        lay_row(head, self._mark, (self._verdict, 1), spacing=10)
+        self._heading = PlainLabel()
+        self._heading.setWordWrap(True)  # a pack may have a long name for a class
+        lay_row(head, self._mark, (self._heading, 1), spacing=10)
         return head
 
     def _make_heat_map(self) -> QWidget:
