@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydicom.pixels import get_decoder
 
 from benchmarks.image_files import KINDS, GreyImage, ImageKind, enlarged, read_image, write_image
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from fieldray.comparison.matching import Displacement, Grey, blurred, warped
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.mask import Mask
-from fieldray.domain.study import ImageHeader, ImageRef
 
 Part = Literal["choose", "measure"]
 _LARGEST: Final = 0.08  # of the frame's side

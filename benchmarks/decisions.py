@@ -26,8 +26,8 @@ from benchmarks.reports import Mark
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import Decision, Failed, Outcome, Screened
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
-from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine

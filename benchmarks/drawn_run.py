@@ -13,12 +13,11 @@ from typing import Final
 import numpy as np
 
 from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened, decide
-from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import Model
 from fieldray.domain.run import RunSpec
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom, lung_mask
 from fieldray.reasons import reason

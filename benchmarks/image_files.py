@@ -35,7 +35,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.reading import decode
 from fieldray.imaging.source import read_bytes

@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 from fieldray.bench.benchmark_case import Points, Report, Table
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.offline import reach
 from fieldray_adapt.keras_engine import build_network
 from fieldray_adapt.networks import resnet34, resnet50, squeezenet, vgg16

@@ -21,8 +21,8 @@ from typing import Final
 from benchmarks.processes import cpu_s
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady
 from fieldray.domain.finding import Category
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
-from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data

@@ -22,11 +22,10 @@ from PIL import Image as Picture
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.own_home import own_home
-from fieldray.domain.image import Image
+from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.lungs import THIRDS, halves, lung_parts, middle_between, third_facts, thirds
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray.domain.study import ImageRef
 from fieldray.imaging.preprocess import to_tensor, with_window
 from fieldray.imaging.reading import decode
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Image, PixelMap, ShownImage, Tensor, Turn, Window
+from fieldray.domain.image import Image, ImageRef, PixelMap, ShownImage, Tensor, Turn, Window
 from fieldray.domain.model import LUNG_CHECKS, BackendName, DeviceChoice, InputSpec, Model, Policy, Prediction, Request
-from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
 from fieldray.imaging.discover import members_here
 from fieldray.imaging.quality import check_header

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import Run, RunSpec, StoredResult
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
 from fieldray.reports.exporter import StoredRun
 

@@ -11,11 +11,10 @@ import numpy as np
 from pydicom import dcmread
 
 from fieldray.domain.finding import Finding, ReadFacts, Screened
-from fieldray.domain.image import PixelMap, ShownImage
+from fieldray.domain.image import ImageRef, PixelMap, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.run import StoredResult, Verdict
-from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import thumbnail

@@ -10,12 +10,12 @@ from typing import Final, Protocol
 from fieldray.backends import BACKENDS
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.finding import Category, Decision, Finding
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
 from fieldray.domain.prior import Gap, Order, gap_between, order_of
 from fieldray.domain.purpose import classes_measured
 from fieldray.domain.run import Run, RunSpec, VerdictChoice
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 

@@ -16,12 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields, look_for_lungs
 from fieldray.domain.mask import edges, overlaps
 from fieldray.domain.model import HeaderRules, InputSpec, LungRules, Manifest
 from fieldray.domain.purpose import says_frontal_chest
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import to_tensor

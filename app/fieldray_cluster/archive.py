@@ -25,7 +25,7 @@ from typing import Final
 from distributed import Client, Future, KilledWorker
 
 from fieldray.domain.finding import Failed, Outcome
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.reasons import Reason, reason
 from fieldray.store.rows import ref_of
 from fieldray_cluster.archive_folder import ArchiveFolder, ImageList

@@ -32,8 +32,8 @@ import pyarrow.parquet as pq
 
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome, image_count
+from fieldray.domain.image import ImageRef
 from fieldray.domain.run import RunSpec
-from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.paths import scratch_folder

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Failed, Outcome, without_preview
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.imaging.source import file_problem, open_file
 from fieldray.inference.engine import Engine

@@ -38,7 +38,7 @@ from urllib.parse import unquote, urlsplit
 import fsspec
 
 from fieldray.domain.finding import Failed, Outcome
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, FieldrayError, InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import Members, failed_ref, refs_in
 from fieldray.imaging.identify import IndexFound, ZipFound

@@ -10,8 +10,8 @@ import pytest
 
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import at_point
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import auc
-from fieldray.domain.study import ImageHeader
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
 from fieldray_adapt.dataset import find_duplicates, thumbnails

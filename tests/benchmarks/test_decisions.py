@@ -18,9 +18,8 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.commands.console import Console
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Decision, Finding, ReadFacts, Refused, Screened
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.model import Model
-from fieldray.domain.study import ImageRef
 from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
 from program import write_images

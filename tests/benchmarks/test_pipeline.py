@@ -27,7 +27,7 @@ from benchmarks.contestants import (
 from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from fieldray.commands.console import Console
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.imaging.reading import decode
 from fieldray.processes.wire import Message
 from tiny_models import tiny_model_bytes

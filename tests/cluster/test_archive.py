@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.cluster_kills import nodes_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.store.results import ResultStore
 from fieldray.store.rows import ref_text

@@ -15,7 +15,7 @@ import pytest
 
 from cluster.conftest import stored
 from cluster.test_objects import brought, listed, quiet_fsspec
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray_cluster.objects import ObjectServer, address_path
 from program import Fieldray, write_images

@@ -21,7 +21,7 @@ import pytest
 
 from cluster.conftest import stored
 from fieldray.domain.finding import Failed, Outcome
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.imaging.discover import members_here
 from fieldray.reasons import reason

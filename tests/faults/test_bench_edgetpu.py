@@ -7,7 +7,7 @@ from pathlib import Path
 from faults.double import DoubleEdgeTpu
 from faults.edgetpu_models import edgetpu_model
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, time_network
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.inference.coral.backend import edgetpu_kind
 from tiny_models import tiny_inputs
 

@@ -20,8 +20,8 @@ from faults.edgetpu_models import edgetpu_model
 from faults.record import Record, RecordingEngine, RecordingWorkers, Reference, Verdicts, image_key
 from fieldray.domain.events import BackendChanged, BackendState, Event, Publish
 from fieldray.domain.finding import Outcome
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.domain.finding import Refused
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.reasons import reason
 from fieldray.store.rows import outcome_columns
 from fuzz.structures.dicom_elements import Element, Encoding, Item, binary

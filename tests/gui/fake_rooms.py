@@ -32,11 +32,10 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.events import BackendChanged, Count, OutcomeReady, Publish, RunChanged
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
-from fieldray.domain.image import Box, Image, PixelMap
+from fieldray.domain.image import Box, Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import RunSpec, StoredResult, Verdict, Wishes
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import Cancelled, FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.quality import are_empty

@@ -34,9 +34,9 @@ import fieldray.desktop
 from fieldray.desktop.widgets import PlainButton, plain_tip
 from fieldray.domain.events import BackendChanged, DeviceChanged, Drive, DrivesChanged, RunChanged
 from fieldray.domain.finding import Failed, Outcome, Refused
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Label, OperatingPoint
 from fieldray.domain.run import Verdict
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason
 from fieldray.settings import Settings
 from fieldray.translation import Translator

@@ -31,8 +31,7 @@ from fieldray.desktop.overlay import (
 from fieldray.desktop.picture import lay_on_page, picture_of
 from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.viewer import Viewer
-from fieldray.domain.image import Image, Window
-from fieldray.domain.study import ImageHeader
+from fieldray.domain.image import Image, ImageHeader, Window
 from fieldray.plain_text import visible
 from fieldray.translation import Translator
 from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS

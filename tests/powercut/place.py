@@ -17,8 +17,8 @@ import numpy as np
 
 from fieldray.domain.events import Event, StoreRepaired
 from fieldray.domain.finding import Outcome
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Run, RunSpec, StoredResult
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
 from fieldray.paths import DATABASE_NAME

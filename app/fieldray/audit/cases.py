@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.finding import Category, Outcome, Screened, asked_for, leading_finding
+from fieldray.domain.image import ImageHeader, ImageRef, known_person
 from fieldray.domain.run import StoredResult
-from fieldray.domain.study import ImageHeader, ImageRef, known_person
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import write_studies

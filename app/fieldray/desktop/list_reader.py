@@ -19,9 +19,9 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, why_of
 from fieldray.domain.history import ListColumn
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult, Verdict
-from fieldray.domain.study import ImageHeader
 from fieldray.errors import FieldrayError
 from fieldray.formatting import (
     backend_name,

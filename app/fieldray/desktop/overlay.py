@@ -16,8 +16,7 @@ from fieldray.desktop.style import kept
 from fieldray.desktop.view_state import Line, Point, Size, ViewState
 from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
-from fieldray.domain.image import Image, SpacingPlane
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
 from fieldray.formatting import date, file_name, number, person, sex_label
 from fieldray.translation import Translator
 

@@ -23,7 +23,7 @@ from fieldray.desktop.prior_layer import (
 from fieldray.desktop.style import kept
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.viewer import Viewer
-from fieldray.domain.study import ImageHeader
+from fieldray.domain.image import ImageHeader
 from fieldray.formatting import date
 from fieldray.translation import Translator
 

@@ -10,11 +10,10 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
-from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
 
 Decision = Literal["above", "below", "unsure", "not_assessed"]

@@ -14,9 +14,9 @@ from typing import Final, Literal
 
 from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.image import ImageHeader, ImageRef, day_of, known_person
 from fieldray.domain.purpose import views_of
 from fieldray.domain.run import StoredResult
-from fieldray.domain.study import ImageHeader, ImageRef, day_of, known_person
 from fieldray.reasons import Reason, reason
 
 # same: one person by all that both images name; other: another person; unknown: an image does not say whose it is

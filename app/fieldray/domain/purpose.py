@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, ResultKind
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import HeaderRules, Manifest, OperatingPoint
-from fieldray.domain.study import ImageHeader
 from fieldray.reasons import Reason, reason
 
 # Where a pack's metrics hold what was measured on images of its own hospitals, and of another one.

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
-from fieldray.domain.study import ImageRef, is_name
+from fieldray.domain.image import ImageRef, is_name
 from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging.discover import IsOwnReport, refs_in
 from fieldray.imaging.identify import (

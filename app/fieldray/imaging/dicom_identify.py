@@ -13,8 +13,8 @@ from pydicom.filereader import read_dataset, read_sequence_item
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 from pydicom.values import default_encoding
 
+from fieldray.domain.image import ImageHeader, ImageRef, day_of
 from fieldray.domain.purpose import view_of_code
-from fieldray.domain.study import ImageHeader, ImageRef, day_of
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_header import (
     INDEX_CLASS,

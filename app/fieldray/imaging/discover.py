@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
 from fieldray.imaging.source import (

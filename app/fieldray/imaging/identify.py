@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, Literal, NamedTuple
 
-from fieldray.domain.study import FileKind, ImageHeader, ImageRef
+from fieldray.domain.image import FileKind, ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable, shortage
 from fieldray.reasons import Reason, reason
 

@@ -16,12 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.image import Image, ImageHeader, PixelMap, day_of
 from fieldray.domain.lungs import LungFields, Quality
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.purpose import Saying, body_part_says, view_says
-from fieldray.domain.study import ImageHeader, day_of
 from fieldray.imaging.preprocess import coarse_means, percentiles, windowed
 from fieldray.reasons import Reason, reason
 

@@ -14,9 +14,8 @@ import PIL.Image
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import FINELY_READ, PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
-from fieldray.domain.image import UPRIGHT, Box, Detail, Image
+from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ImageRef
 from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.identify import HEAD_BYTES, identify_again, sniff
 from fieldray.imaging.preprocess import shrunk

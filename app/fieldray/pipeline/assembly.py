@@ -15,9 +15,9 @@ from typing import Final
 
 from fieldray.domain.assessment import Assessment
 from fieldray.domain.events import Publish
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Resuming, RunSpec
-from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_header

@@ -19,8 +19,8 @@ from typing import Final, Generic, TypeVar
 
 from fieldray.domain.events import Progress, Publish, RunChanged, RunState
 from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.image import ImageRef
 from fieldray.domain.run import Resuming, RunSpec
-from fieldray.domain.study import ImageRef
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps

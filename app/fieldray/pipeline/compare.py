@@ -24,7 +24,7 @@ import numpy as np
 from fieldray.comparison.compare import COMPARE, SERVICE, Pair
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Incomparable, PairComparison
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, leading_finding
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask, sampled
 from fieldray.domain.model import InputSpec, Model
@@ -39,7 +39,6 @@ from fieldray.domain.prior import (
     unscreened,
 )
 from fieldray.domain.run import StoredResult
-from fieldray.domain.study import ImageRef
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,

@@ -28,10 +28,10 @@ from fieldray.domain.history import (
     Tally,
     compare,
 )
+from fieldray.domain.image import ImageRef
 from fieldray.domain.metrics import share_of
 from fieldray.domain.model import Manifest, Model
 from fieldray.domain.run import Run, StoredResult, Verdict
-from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.formatting import calendar_date, category_label, count, percent, research_only
 from fieldray.paths import SCRATCH

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.events import Event, OutcomeReady, Publish, ResultsTakenOver, RunState, StoreRepaired
 from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, asked_for, counted_as, without_preview
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Run, RunSpec
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.imaging.source import Stamps
 from fieldray.reasons import Reason, reason

@@ -23,11 +23,10 @@ from fieldray.domain.finding import (
     can_be_turned,
     without_normal,
 )
-from fieldray.domain.image import UPRIGHT, Detail, Turn
+from fieldray.domain.image import UPRIGHT, Detail, ImageRef, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import header_notes
-from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.finding import Failed, Outcome
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import is_system_name

@@ -25,9 +25,9 @@ from fieldray.domain.finding import (
     notes_of,
 )
 from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, RunSummary
+from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
-from fieldray.domain.study import ImageRef
 from fieldray.formatting import NamesClasses, score_digits
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason

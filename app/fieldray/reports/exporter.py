@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
     from fieldray.domain.finding import Category, Outcome
-    from fieldray.domain.image import ShownImage
+    from fieldray.domain.image import ImageHeader, ImageRef, ShownImage
     from fieldray.domain.model import Manifest
     from fieldray.domain.prior import PairRecord
     from fieldray.domain.run import EarlierVerdict, Run, StoredResult
-    from fieldray.domain.study import ImageHeader, ImageRef
 
     ImageResult = tuple[StoredResult, ShownImage | Reason]
     ReadPreview = Callable[[StoredResult], ShownImage | None]
@@ -253,7 +252,7 @@ def patient_of(ref: ImageRef, stored: StoredRun) -> Patient:
 
 def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     """`FR-` and ten letters or digits (HMAC-SHA256, RFC 2104)."""
-    from fieldray.domain.study import known_person
+    from fieldray.domain.image import known_person
 
     number = known_person(header.patient_id)
     who = f"patient\0{number}" if number else f"study\0{study}"

@@ -49,9 +49,8 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.finding import Outcome, Screened, lungs_of
 from fieldray.domain.heat_map import OUTLINE, ShownMap, shown_map
-from fieldray.domain.image import ShownImage
+from fieldray.domain.image import ImageRef, ShownImage
 from fieldray.domain.model import InputSpec, Manifest
-from fieldray.domain.study import ImageRef
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import NOTICE, exact_score, image_path

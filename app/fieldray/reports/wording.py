@@ -23,10 +23,10 @@ from fieldray.domain.finding import (
     notes_of,
     why_of,
 )
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.prior import PairRecord, doubts_about_pair
 from fieldray.domain.run import StoredResult, Verdict
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import (
     DICOM_DATE,
     backend_name,

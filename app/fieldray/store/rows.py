@@ -37,11 +37,10 @@ from fieldray.domain.finding import (
     why_of,
 )
 from fieldray.domain.history import ResultBrief, Tally
-from fieldray.domain.image import PixelMap, Turn
+from fieldray.domain.image import ImageRef, PixelMap, Turn
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import DriftSample, EarlierVerdict, Run, RunSpec, StoredResult, Verdict, VerdictChoice
-from fieldray.domain.study import ImageRef
 from fieldray.store.schema import (
     LUNG_VALUES,
     OF_RUN,

@@ -21,11 +21,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from fieldray.domain.finding import Decision
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import FileKind, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields, LungSide, Quality, Side
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import OperatingPoint
-from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 

@@ -33,9 +33,9 @@ from fieldray.domain.history import (
     RunSummary,
     Tally,
 )
+from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY
 from fieldray.domain.run import DriftSample, Run, StoredResult, VerdictChoice
-from fieldray.domain.study import ImageRef
 from fieldray.store.bookkeeping import key_of
 from fieldray.store.database import damage_noticed, storage_problems
 from fieldray.store.results import ResultQuery

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts, Stage
-from fieldray.domain.image import Detail, Image, ShownImage
+from fieldray.domain.image import Detail, FileKind, Image, ImageHeader, ImageRef, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.run import Wishes
-from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.imaging.archive import Members, Search
 from fieldray.inference.backend import Answer
 from fieldray.inference.calls import Run

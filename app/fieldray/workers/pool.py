@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fieldray.domain.image import Image, ShownImage, Tensor
+    from fieldray.domain.image import Image, ImageRef, ShownImage, Tensor
     from fieldray.domain.model import InputSpec, Model
-    from fieldray.domain.study import ImageRef
     from fieldray.imaging.source import Stamps
     from fieldray.inference.backend import Answer
     from fieldray.processes.rpc import Call

@@ -14,7 +14,7 @@ from typing import Final
 import pydicom
 from pydicom.encaps import generate_fragments
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize

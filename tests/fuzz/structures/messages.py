@@ -27,9 +27,8 @@ from fieldray.domain.comparison import (
     PairComparison,
 )
 from fieldray.domain.finding import Refused
-from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.image import Box, ImageRef, PixelMap
 from fieldray.domain.model import HeaderRules, InputSpec
-from fieldray.domain.study import ImageRef
 from fieldray.imaging.archive import Members, members_of
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer

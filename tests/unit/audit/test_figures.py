@@ -13,9 +13,9 @@ from fieldray.audit import figures
 from fieldray.audit.cases import Case, make_cases, verdict_truths
 from fieldray.audit.drift import score_counts, stability
 from fieldray.domain.finding import Category, Failed, Finding, Screened, decide
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.metrics import Share, share
 from fieldray.domain.run import StoredResult, Verdict
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from outcomes import POINT, failed, screened
 

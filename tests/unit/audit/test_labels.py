@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.audit.cases import Reference, folder_labels, positive_classes, require_table, table_labels
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 

@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 from fieldray.audit.cases import Case, make_cases
 from fieldray.audit.report import Side, pair
 from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, decide
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import StoredResult
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from outcomes import operating_point, screened

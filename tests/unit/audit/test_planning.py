@@ -7,7 +7,7 @@ import pytest
 from fieldray.audit.cases import Case
 from fieldray.audit.report import EVERYBODY, Plan, Prices, plan, propose, require_prices
 from fieldray.domain.finding import Category
-from fieldray.domain.study import ImageHeader
+from fieldray.domain.image import ImageHeader
 from fieldray.errors import UsageProblem
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fieldray.audit.cases import Case
 from fieldray.audit.report import moved_band, propose
-from fieldray.domain.study import ImageHeader
+from fieldray.domain.image import ImageHeader
 from fieldray.errors import UsageProblem
 from outcomes import operating_point
 

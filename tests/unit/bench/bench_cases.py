@@ -13,9 +13,8 @@ from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.load import Cell
 from fieldray.bench.machine import Level, MeasuredLoad
-from fieldray.domain.image import PixelMap, Tensor
+from fieldray.domain.image import ImageRef, PixelMap, Tensor
 from fieldray.domain.model import BackendName, InputSpec, Model
-from fieldray.domain.study import ImageRef
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.reasons import Reason
 from tiny_models import tiny_model

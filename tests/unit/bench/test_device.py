@@ -74,7 +74,7 @@ def test_what_cannot_be_opened_says_why() -> None:
 def test_images_that_cannot_be_read_are_left_out() -> None:
     from pathlib import Path
 
-    from fieldray.domain.study import ImageRef
+    from fieldray.domain.image import ImageRef
     from tiny_models import tiny_manifest
 
     refs = [ImageRef(path=Path(name)) for name in ("broken.png", "7.png")]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.finding import ReadFacts, Refused
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import (
     Gap,
     as_prior,
@@ -20,7 +21,6 @@ from fieldray.domain.prior import (
     priors_of,
     unscreened,
 )
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
 
 BASE = ImageHeader(patient_id="PX-1", patient_birth_date="19600214", patient_sex="F", study_date="20240405")

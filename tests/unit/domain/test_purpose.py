@@ -9,6 +9,7 @@ import pytest
 
 import shipped_packs
 from fieldray.domain.finding import Refused, counted_as
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import HeaderRules, Manifest
 from fieldray.domain.purpose import (
     PatientCount,
@@ -23,7 +24,6 @@ from fieldray.domain.purpose import (
     view_says,
     views_of,
 )
-from fieldray.domain.study import ImageHeader
 from fieldray.packs.manifest import domain_manifest
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs

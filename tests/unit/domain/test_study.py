@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Verdict
-from fieldray.domain.study import ImageHeader, ImageRef
 
 FRAMES = ImageHeader(number_of_frames=3)
 PATH = Path("/images/a.dcm")

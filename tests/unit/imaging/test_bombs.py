@@ -23,8 +23,8 @@ from pydicom.uid import (
 )
 
 from attack import hostile_images as made
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
 from fieldray.workers.calls import Look
 from fieldray.workers.pool import Workers

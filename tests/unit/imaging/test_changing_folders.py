@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.imaging.discover import discover
 from fieldray.reasons import Reason
 from phantoms import write_index

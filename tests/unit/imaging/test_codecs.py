@@ -23,8 +23,8 @@ from pydicom.encaps import get_frame
 from pydicom.uid import UID, HTJ2KLossless, JPEG2000Lossless, JPEGLossless, JPEGLSLossless, RLELossless
 
 from benchmarks.image_files import put_frame
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import CODECS, Codec, Frame
 from fieldray.imaging.codecs.htj2k import decode_high_throughput
@@ -132,7 +132,7 @@ import json, sys
 from pathlib import Path
 import fieldray.imaging.codecs as package
 package.__path__.append(sys.argv[1])
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 path = Path(sys.argv[2])
@@ -208,7 +208,7 @@ def state():
 before = state()
 import fieldray.workers.looking, fieldray.imaging.dicom
 assert state() == before, state()
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.imaging.reading import decode
 from fieldray.imaging.identify import identify
 path = Path(sys.argv[1])

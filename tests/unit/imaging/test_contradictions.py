@@ -31,8 +31,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from fieldray.domain.image import Image
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.image import Image
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.reading import decode

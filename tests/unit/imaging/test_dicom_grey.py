@@ -14,8 +14,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID, ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless
 
 from benchmarks.image_files import put_frame, set_pixels
-from fieldray.domain.image import Image, Window
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import Image, ImageRef, Window
 from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom

@@ -9,7 +9,7 @@ import pytest
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 
-from fieldray.domain.study import ImageHeader
+from fieldray.domain.image import ImageHeader
 from fieldray.imaging.dicom_text import decoded
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom

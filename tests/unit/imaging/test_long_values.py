@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.imaging.discover import discover
 from fieldray.imaging.source import NamesInAnyCase, content_hash
 from long_headers import HOSTILE, PIXELS, dicom_file, element, index_file, record

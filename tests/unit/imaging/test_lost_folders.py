@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.imaging.discover import discover
 from fieldray.imaging.source import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom

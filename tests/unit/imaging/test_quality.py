@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, PixelMap, Window
+from fieldray.domain.image import Image, ImageHeader, PixelMap, Window
 from fieldray.domain.model import InputSpec, Label, Manifest, OutputRoles
-from fieldray.domain.study import ImageHeader
 from fieldray.imaging.quality import are_empty, check_header, check_pixels, lung_quality
 from fieldray.imaging.synthetic import chest_phantom
 from lungs import COLUMNS, ROWS, lungs, two_lungs

@@ -14,8 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image as Picture
 
-from fieldray.domain.image import Image
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem, Unusable
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_pixels

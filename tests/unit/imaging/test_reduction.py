@@ -16,9 +16,8 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000, JPEG2000Lossless, JPEGBaseline8Bit
 
-from fieldray.domain.image import Image
+from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import pytest
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.source import content_hash, read_bytes
 

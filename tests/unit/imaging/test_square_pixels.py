@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray.domain.image import Image
+from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import target_size

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging import source as stamp_module
 from fieldray.imaging.source import FileState, Stamps, open_file, read_with_state

@@ -30,7 +30,7 @@ from pydicom.uid import (
 )
 
 from benchmarks.image_files import put_frame, set_pixels
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, block_means

@@ -17,8 +17,8 @@ from typing import BinaryIO
 import pytest
 from PIL import Image as Picture
 
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.archive import Search, open_archive, search
 from fieldray.imaging.discover import discover

@@ -14,8 +14,8 @@ from backend_fakes import WAIT_S, Behaviour, Events, grey, grey_score
 
 from fakes import FakeReaders
 from fieldray.domain.assessment import choose
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, Prediction, Request
-from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, StorageProblem
 from fieldray.inference.backend_runner import TRIES_PER_IMAGE
 from fieldray.inference.engine import Engine

@@ -15,9 +15,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
 from fieldray.domain.run import RunSpec, Verdict
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoints, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drift_of, stored_run, take_local_point

@@ -21,9 +21,8 @@ from fakes import FakeEngine
 from fieldray.domain.assessment import choose
 from fieldray.domain.events import Event, OutcomeReady
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
-from fieldray.domain.image import Image, ShownImage
+from fieldray.domain.image import Image, ImageHeader, ImageRef, ShownImage
 from fieldray.domain.model import HeaderRules, InputSpec, Model
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.assembly import assemble

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from fakes import FakeFinder, FakeReaders, LungReaders, PaintedFile
-from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Model
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import Cancelled, Unreadable, UsageProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import lung_mask

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.finding import Finding, Outcome, Refused
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
-from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsageProblem
 from fieldray.imaging.synthetic import constancy_files
 from fieldray.packs.library import PackLibrary

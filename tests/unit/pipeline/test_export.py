@@ -17,8 +17,7 @@ import pydicom
 import pytest
 from PIL import Image as PillowImage
 
-from fieldray.domain.image import ShownImage
-from fieldray.domain.study import ImageHeader
+from fieldray.domain.image import ImageHeader, ShownImage
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary

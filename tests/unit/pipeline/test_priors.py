@@ -13,8 +13,8 @@ import pytest
 
 from fieldray.domain.comparison import Incomparable, PairComparison
 from fieldray.domain.finding import Outcome
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import Prior, as_prior
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.compare import ComparedPair, Priors, ReadImage

@@ -20,10 +20,9 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.events import Event, OutcomeReady, ResultsTakenOver, RunChanged
 from fieldray.domain.finding import Screened, notes_of
-from fieldray.domain.image import Turn
+from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
 from fieldray.domain.run import Resuming, Verdict
-from fieldray.domain.study import ImageRef
 from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.pipeline.assembly import assemble
 from fieldray.pipeline.batch import Batch, Work

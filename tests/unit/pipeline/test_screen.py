@@ -13,9 +13,8 @@ import pytest
 from fakes import FakeEngine, FakeReaders, hash_of
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened
-from fieldray.domain.image import Detail, PixelMap
+from fieldray.domain.image import Detail, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Calibration, Model, OodGate, Prediction
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, ReaderProblem
 from fieldray.pipeline.screen import Lane, screen_by_each, screen_image
 from fieldray.reasons import reason

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened, why_of
-from fieldray.domain.image import Turn
+from fieldray.domain.image import ImageHeader, ImageRef, Turn
 from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
 from fieldray.domain.run import Wishes
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
 from fieldray.pipeline.screen import screen_image

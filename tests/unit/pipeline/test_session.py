@@ -14,9 +14,9 @@ import pytest
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.events import Event, OutcomeReady, RunChanged, StoreUnwritable
 from fieldray.domain.finding import Refused, Screened, notes_of
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import OodGate
 from fieldray.domain.run import StoredResult, Verdict, Wishes
-from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.pipeline.assembly import count_files
 from fieldray.pipeline.export import export_run

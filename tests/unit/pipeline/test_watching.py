@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
-from fieldray.domain.study import ImageRef
+from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.pipeline.watching import Watch

@@ -17,8 +17,8 @@ import pytest
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, plan, propose
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Estimate
-from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.plain_text import visible

@@ -4,8 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from fieldray.domain.finding import Finding
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import Run, StoredResult, Verdict
-from fieldray.domain.study import ImageHeader
 from fieldray.reports.content import COLUMNS, NOTICE, about_run, export_rows, image_line
 from outcomes import POINT, failed, image_ref, refused, run_spec, screened
 

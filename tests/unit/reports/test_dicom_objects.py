@@ -15,9 +15,8 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 
 from fieldray.domain.finding import Screened
-from fieldray.domain.image import Turn
+from fieldray.domain.image import ImageHeader, Turn
 from fieldray.domain.run import Verdict
-from fieldray.domain.study import ImageHeader
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason

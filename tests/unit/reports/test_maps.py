@@ -15,8 +15,7 @@ import pytest
 from PIL import Image
 
 from fieldray.domain.finding import Screened
-from fieldray.domain.image import PixelMap
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay

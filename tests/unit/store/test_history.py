@@ -21,8 +21,8 @@ import pytest
 from asked_statements import AskedStatements
 from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.history import Month
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import Verdict
-from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, unfinished
 from fieldray.pipeline.history import month_blocks

@@ -10,8 +10,8 @@ import pytest
 
 from asked_statements import AskedStatements
 from fieldray.domain.finding import Finding, Outcome, Screened
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import EarlierVerdict, Verdict
-from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import damage_mark

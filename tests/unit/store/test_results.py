@@ -11,9 +11,8 @@ import pytest
 
 from asked_statements import AskedStatements
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
-from fieldray.domain.image import Turn
+from fieldray.domain.image import ImageHeader, Turn
 from fieldray.domain.run import Verdict
-from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import open_database

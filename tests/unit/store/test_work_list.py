@@ -16,8 +16,8 @@ import pytest
 from asked_statements import AskedStatements
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
 from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, group_at, has_verdict
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Verdict
-from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
 from fieldray.store import bookkeeping

@@ -14,10 +14,9 @@ from PIL import Image as Picture
 
 from fakes import FakeFinder, LungReaders, PaintedFile
 from fieldray.domain.assessment import choose
-from fieldray.domain.image import Box, Detail, Image, Turn
+from fieldray.domain.image import Box, Detail, Image, ImageRef, Turn
 from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
 from fieldray.domain.run import Wishes
-from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
 from fieldray.imaging.reading import ImageFile, size_for_all, size_for_crop, unpacked

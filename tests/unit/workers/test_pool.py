@@ -14,9 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from fieldray.domain.image import Detail
+from fieldray.domain.image import Detail, ImageRef
 from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
 from fieldray.errors import ReaderProblem, Unreadable
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import shrunk, to_tensor

@@ -26,9 +26,9 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from fieldray.domain.finding import Screened
+from fieldray.domain.image import ImageRef
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Run, StoredResult
-from fieldray.domain.study import ImageRef
 from fieldray.reports.content import started
 from fieldray.reports.exporter import DICOM_WRITER, RUN_MARK, Patient, StoredRun, image_alias, is_own_dicom, patient_of
 

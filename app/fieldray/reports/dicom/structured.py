@@ -18,9 +18,9 @@ from pydicom.dataset import Dataset
 
 from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Decision, Finding, notes_of
+from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.domain.prior import PairRecord, doubts_about_pair
-from fieldray.domain.study import FileKind, ImageRef
 from fieldray.formatting import category_label, class_lines
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
