@@ -28,7 +28,7 @@ from fieldray.domain.finding import Category, Outcome, ResultKind
 from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
-from fieldray.store import bookkeeping, verdicts
+from fieldray.store import bookkeeping
 from fieldray.store.database import (
     StoreConnection,
     damage_noticed,
@@ -174,7 +174,7 @@ class ResultQuery:
 
     def earlier_verdicts(self, run_id: int) -> tuple[EarlierVerdict, ...]:
         """Verdicts on a run's images on no result present in it: on other bytes, or in other runs. The oldest first."""
-        return self._made(earlier_verdict_of, self._all(verdicts.EARLIER, run_id=run_id))
+        return self._made(earlier_verdict_of, self._all(bookkeeping.EARLIER_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
         """The highest row id given out so far, 0 in an empty file."""
@@ -236,7 +236,7 @@ class ResultStore(ResultQuery):
         super().__init__(path, connect=connect)
         self._connection.create_function("is_another", 2, bookkeeping.is_another)
         self._locks = RunLocks(path)
-        self._verdicts = verdicts.Bringing(self._all)
+        self._verdicts = bookkeeping.Bringing(self._all)
 
     @property
     def rival(self) -> str | None:
@@ -412,7 +412,7 @@ class ResultStore(ResultQuery):
             found = self.verdict(row_id, judged)
             if found != verdict and found not in over:
                 return found
-            verdicts.put(self._all, row_id, verdict, judged=judged, found=found)
+            bookkeeping.put_verdict(self._all, row_id, verdict, judged=judged, found=found)
         return verdict
 
     def set_read(self, row_id: int, *, judged: Outcome, is_read: bool) -> None:
@@ -421,7 +421,7 @@ class ResultStore(ResultQuery):
         Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """
         with self._judging(row_id, judged):
-            verdicts.mark(self._all, row_id, judged=judged, is_read=is_read)
+            bookkeeping.mark_read(self._all, row_id, judged=judged, is_read=is_read)
 
     @contextlib.contextmanager
     def _judging(self, row_id: int, judged: Outcome) -> Iterator[None]:
