@@ -38,6 +38,7 @@ OF_ONE_CONCEPT = {
     "app/fieldray/pipeline/batch.py",
     "app/fieldray/pipeline/export.py",
     "app/fieldray/packs/manifest.py",
+    "app/fieldray/store/maintenance.py",
     "app/fieldray_cluster/objects.py",
     *(f"app/fieldray_adapt/{name}.py" for name in _NAMES),
 }

@@ -42,7 +42,7 @@ from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.pipeline.history import History, PastRun
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.store.deleting import RunDeleter
+from fieldray.store.maintenance import RunDeleter
 from fieldray.store.results import ResultQuery, ResultStore
 
 FOLDERS: Final = Path("/first"), Path("/second")

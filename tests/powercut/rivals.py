@@ -17,7 +17,7 @@ from typing import Final
 
 from fieldray.domain.events import Event, OutcomeReady
 from fieldray.errors import FieldrayError
-from fieldray.store.deleting import RunDeleter
+from fieldray.store.maintenance import RunDeleter
 from powercut.exporting import QUICK, check_export, export, prepare_export
 from powercut.figures import Figures
 from powercut.keeping import check_packs, install, prepare_packs

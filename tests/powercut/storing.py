@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fieldray.domain.run import Verdict
-from fieldray.store.deleting import RunDeleter
+from fieldray.store.maintenance import RunDeleter
 from fieldray.store.results import ResultStore
 from powercut.place import NAMES, Emit, Log, Lost, Place, require_complete, require_whole
 

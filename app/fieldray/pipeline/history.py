@@ -40,7 +40,7 @@ from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of, run_of
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Paragraph, Points, Table
-from fieldray.store.deleting import RunDeleter
+from fieldray.store.maintenance import RunDeleter
 from fieldray.store.work_list import HistoryQuery, WorkListQuery
 from fieldray.translation import Translator
 

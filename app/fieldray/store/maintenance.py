@@ -1,12 +1,18 @@
-"""The files of a store looked after: checked, copied during a run, put back, repaired.
+"""The files of a store looked after: checked, copied during a run, put back, repaired; and runs deleted for good.
 
 A file is put in the place of another one under its lock, and only while nobody has it open. At every moment a whole
 file has the name, or the mark of a damaged one is there: then the next run repairs it, or goes on with that.
+
+What is deleted is overwritten with zeros (`secure_delete`), the file is built again without it (VACUUM), and the log
+of changes is taken over and cut to nothing: so it is with the results, and before them with the pictures that no result
+needs any more. A copy that a program which was killed never completed goes first. A store that was set aside is never
+touched; it is named instead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -18,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fieldray.domain.history import Deletion, DeletionPlan
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import clear_abandoned, make_empty, replace_durably, require_plain, sync_folder, unfinished
 from fieldray.reasons import Reason, reason
@@ -25,6 +32,8 @@ from fieldray.store.bookkeeping import checked_key, list_result
 from fieldray.store.database import (
     COMPANIONS,
     ShareDone,
+    StoreConnection,
+    build_again,
     companions,
     complete,
     damage_mark,
@@ -41,9 +50,10 @@ from fieldray.store.database import (
     require_unmarked,
     storage_problems,
     transaction,
+    wipe_from_now_on,
 )
-from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, require_exclusive, swap_lock
-from fieldray.store.pictures import discard, size_of
+from fieldray.store.locks import EXCLUSIVE_WAIT_S, RunLocks, has_session, require_exclusive, swap_lock
+from fieldray.store.pictures import PictureDeletion, PictureKey, discard, keep_only, size_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables, has_table, stated_version, version_of
 
@@ -424,3 +434,140 @@ def _list_results(target: sqlite3.Connection) -> None:
     for row in target.execute(f"SELECT {_of_run('results')} FROM results WHERE absent_s IS NULL"):
         outcome = outcome_of(row, spec_of(row["of_run"]), looks_inside=False)
         list_result(execute, row["run_id"], row["id"], outcome)
+
+
+# ---- runs deleted, or all pictures, so that nothing of them is left in the files
+
+# A verdict is one even where the same result holds a copy of it in each of several runs.
+_VERDICTS: Final = """
+    SELECT COUNT(*) AS all_of_them, COALESCE(SUM(EXISTS (
+        SELECT 1 FROM verdicts AS same JOIN results AS other ON other.id = same.result_id
+        WHERE same.result_hash = found.result_hash AND same.given_s = found.given_s AND other.run_id NOT IN ({runs})
+    )), 0) AS kept
+    FROM (SELECT DISTINCT verdicts.result_hash, given_s FROM verdicts JOIN results ON results.id = result_id
+          WHERE run_id IN ({runs}) AND choice IS NOT NULL) AS found
+"""
+
+
+class RunDeleter:
+    """Plans and does it; for one thread. Raises StorageProblem where the store cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def plan(self, run_ids: Sequence[int]) -> DeletionPlan:
+        """What would be deleted. Raises UsageProblem (history_no_run)."""
+        with self._connection() as connection:
+            return self._plan(connection, run_ids)
+
+    def delete(self, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
+        """Delete these runs: all or none, and no more than a person `agreed` to.
+
+        Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
+        StorageProblem.
+        """
+        before = size_of(self._path)
+        clear_abandoned(self._path.parent)
+        with self._connection() as connection:
+            wipe_from_now_on(connection)
+            connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
+            locks = RunLocks(self._path)
+            try:
+                with transaction(connection):
+                    plan = self._plan(connection, run_ids)
+                    if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
+                        raise UsageProblem(reason("history_grown"))
+                    self._hold(connection, locks, plan.run_ids)
+                    _delete_rows(connection, plan.run_ids)
+                    pictures = keep_only(self._path, _needed(connection))
+                for run_id in plan.run_ids:
+                    locks.finish(run_id)
+            finally:
+                locks.release()
+            is_wiped = build_again(connection) and pictures.is_wiped
+        return Deletion(
+            plan=plan,
+            previews=pictures.deleted,
+            freed_bytes=before - size_of(self._path),
+            is_wiped=is_wiped,
+            copies_left=tuple(map(str, _set_aside(self._path))),
+        )
+
+    # ---- inside
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[StoreConnection]:
+        with closing(open_database(self._path)) as connection, storage_problems(self._path):
+            connection.row_factory = sqlite3.Row
+            yield connection
+
+    def _plan(self, connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPlan:
+        wanted = tuple(dict.fromkeys(run_ids))
+        runs = _listed(wanted)
+        known = {row["id"] for row in connection.execute(f"SELECT id FROM runs WHERE id IN ({runs})")}
+        for run_id in wanted:
+            if run_id not in known:
+                raise UsageProblem(reason("history_no_run", run=run_id))
+        (results,) = connection.execute(f"SELECT COUNT(*) FROM results WHERE run_id IN ({runs})").fetchone()
+        found = connection.execute(_VERDICTS.format(runs=runs)).fetchone()
+        kept = int(found["kept"])
+        return DeletionPlan(
+            run_ids=wanted, results=int(results), verdicts=int(found["all_of_them"]) - kept, verdicts_kept=kept
+        )
+
+    def _hold(self, connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int]) -> None:
+        """Lock every run that is not finished. A finished one is never worked on again."""
+        query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
+        for row in connection.execute(query).fetchall():
+            if row["state"] != "finished" and not locks.hold(row["id"]):
+                raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.rival))
+
+
+def _set_aside(path: Path) -> Iterator[Path]:
+    """The files that may hold a deleted run still: they were set aside, and only a person deletes them."""
+    for store, word in itertools.product((path, pictures_path(path)), ("damaged", "lost", "replaced")):
+        yield from sorted(path.parent.glob(f"{store.stem}.{word}-*{store.suffix}*"))
+
+
+def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None:
+    """Delete the runs with their results and verdicts."""
+    runs = _listed(run_ids)
+    connection.execute(f"DELETE FROM verdicts WHERE result_id IN (SELECT id FROM results WHERE run_id IN ({runs}))")
+    for table in ("results", "work_list", "work_counts"):
+        connection.execute(f"DELETE FROM {table} WHERE run_id IN ({runs})")
+    connection.execute(f"DELETE FROM runs WHERE id IN ({runs})")
+    if connection.execute("SELECT 1 FROM results LIMIT 1").fetchone() is None:
+        connection.execute("DELETE FROM verdicts")  # on results that were lost in a damaged store
+
+
+def _listed(run_ids: Sequence[int]) -> str:
+    """Numbers for a statement: there may be more than it takes parameters."""
+    return ", ".join(str(int(run_id)) for run_id in run_ids)
+
+
+# ---- room given back
+
+
+def compact(path: Path) -> tuple[int, bool]:
+    """Give back the room that nothing needs, that of pictures no result needs included.
+
+    By how many bytes the files have shrunk, and whether all of it came to its end: not while somebody reads them, or on
+    a full disk. Raises StorageProblem.
+    """
+    before = size_of(path)
+    with closing(open_database(path)) as connection, storage_problems(path):
+        pictures = keep_only(path, _needed(connection))
+        is_small = build_again(connection)
+    return before - size_of(path), is_small and pictures.is_wiped
+
+
+def drop_pictures(path: Path) -> tuple[PictureDeletion, int]:
+    """Delete all pictures; what was done, and by how many bytes the files have shrunk. Raises StorageProblem."""
+    before = size_of(path)
+    return keep_only(path, ()), before - size_of(path)
+
+
+def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:
+    """The images of all results, in ascending order: their pictures are needed."""
+    query = "SELECT DISTINCT content_sha256, frame FROM results ORDER BY content_sha256, frame"
+    return ((content, frame) for content, frame in connection.execute(query))

@@ -29,7 +29,7 @@ from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.keeping import Earlier, PackWork
 from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason
-from fieldray.store.deleting import RunDeleter
+from fieldray.store.maintenance import RunDeleter
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.workers.calls import Look, Seen

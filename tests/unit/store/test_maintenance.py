@@ -17,9 +17,17 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import replace_durably
 from fieldray.store.database import damage_mark, pictures_path
-from fieldray.store.deleting import RunDeleter, compact, drop_pictures
 from fieldray.store.locks import SessionLock, has_session
-from fieldray.store.maintenance import backup, check, renew_pictures, repair, restore
+from fieldray.store.maintenance import (
+    RunDeleter,
+    backup,
+    check,
+    compact,
+    drop_pictures,
+    renew_pictures,
+    repair,
+    restore,
+)
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, read_facts, run_spec, screened

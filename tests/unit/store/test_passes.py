@@ -15,8 +15,7 @@ from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import damage_mark
-from fieldray.store.deleting import RunDeleter
-from fieldray.store.maintenance import check, repair
+from fieldray.store.maintenance import RunDeleter, check, repair
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened

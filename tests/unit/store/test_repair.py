@@ -16,8 +16,7 @@ import pytest
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.store.database import damage_mark, open_database
-from fieldray.store.deleting import RunDeleter
-from fieldray.store.maintenance import check, repair, restore
+from fieldray.store.maintenance import RunDeleter, check, repair, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from fieldray.store.work_list import HistoryQuery

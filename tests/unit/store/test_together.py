@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fieldray.domain.finding import Decision, Outcome, Screened
 from fieldray.domain.run import Verdict
-from fieldray.store.deleting import RunDeleter
+from fieldray.store.maintenance import RunDeleter
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, refused, run_spec, screened

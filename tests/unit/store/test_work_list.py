@@ -22,8 +22,7 @@ from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
 from fieldray.store import bookkeeping
 from fieldray.store.database import damage_mark
-from fieldray.store.deleting import RunDeleter
-from fieldray.store.maintenance import repair
+from fieldray.store.maintenance import RunDeleter, repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import _READ, KEY_STATEMENT, OWNER_STATEMENT, WorkListQuery, list_statement
 from outcomes import failed, image_ref, refused, run_spec, screened
