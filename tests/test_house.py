@@ -32,6 +32,7 @@ _NAMES = (
     "augmentation", "dataset", "engine", "lungs/results", "lungs/train", "prune/study", "tables",
 )  # fmt: skip
 OF_ONE_CONCEPT = {
+    "app/fieldray/comparison/compare.py",
     "app/fieldray/domain/lungs.py",
     "app/fieldray/imaging/dicom_header.py",
     "app/fieldray/inference/backend_runner.py",

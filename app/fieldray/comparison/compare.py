@@ -1,5 +1,16 @@
 """Two framed images compared from end to end: alignment, whether it may be believed, and the change.
 
+The prior is brought over the current image as a whole first, then by a mesh that matches of templates pull at. As a
+whole it is moved, turned and scaled, and then mapped by an affine mapping. Where the lungs of both are gives the
+first guess; a coarse search over scales and angles, each place by one normalised cross-correlation, decides. The same
+search with the prior mirrored, or with black and white swapped, says whether one of the two images is: such images are
+named, never put right in silence.
+
+Three rounds follow, each with smaller templates and a shorter reach than the one before. In each the prior is warped by
+what is known so far, templates of the current image are sought in it, matches that nobody should believe are rejected,
+and the mesh is relaxed again: places found are always places in the prior itself, so that errors do not add up. The
+outlines of the lungs, too, want to lie over each other, where templates find nothing to hold on to.
+
 It may be believed of two X-rays of one patient, none of them mirrored or inverted; the thresholds are from the choosing
 part of the pairs alone (`benchmarks/comparison_pairs.py`). The change is what differs between the current image and the
 aligned prior beyond what differs between any two X-rays.
@@ -15,27 +26,376 @@ each of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.align import Overlay, align
-from fieldray.comparison.matching import Displacement, Grey, blurred, warped
+from fieldray.comparison.matching import (
+    Affine,
+    Displacement,
+    Grey,
+    Peaks,
+    Points,
+    band_pass,
+    blurred,
+    correlate,
+    find_peaks,
+    joined,
+    least_jacobian,
+    locally_normalised,
+    own_offset,
+    points_in_prior,
+    relaxed,
+    sampled_at,
+    warped,
+)
 from fieldray.domain.comparison import (
     CHANGE_SHOWN,
+    FRAME_SIDE,
     Aligned,
     Alignment,
     ChangeRegion,
     FramedImage,
     Incomparable,
+    Match,
     PairComparison,
 )
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
 from fieldray.processes.rpc import Call, served
 from fieldray.reasons import Reason, reason
+
+_COARSE: Final = 4  # pixels of the frame that one of the search stands for, each way
+_REACH: Final = 20  # of those pixels: how far the search looks around the guess
+_SCALES: Final = (0.87, 0.93, 1.0, 1.07, 1.15)
+_ANGLES: Final = (-9.0, -4.5, 0.0, 4.5, 9.0)  # degrees
+_MARGIN: Final = 0.1  # of the lungs' extent, around them
+_WIDE: Final = (3.0, 24.0)  # band-pass of the search, pixels of the frame
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """How the prior lies over the current image.
+
+    similarity           NCC of the structure around the lungs, at this place
+    mirrored_similarity  the best with the prior mirrored
+    inverted_similarity  the best with the prior's black and white swapped
+    """
+
+    affine: Affine
+    similarity: float
+    mirrored_similarity: float
+    inverted_similarity: float
+
+
+def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Overlay:
+    """The best of the coarse search. Structures as `structure` gives them; masks (rows, columns) with some lung."""
+    small, box = (_coarse(prior), _coarse(current)), _box(current_lungs)
+    centre, scale = _centre(current_lungs), _extent(prior_lungs) / _extent(current_lungs)
+    affine, best, worst = _search(*small, box, centre, _centre(prior_lungs), scale=scale)
+    flipped, flipped_centre = small[0][:, ::-1], _centre(prior_lungs[:, ::-1])
+    _, mirrored, _ = _search(flipped, small[1], box, centre, flipped_centre, scale=scale)
+    return Overlay(affine, similarity=best, mirrored_similarity=mirrored, inverted_similarity=-worst)
+
+
+def structure(pixels: NDArray[np.uint8]) -> Grey:
+    """An image (rows, columns) reduced to what lasts: ribs, heart and diaphragm, whatever the exposure."""
+    return locally_normalised(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
+
+
+def _search(
+    prior: Grey,
+    current: Grey,
+    box: tuple[slice, slice],
+    centre: NDArray[np.float64],
+    prior_centre: NDArray[np.float64],
+    *,
+    scale: float,
+) -> tuple[Affine, float, float]:
+    """Over scales and angles, all at once: the best mapping, with the highest and the lowest similarity.
+
+    box                   of the current image, which is the template
+    centre, prior_centre  middles of the lungs in the current image and in the prior (pixels of the frame)
+    scale                 how much larger they are there
+    """
+    template = current[box]
+    matrices = [share * scale * _turn(angle) for share in _SCALES for angle in _ANGLES]
+    rows = np.arange(box[0].start - _REACH, box[0].stop + _REACH, dtype=np.float64)
+    columns = np.arange(box[1].start - _REACH, box[1].stop + _REACH, dtype=np.float64)
+    across, down = np.meshgrid(columns - centre[1] / _COARSE, rows - centre[0] / _COARSE)
+    views = []
+    for matrix in matrices:
+        positions = [
+            matrix[axis, 0] * down + matrix[axis, 1] * across + prior_centre[axis] / _COARSE for axis in range(2)
+        ]
+        views.append(sampled_at(prior, *positions))
+    surfaces = correlate(np.stack(views), template[None])
+    one, row, column = np.unravel_index(int(surfaces.argmax()), surfaces.shape)
+    shift = np.array([row - _REACH, column - _REACH], float) * _COARSE
+    matrix = matrices[int(one)]
+    # prior = matrix @ (current + shift - centre) + prior_centre
+    affine = Affine(matrix, prior_centre + matrix @ (shift - centre))
+    return affine, float(surfaces.max()), float(surfaces.min())
+
+
+def _turn(angle: float) -> NDArray[np.float64]:
+    radians = np.deg2rad(angle)
+    return np.array([[np.cos(radians), -np.sin(radians)], [np.sin(radians), np.cos(radians)]])
+
+
+def _coarse(image: Grey) -> Grey:
+    side = FRAME_SIDE // _COARSE
+    means: Grey = image.reshape(side, _COARSE, side, _COARSE).mean(axis=(1, 3))
+    return means
+
+
+def _centre(lungs: Mask) -> NDArray[np.float64]:
+    """Of the box around the lungs, in pixels of the frame: a large heart does not move it."""
+    rows, columns = np.flatnonzero(lungs.any(axis=1)), np.flatnonzero(lungs.any(axis=0))
+    return np.array([rows[0] + rows[-1], columns[0] + columns[-1]]) / 2
+
+
+def _extent(lungs: Mask) -> float:
+    """Width of the lungs: a deep breath changes it less than the height."""
+    columns = np.flatnonzero(lungs.any(axis=0))
+    return float(columns[-1] - columns[0] + 1)
+
+
+def _box(lungs: Mask) -> tuple[slice, slice]:
+    """Around the lungs with a margin, in pixels of the search."""
+    spans = []
+    for axis in (1, 0):
+        filled = np.flatnonzero(lungs.any(axis=axis))
+        more = _MARGIN * (filled[-1] - filled[0])
+        start, stop = max(0.0, filled[0] - more), min(float(FRAME_SIDE), filled[-1] + more)
+        spans.append(slice(int(start) // _COARSE, max(int(stop) // _COARSE, int(start) // _COARSE + 8)))
+    return spans[0], spans[1]
+
+
+_EVERY: Final = 8  # points along an outline
+_SLACK_PX: Final = 2.0  # two outlines of the same lungs differ by as much for nothing
+_REACH_PX: Final = 48.0
+
+
+def outline(lungs: Mask) -> Points:
+    """Pixels (n, 2) of a mask (rows, columns) that touch what is not of it."""
+    padded = np.pad(lungs, 1)
+    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return np.argwhere(lungs & ~inner).astype(np.float64)
+
+
+def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[Points, Points]:
+    """Points of the current outline, and where in the prior its outline wants each to be.
+
+    Parameters
+    ----------
+    prior, current
+        (n, 2) each, as `outline` gives them.
+    field
+        What is known of the displacement, from the current frame to the prior's.
+
+    Returns
+    -------
+    Points of the current frame (m, 2) and of the prior's (m, 2): those nearest on the prior's outline, less a slack.
+    Points that have none within reach are left out.
+    """
+    if not len(prior) or not len(current):
+        return np.zeros((0, 2)), np.zeros((0, 2))
+    points = current[::_EVERY]
+    positions = points_in_prior(points, field)
+    away = prior[None] - positions[:, None]
+    distances = np.sqrt(np.square(away).sum(axis=2))
+    nearest, each = distances.argmin(axis=1), np.arange(len(points))
+    distance = distances[each, nearest]
+    share = (distance - _SLACK_PX).clip(0, None) / distance.clip(_SLACK_PX, None)
+    targets = positions + share[:, None] * away[each, nearest]
+    is_near = distance < _REACH_PX
+    return points[is_near], targets[is_near]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """Pixels of the frame: side of the templates, how far around they are sought, distance between them.
+
+    outline  how hard each point of the lungs' outline pulls, where a perfect match pulls with 1; in the last round it
+             has done its part, and what templates find is not to be bent by how the lungs were outlined
+    """
+
+    template_px: int
+    reach_px: int
+    step_px: int
+    stiffness: float
+    outline: float
+
+
+_ROUNDS: Final = (
+    _Round(template_px=96, reach_px=32, step_px=40, stiffness=4.0, outline=0.3),
+    _Round(template_px=64, reach_px=20, step_px=32, stiffness=1.0, outline=0.3),
+    _Round(template_px=48, reach_px=10, step_px=24, stiffness=0.3, outline=0.0),
+)
+_EXCLUSION_PX: Final = 6
+_AT_ONCE: Final = 24  # templates: more than the CPU's cache holds would only be slower
+_LEAST_PEAK: Final = 0.3
+_LEAST_DIFFERENCE: Final = 0.02
+_FARTHEST_PX: Final = 3.0  # from the relaxed mesh; more where the others lie no nearer
+_DEVIATIONS: Final = 3.0
+_REJECTIONS: Final = 4
+_LEAST_MATCHES: Final = 6
+_LEAST_TEXTURE: Final = 0.15  # of the deviation of the whole image
+_SIMILARITY_PX: Final = 12.0
+
+
+def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]:
+    """How the prior lies over the current image; both have lungs."""
+    structures = structure(prior.pixels), structure(current.pixels)
+    overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
+    compared = band_pass(prior.pixels), band_pass(current.pixels)
+    outlines = outline(prior.lungs), outline(current.lungs)
+    field, rest, matches = overlay.affine.displacement(), overlay.affine, list[Match]()
+    for number, step in enumerate(_ROUNDS):
+        positions, found = _matches(*compared, field, step)
+        points = positions + np.stack([found.rows, found.columns], axis=1) - step.reach_px
+        targets = points_in_prior(points, field)
+        is_good = _believable(found)
+        if number == 0:
+            rest = _affine(positions, targets, is_good, otherwise=rest)
+        pull = outline_pull(*outlines, field)
+        field, is_good = _relaxed(positions, targets, found, is_good, pull, rest=rest, step=step)
+        matches = _as_matches(positions, targets, found, is_good)
+    before = similarity(*structures, current.lungs, displacement=None)
+    after = similarity(*structures, current.lungs, displacement=field)
+    done = Alignment(
+        displacement=field,
+        matches=tuple(matches),
+        similarity_before=before,
+        similarity_after=after,
+        least_jacobian=least_jacobian(field),
+    )
+    return done, overlay
+
+
+def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> tuple[Points, Peaks]:
+    """Templates on a grid, and where each was found in the prior as warped so far."""
+    moved = warped(prior, field)
+    half, around = step.template_px // 2, step.template_px // 2 + step.reach_px
+    starts = np.arange(half, FRAME_SIDE - half + 1, step.step_px)
+    starts = starts + (FRAME_SIDE - half - starts[-1]) // 2
+    positions = np.stack(np.meshgrid(starts, starts, indexing="ij"), axis=-1).reshape(-1, 2)
+    positions = positions[_has_texture(current, positions, half)]
+    padded = np.pad(moved, ((step.reach_px, step.reach_px), (step.reach_px, step.reach_px), (0, 0)))
+    corners = positions - half
+    found = [
+        find_peaks(
+            correlate(squares(padded, part, 2 * around), squares(current, part, 2 * half)), exclusion_px=_EXCLUSION_PX
+        )
+        for part in np.array_split(corners, max(1, len(corners) // _AT_ONCE))
+    ]
+    rows, columns = own_offset(squares(np.pad(current, ((1, 1), (1, 1), (0, 0))), corners, 2 * half + 2))
+    peaks = joined(found)
+    return positions.astype(np.float64) - 0.5, replace(peaks, rows=peaks.rows - rows, columns=peaks.columns - columns)
+
+
+def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
+    """Squares (n, side, side, channels) by their upper left corners."""
+    return np.stack([image[row : row + side, column : column + side] for row, column in corners])
+
+
+def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
+    energy = np.square(image - image.mean(axis=(0, 1))).sum(axis=2)
+    local = blurred(energy, half / 2)[positions[:, 0].clip(0, FRAME_SIDE - 1), positions[:, 1].clip(0, FRAME_SIDE - 1)]
+    return np.asarray(local > _LEAST_TEXTURE**2 * energy.mean())
+
+
+def _believable(found: Peaks) -> NDArray[np.bool_]:
+    alike = (found.first >= _LEAST_PEAK) & (found.first - found.second >= _LEAST_DIFFERENCE)
+    return np.asarray(alike & ~found.is_at_border)
+
+
+def _weights(found: Peaks, is_good: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return np.where(is_good, found.first.clip(0, None) ** 2, 0.0)
+
+
+def _affine(positions: Points, targets: Points, is_good: NDArray[np.bool_], *, otherwise: Affine) -> Affine:
+    """The affine mapping that most matches agree on (iteratively reweighted least squares, Cauchy)."""
+    if is_good.sum() < _LEAST_MATCHES:
+        return otherwise
+    known = np.column_stack([positions, np.ones(len(positions))])[is_good]
+    wanted, weights = targets[is_good], np.ones(int(is_good.sum()))
+    for _ in range(10):
+        root = np.sqrt(weights)[:, None]
+        solution = np.linalg.lstsq(root * known, root * wanted, rcond=None)[0]
+        errors = np.linalg.norm(known @ solution - wanted, axis=1)
+        weights = 1 / (1 + np.square(errors / 6.0))
+    matrix = solution[:2].T
+    stretch = np.linalg.svd(matrix, compute_uv=False)
+    if np.linalg.det(matrix) <= 0 or stretch[0] > 1.6 or stretch[1] < 0.6:
+        return otherwise
+    return Affine(matrix, solution[2])
+
+
+def _relaxed(
+    positions: Points,
+    targets: Points,
+    found: Peaks,
+    is_good: NDArray[np.bool_],
+    pull: tuple[Points, Points],
+    *,
+    rest: Affine,
+    step: _Round,
+) -> tuple[Displacement, NDArray[np.bool_]]:
+    """The mesh by the matches that agree with it: what lies far from it is rejected, and it is relaxed again.
+
+    Matches and what the outlines pull at, `pull`, lie in the current frame and in the prior's, (n, 2) each.
+    """
+    points, targets = np.concatenate([positions, pull[0]]), np.concatenate([targets, pull[1]])
+    held = np.full(len(pull[0]), step.outline)
+    for _ in range(_REJECTIONS):
+        weights = np.concatenate([_weights(found, is_good), held])
+        field, moved = relaxed(points, targets, weights, rest=rest, stiffness=step.stiffness)
+        errors = np.linalg.norm(points + moved - targets, axis=1)[: len(is_good)]
+        if not is_good.any():
+            break
+        limit = max(_FARTHEST_PX, _DEVIATIONS * 1.48 * float(np.median(errors[is_good])))
+        nearer = is_good & (errors <= limit)
+        if (nearer == is_good).all():
+            break
+        is_good = nearer
+    return field, is_good
+
+
+def _as_matches(positions: Points, targets: Points, found: Peaks, is_good: NDArray[np.bool_]) -> list[Match]:
+    return [
+        Match(
+            row=float(at[0]),
+            column=float(at[1]),
+            prior_row=float(target[0]),
+            prior_column=float(target[1]),
+            first_peak=float(first),
+            second_peak=float(second),
+            is_kept=bool(kept),
+        )
+        for at, target, first, second, kept in zip(positions, targets, found.first, found.second, is_good, strict=True)
+    ]
+
+
+def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displacement | None) -> float:
+    """Mean over `inside` of the NCC of both structures around each pixel, -1..1."""
+    moved = prior if displacement is None else warped(prior, displacement)
+    local = local_similarity(moved, current)
+    return float(local[inside].mean()) if inside.any() else 0.0
+
+
+def local_similarity(first: Grey, second: Grey) -> Grey:
+    """NCC of two structures (rows, columns) under a Gaussian window around each pixel, -1..1."""
+    one, other = (image - blurred(image, _SIMILARITY_PX) for image in (first, second))
+    energies = blurred(np.square(one), _SIMILARITY_PX) * blurred(np.square(other), _SIMILARITY_PX)
+    local: Grey = blurred(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
+    return local.clip(-1, 1)
+
+
+# ---- whether it may be believed, and the change
 
 _LEAST_LUNGS: Final = 0.04  # of the frame
 
@@ -162,17 +522,17 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
     return strongest
 
 
-def regions(change: Grey, *, least: float = REGION_STRENGTH) -> tuple[ChangeRegion, ...]:
-    """Connected regions around what reaches `least`, strongest first."""
-    found = [*_regions(change, least, sign=1), *_regions(change, least, sign=-1)]
+def regions(change: Grey) -> tuple[ChangeRegion, ...]:
+    """Connected regions around what reaches `REGION_STRENGTH`, strongest first."""
+    found = [*_regions(change, sign=1), *_regions(change, sign=-1)]
     return tuple(sorted(found, key=lambda region: -abs(region.strength))[:_MOST_REGIONS])
 
 
-def _regions(change: Grey, least: float, *, sign: int) -> list[ChangeRegion]:
+def _regions(change: Grey, *, sign: int) -> list[ChangeRegion]:
     signed = sign * change
     labels = components(signed >= CHANGE_SHOWN)
     found = list[ChangeRegion]()
-    for number in np.unique(labels[signed >= least]):
+    for number in np.unique(labels[signed >= REGION_STRENGTH]):
         part = labels == number
         area = int(part.sum())
         if number == 0 or area < _LEAST_AREA_PX:

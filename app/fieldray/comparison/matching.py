@@ -52,11 +52,11 @@ def blurred(image: Grey, sigma_px: float) -> Grey:
     return smooth
 
 
-def locally_normalised(image: NDArray[Any], *, sigma_px: float = LOCAL_PX) -> Grey:
+def locally_normalised(image: NDArray[Any]) -> Grey:
     """Less its local mean, over its local standard deviation: exposure and processing fall away."""
     grey = image.astype(np.float32)
-    centred = grey - blurred(grey, sigma_px)
-    deviation = np.sqrt(blurred(np.square(centred), sigma_px).clip(0, None))
+    centred = grey - blurred(grey, LOCAL_PX)
+    deviation = np.sqrt(blurred(np.square(centred), LOCAL_PX).clip(0, None))
     normal: Grey = centred / np.maximum(deviation, _LEAST_DEVIATION)
     return normal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.comparison.align import outline, outline_pull
+from fieldray.comparison.compare import outline, outline_pull
 from fieldray.comparison.matching import IDENTITY, Affine
 from fieldray.domain.comparison import FRAME_SIDE
 
