@@ -1,8 +1,14 @@
-"""Operating points, the gate, shortcuts and duplicates on made-up images whose answers are known."""
+"""Operating points, the gate, shortcuts and duplicates on made-up images whose answers are known.
+
+Then two small trainings: a cross-validation, in which every evaluated image gets a score from a network that saw none
+of its patient's images; and a pack measured at another hospital, with the thresholds it has.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +18,14 @@ from fieldray.audit.cases import Case
 from fieldray.audit.figures import at_point
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import auc
+from fieldray.domain.purpose import performance
+from fieldray.domain.image import ImageHeader
+from fieldray.errors import UsageProblem
+from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
-from fieldray_adapt.dataset import find_duplicates, thumbnails
+from fieldray_adapt.cross import CROSS
+from fieldray_adapt.dataset import DATA, data_problems, find_duplicates, thumbnails
 from fieldray_adapt.evaluate import (
     Evaluated,
     border_pixels,
@@ -28,9 +39,13 @@ from fieldray_adapt.evaluate import (
     shortcut_scores,
     thumbnail_pixels,
 )
+from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.layouts import Row
-from fieldray_adapt.pack import warnings_of
+from fieldray_adapt.pack import PACK, cross_validation_of, filled, warnings_of
 from fieldray_adapt.recipe import Point
+from fieldray_adapt.run import Run
+from fieldray_adapt.steps import QUANTISE, TRAIN
+from tiny_recipe import RECIPE, draw, read_recipe
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}
 MEASURED_ON = {"en": "{images} images of {patients} patients"}
@@ -189,3 +204,87 @@ def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_whe
         assert classes[truth]["abnormal"]["count"] == (kept.scores[own] >= point.unsure_high).sum()
         assert classes[truth]["normal"]["count"] == (kept.scores[own] < point.unsure_low).sum()
         assert sum(found["count"] for found in classes[truth].values()) == 200
+
+
+@pytest.mark.adapt
+def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
+    draw(tmp_path, "clean", images=60, first=0)
+    draw(tmp_path, "confounded", images=30, first=60)
+    text = RECIPE.replace("cross_folds = [0, 1, 2]", "cross_folds = [0, 1]")
+    (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
+    run = Run(recipe=read_recipe(tmp_path / "recipe.toml"), progress=lambda *_: None)
+    run.execute((DATA, CROSS), say=lambda _: None)
+    with np.load(tmp_path / "run" / "cross" / "scores.npz") as arrays:
+        stages = {name: arrays[name][:, 0] for name in ("trained", "pruned", "int8")}
+    judged = (np.arange(90) // 2 % 3 < 2) & (np.arange(90) < 60)  # of two of three folds, of the clean source
+    assert all(np.array_equal(~np.isnan(own), judged) for own in stages.values())
+    found = json.loads((tmp_path / "run" / "cross" / "metrics.json").read_text())["bright"]
+    assert found["images"] == 40 and min(own["auc"]["value"] for own in found["stages"].values()) > 0.95
+    assert set(found["stages"]["int8"]["auc_by_fold"]) == {"0", "1"}
+    assert found["float_against_int8"]["mean_absolute_difference"] < 0.05 and found["after_training"]["low"] <= 0
+    # the middle tells the class, the border cannot
+    assert found["shortcuts"]["thumbnail"] > 0.95 and found["shortcuts"]["border"] < 0.75
+    text = (tmp_path / "run" / "cross.json").read_text(encoding="utf-8")  # no folder for what is published was named
+    assert json.loads(text)["labels"]["bright"] == found and str(tmp_path) not in text
+    page = (tmp_path / "run" / "cross.html").read_text(encoding="utf-8")
+    assert (
+        f"{found['stages']['int8']['auc']['value']:.3f} (" in page
+        and page.count("<svg") == 1
+        and str(tmp_path) not in page
+    )
+    # what the card says
+    assert cross_validation_of(run) == {"bright": found}
+    said = filled("classifier_cross.md", code="bright", meaning="Bright", found=found)
+    assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said
+    only_trained = {**found, "stages": {"trained": found["stages"]["trained"]}}
+    said = filled("classifier_cross.md", code="bright", meaning="Bright", found=only_trained)
+    assert "before pruning and int8: AUC" in said
+    other = replace(run.recipe, training=replace(run.recipe.training, epochs=5))
+    assert cross_validation_of(replace(run, recipe=other)) is None
+    assert cross_validation_of(replace(run, recipe=replace(run.recipe, calibration_images=7))) is None
+
+
+ELSEWHERE = """
+[evaluation.elsewhere]
+name = "elsewhere"
+layout = "csv"
+path = "elsewhere.csv"
+"""
+
+
+@pytest.mark.adapt
+@pytest.mark.timeout(600)
+def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of_it(tmp_path: Path) -> None:
+    for name, images, first in (("clean", 60, 0), ("confounded", 30, 60), ("elsewhere", 20, 200)):
+        draw(tmp_path, name, images=images, first=first)
+    (tmp_path / "recipe.toml").write_text(RECIPE + ELSEWHERE, encoding="utf-8")
+    recipe = replace(read_recipe(tmp_path / "recipe.toml"), prune=None)
+    run = Run(recipe=recipe, progress=lambda *_: None)
+    run.execute((DATA, TRAIN, QUANTISE, EVALUATE, PACK), say=lambda _: None)
+    results = json.loads((tmp_path / "run" / "evaluate" / "metrics.json").read_text(encoding="utf-8"))
+    found = results["labels"]["bright"]
+    there, points = found["external_test"], found["test"]["points"]
+    assert (there["images"], there["positive"], there["auc"]["value"]) == (20, 10, 1.0)
+    assert there["points"]["balanced"]["threshold"] == points["balanced"]["threshold"]
+    # the middle tells the class there too, the border does not
+    assert there["shortcuts"]["thumbnail"] > 0.95 and there["shortcuts"]["border"] < 0.85
+    assert results["gate"]["elsewhere_refused"]["of"] == 20
+    pack = tmp_path / "packs" / "quick-0.1.0"
+    manifest = read_files(pack, read_verified_manifest(pack)).model("signed").manifest
+    said = [sentence.text for sentence in performance(manifest)]
+    assert len(said) == 4 and "on 20 images of another hospital: area under the ROC curve 1.00" in said[2]
+    assert said[3] == "It cannot tell in 0 of 100 of them: not sure about 0 of 20."
+    card = (tmp_path / "packs" / "quick-0.1.0" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
+    assert "Of the other hospital's: " in card
+    assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
+    # nobody of the recipe is measured
+    assert not data_problems(run.recipe, every_image=True)
+    table = tmp_path / "elsewhere.csv"
+    table.write_text(table.read_text(encoding="utf-8").replace("p201,", "p1,"), encoding="utf-8")
+    with pytest.raises(UsageProblem, match=r"patient p1 .*\(the recipe's own\).*\(elsewhere\)"):
+        run.execute((DATA, TRAIN, QUANTISE, EVALUATE), say=lambda _: None)
+    table.unlink()
+    assert {problem.location for problem in data_problems(run.recipe, every_image=True)} == {
+        ("evaluation", "elsewhere")
+    }

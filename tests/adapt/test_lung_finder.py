@@ -1,9 +1,13 @@
-"""Lungs in training: found by a pack, cropped to, kept beside the images, and named in the pack that comes of it."""
+"""Lungs in training: found by a pack, cropped to, kept beside the images, and named in the pack that comes of it.
+
+And what they are there for: networks averaged over groups of sources, frozen layers, and evidence outside the lungs.
+"""
 
 from __future__ import annotations
 
 import csv
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +19,22 @@ from fieldray.domain.model import HeaderRules, InputSpec, Requirement
 from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
 from fieldray_adapt.command import adapt, check
+from fieldray_adapt.engine import EngineSettings
+from fieldray_adapt.evaluate import evidence_figures, evidence_shares, map_span
 from fieldray_adapt.image_set import LungFinder, read_images, read_rows
+from fieldray_adapt.networks import resnet50
+from fieldray_adapt.recipe import Recipe
 from fieldray_adapt.recipe_data import Source
+from fieldray_adapt.run import Run
+from fieldray_adapt.specification import Weights, initial_weights
+from fieldray_adapt.steps import specification_of, train_recipe
+from fieldray_adapt.train import Samples, Schedule, train
 from phantoms import write_dicom
 from shipped_packs import CHILDREN
 from tiny_lungs import write_tiny_lungs
-from tiny_recipe import RECIPE, read_recipe
+from tiny_recipe import RECIPE, bright_or_dark, read_recipe
 
 
 def _chest(*, abnormal: bool, number: int) -> np.ndarray:
@@ -140,3 +153,147 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     with pytest.raises(UsageProblem, match="which is no pack"):
         check(recipe)
     assert read_recipe(recipe).lungs == tmp_path / "test-lungs-1.0.0"
+
+
+NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
+
+
+def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:
+    from fieldray_adapt.specification import shapes
+
+    sides = {(2, (3, 4, 6, 3)): 8, (1, (3, 4, 6, 3)): 16, (2, (3, 4, 6)): 16}
+    for (stride, blocks), side in sides.items():
+        network = resnet50(height=256, width=256, labels=1, blocks=blocks, last_stride=stride)
+        assert shapes(network)["class_maps"][:2] == (side, side)
+
+
+def test_an_image_and_its_lungs_move_alike() -> None:
+    settings = Augmentation(shift=0.1, scale=0.1, rotation_degrees=10, flip=0.5)
+    large, small = np.zeros((64, 64), np.uint8), np.zeros((32, 32), np.uint8)
+    large[16:40, 8:32] = small[8:20, 4:16] = 255
+    for seed in range(10):
+        motion = draw_motion(settings, np.random.default_rng(seed))
+        shrunk = moved(large, motion).reshape(32, 2, 32, 2).mean((1, 3))
+        assert np.abs(shrunk - moved(small, motion)).mean() < 8  # of 255: the edges alone
+
+
+@pytest.mark.adapt
+def test_evidence_outside_the_lungs_costs(tmp_path: Path) -> None:
+    samples = bright_or_dark(48, lungs=True)
+    schedule = Schedule(epochs=6, batch_size=16, learning_rate=3e-3, average_epochs=0.5, seed=5)
+    outside = {}
+    for weight in (0.0, 4.0):
+        settings = EngineSettings(outside_weights=(weight,), threads=1)
+        weights, _ = train(
+            NETWORK,
+            initial_weights(NETWORK, seed=1),
+            training=samples,
+            validation=samples,
+            schedule=schedule,
+            augmentation=Augmentation(),
+            settings=settings,
+            folder=tmp_path / str(weight),
+        )
+        maps = _class_maps(weights, samples)
+        positive = maps[samples.targets[:, 0] == 1].clip(0, None)
+        outside[weight] = positive[:, :, 2:].sum() / max(positive.sum(), 1e-6)
+    assert outside[4.0] < 0.7 * outside[0.0]
+
+
+def _class_maps(weights, samples: Samples):
+    from fieldray_adapt.keras_engine import build_network, set_weights
+
+    model = build_network(NETWORK, outputs=["class_maps"])
+    set_weights(model, weights)
+    return np.asarray(model.predict_on_batch(samples.images.astype(np.float32) / 255))[..., 0]
+
+
+def _recipe(folder: Path, **training: object):
+    (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    recipe = read_recipe(folder / "recipe.toml")
+    frozen = replace(recipe.network, frozen=("conv",))
+    return replace(recipe, network=frozen, training=replace(recipe.training, epochs=2, **training))
+
+
+def _two_sources() -> Samples:
+    clean, other = bright_or_dark(20, source="clean"), bright_or_dark(12, source="confounded")
+    return Samples(
+        images=np.concatenate([clean.images, other.images]),
+        targets=np.concatenate([clean.targets, other.targets]),
+        sources=clean.sources + other.sources,
+        patients=clean.patients + other.patients,
+    )
+
+
+def _trained(recipe: Recipe, training: Samples, folder: Path) -> Weights:
+    run = Run(recipe=recipe, progress=lambda *_: None)
+    return train_recipe(run, training=training, validation=_two_sources(), folder=folder)[0]
+
+
+@pytest.mark.adapt
+def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, average_sources=True)
+    both = _two_sources()
+    clean, other = (both.of_sources([name]) for name in ("clean", "confounded"))
+    heavier = replace(recipe.data[0], share=3.0)
+    averaged = _trained(replace(recipe, data=(heavier, recipe.data[1])), both, tmp_path / "both")
+    alone = [_trained(recipe, samples, tmp_path / samples.sources[0]) for samples in (clean, other)]
+    expected = 0.75 * alone[0]["class_maps/kernel"] + 0.25 * alone[1]["class_maps/kernel"]
+    np.testing.assert_allclose(averaged["class_maps/kernel"], expected, atol=1e-5)
+    start = initial_weights(specification_of(recipe), seed=0)
+    assert all(np.array_equal(averaged[key], start[key]) for key in start if not key.startswith("class_maps"))
+
+
+@pytest.mark.adapt
+def test_whole_networks_of_single_groups_are_averaged_and_their_statistics_noted_anew(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, average_sources=True)
+    heavier = replace(recipe.data[0], share=3.0)
+    recipe = replace(recipe, network=replace(recipe.network, frozen=()), data=(heavier, recipe.data[1]))
+    both = _two_sources()
+    averaged = _trained(recipe, both, tmp_path / "both")
+    alone = [_trained(recipe, both.of_sources([name]), tmp_path / name) for name in ("clean", "confounded")]
+    for key in averaged:
+        expected = 0.75 * alone[0][key] + 0.25 * alone[1][key]
+        if key.endswith(("/mean", "/variance")):
+            assert not np.allclose(averaged[key], expected, rtol=1e-4, atol=1e-6), key
+        else:
+            np.testing.assert_allclose(averaged[key], expected, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.adapt
+def test_sources_of_one_group_train_one_network(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, average_sources=True)
+    together = replace(recipe, data=tuple(replace(source, group="one") for source in recipe.data))
+    plain = replace(together, training=replace(together.training, average_sources=False))
+    averaged = _trained(together, _two_sources(), tmp_path / "together")
+    for key, array in _trained(plain, _two_sources(), tmp_path / "plain").items():
+        np.testing.assert_allclose(averaged[key], array, atol=1e-6, err_msg=key)
+
+
+def test_what_needs_the_lungs_says_so(tmp_path: Path) -> None:
+    text = RECIPE.replace("epochs = 4", "epochs = 4\nevidence_outside = 1.0")
+    (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageProblem, match="lungs is needed"):
+        read_recipe(tmp_path / "recipe.toml")
+
+
+def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> None:
+    lungs = np.zeros((3, 64, 64), np.uint8)
+    lungs[:, :, :32] = 255
+    maps = np.full((3, 4, 4), -1.0, np.float32)
+    maps[0, 0, 0], maps[0, 0, 3] = 3.0, 1.0  # 2 inside and 0 outside above the threshold of 1
+    maps[1, 1, 1], maps[1, 1, 2] = 2.0, 4.0  # 1 inside, 3 outside
+    shares = evidence_shares(maps, lungs, zero=1.0)
+    np.testing.assert_allclose(shares[:2], [1.0, 0.25])
+    assert np.isnan(shares[2])
+    found = evidence_figures(maps, lungs, zero=1.0)
+    assert found == {"images": 2, "mean": 0.625, "chance": 0.5, "limit": pytest.approx(0.2875)}
+
+
+def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach() -> None:
+    maps = np.full((4, 2, 2), -3.0, np.float32)
+    maps[:, 0, 1] = [99.0, 3.0, 5.0, 11.0]
+    scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first is below the threshold, and does not count
+    assert map_span(maps, scores, threshold=0.5, zero=1.0) == 4.0
+    assert map_span(maps, scores, threshold=0.5, zero=20.0) is None
+    assert map_span(maps, scores, threshold=1.0, zero=1.0) is None

@@ -1,4 +1,4 @@
-"""Training of a lung-field network: what resumes."""
+"""Lung-field networks: as published and as they ship, what they learn from, how well a mask fits, and what resumes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray.domain.model import InputSpec
+from fieldray.domain.model import LUNG_CHECKS, InputSpec
+from fieldray_adapt.augmentation import (
+    DRAWN,
+    PARTS,
+    UNKNOWN,
+    WEIGHTS,
+    CheckImages,
+    PairAugmentation,
+    apply,
+    augment_pair,
+    whitened,
+)
+from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
 from fieldray_adapt.lungs import train as training
-from fieldray_adapt.lungs.dataset import LungData
-from fieldray_adapt.lungs.recipe import LungEvaluation, LungNetwork, LungRecipe, LungTraining, MaskSource, Stage
+from fieldray_adapt.lungs.dataset import LungData, dice, fit_of, jaccard, surface_distances
+from fieldray_adapt.lungs.recipe import (
+    LungEvaluation,
+    LungNetwork,
+    LungRecipe,
+    LungTraining,
+    MaskSource,
+    Stage,
+    compact_unet,
+    mask_side,
+    published_unet,
+)
+from fieldray_adapt.lungs.train import MaskEngine, checks_loss, dice_loss, mask_loss, mask_targets
 from fieldray_adapt.recipe import PackTexts
 from fieldray_adapt.recipe_data import Source
+from fieldray_adapt.specification import channel_sets, initial_weights, multiply_adds, shapes
+from tiny_recipe import Killed
 
 pytestmark = pytest.mark.adapt
 SIDE = 64
@@ -56,10 +81,6 @@ def _recipe(tmp_path: Path, *stages: Stage) -> LungRecipe:
     )
 
 
-class _Killed(Exception):
-    pass
-
-
 class _Engine:
     """Learns without a framework: each step moves a kernel by what it was shown."""
 
@@ -96,20 +117,18 @@ class _Engine:
         self._momentum = state["0"]
 
 
-@pytest.fixture(autouse=True)
-def quick_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_killed_in_a_later_stage_goes_on_there_and_ends_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training, "MaskEngine", _Engine)
-
-
-def test_a_training_killed_in_a_later_stage_goes_on_there_and_ends_alike(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, Stage(side=32, epochs=1), Stage(side=SIDE, epochs=2))
     whole, _ = training.train(recipe, _data(), folder=tmp_path / "whole")
 
     def kill(row: Mapping[str, Any]) -> None:
         if row["epoch"] == 2:
-            raise _Killed
+            raise Killed
 
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         training.train(recipe, _data(), folder=tmp_path / "killed", progress=kill)
     done = list[int]()
     resumed, history = training.train(
@@ -117,3 +136,252 @@ def test_a_training_killed_in_a_later_stage_goes_on_there_and_ends_alike(tmp_pat
     )
     assert done == [3] and [row["epoch"] for row in history] == [1, 2, 3]
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
+
+
+def _convolutions(model: object) -> list[object]:
+    return [layer for layer in model.layers if type(layer).__name__ == "Conv2D"]  # type: ignore[attr-defined]
+
+
+def test_the_published_network_takes_572_and_gives_388_by_23_convolutions() -> None:
+    model = published_unet(side=572)
+    assert model.input_shape == (None, 572, 572, 1) and model.output_shape == (None, 388, 388, 1)
+    found = _convolutions(model)
+    assert len(found) == 23
+    assert [layer.filters for layer in found[:10]] == [64, 64, 128, 128, 256, 256, 512, 512, 1024, 1024]  # type: ignore[attr-defined]
+    last = found[-1]
+    assert last.kernel_size == (1, 1) and last.kernel.shape == (1, 1, 64, 1)  # type: ignore[attr-defined]
+    assert {layer.padding for layer in found if layer.kernel_size == (3, 3)} == {"valid"}  # type: ignore[attr-defined]
+
+
+def test_only_sides_that_halve_evenly_are_taken() -> None:
+    assert [mask_side(side) for side in (572, 188, 220)] == [388, 4, 36]
+    with pytest.raises(ValueError, match="572"):
+        mask_side(570)
+
+
+def test_the_published_network_sees_the_image_mirrored_beyond_its_border() -> None:
+    training = LungTraining(stages=(Stage(side=220, epochs=1),), checks_per_step=0)
+    engine = MaskEngine(LungNetwork(kind="published", root_channels=2), 220, training)
+    image = np.arange(36 * 36, dtype=np.int64).reshape(1, 36, 36).astype(np.uint8)
+    seen = engine.prepared(image)
+    assert seen.shape == (1, 220, 220, 1)
+    assert np.array_equal(seen[0, 92:128, 92:128, 0], image[0].astype(np.float32) / 255)
+    assert np.array_equal(seen[0, 91, 92:128, 0], image[0, 0].astype(np.float32) / 255)  # its mirror image
+    masks, checks = engine.predict(image)
+    assert masks.shape == (1, 36, 36, 1) and checks.shape == (1, 0)
+
+
+def test_the_compact_network_is_small_and_its_mask_half_the_side() -> None:
+    network = compact_unet(height=256, width=256)
+    sizes = shapes(network)
+    assert sizes["mask"] == (128, 128, 1) and sizes["scores"] == (len(LUNG_CHECKS),)
+    assert 20e6 < multiply_adds(network) < 60e6
+    with_region = compact_unet(height=256, width=256, masks=2)
+    assert shapes(with_region)["mask"] == (128, 128, 2)
+    assert multiply_adds(with_region) < 1.05 * multiply_adds(network)
+    sets = channel_sets(network)
+    assert all(sets[f"enlarge{step}"] == sets[f"step{step}"] for step in range(4))  # what is added is one set
+    with pytest.raises(ValueError, match="multiples of 32"):
+        compact_unet(height=250, width=256)
+
+
+def test_every_size_of_the_compact_network_has_the_same_weights() -> None:
+    channels = (8, 8, 8, 8, 8)
+    small, large = (compact_unet(height=side, width=side, channels=channels) for side in (32, 64))
+    weights = initial_weights(small, seed=1)
+    model = build_network(large, outputs=["mask", "scores"])
+    set_weights(model, weights)
+    assert get_weights(model).keys() == weights.keys()
+    mask, scores = model.predict_on_batch(np.zeros((1, 64, 64, 1), np.float32))
+    assert mask.shape == (1, 32, 32, 1) and scores.shape == (1, 6)
+
+
+def test_an_enlarged_layer_interpolates_between_the_middles_of_cells() -> None:
+    network = compact_unet(height=32, width=32, channels=(8, 8, 8, 8, 8))
+    model = build_network(network, outputs=["narrow0", "enlarge0"])
+    set_weights(model, initial_weights(network, seed=2))
+    small, large = model.predict_on_batch(np.random.default_rng(0).random((1, 32, 32, 1), np.float32))
+    # a cell of the large one at the quarter between two middles: 3/4 of the near one and 1/4 of the far one
+    across = 0.75 * small[0, :, 3] + 0.25 * small[0, :, 4]
+    assert large[0, 7, 7] == pytest.approx(0.75 * across[3] + 0.25 * across[4], abs=1e-5)
+
+
+def _square(top: int, left: int, *, side: int = 8, size: int = 32) -> np.ndarray:
+    mask = np.zeros((size, size), np.bool_)
+    mask[top : top + side, left : left + side] = True
+    return mask
+
+
+def test_dice_and_jaccard_of_perfect_disjoint_half_and_empty_masks() -> None:
+    one, shifted, away, none = _square(0, 0), _square(0, 4), _square(16, 16), np.zeros((32, 32), np.bool_)
+    assert (dice(one, one), jaccard(one, one)) == (1.0, 1.0)
+    assert (dice(one, away), jaccard(one, away)) == (0.0, 0.0)
+    # 8 x 8 cells each, 8 x 4 of them shared: 2 * 32 / 128 and 32 / 96
+    assert (dice(one, shifted), jaccard(one, shifted)) == (0.5, 1 / 3)
+    assert (dice(none, none), jaccard(none, none)) == (1.0, 1.0)
+    assert (dice(one, none), jaccard(one, none)) == (0.0, 0.0)
+
+
+def test_distances_are_told_in_pixels_of_512() -> None:
+    # one row of cells against the next, 32 cells a side: one cell is 512 / 32 = 16 pixels
+    upper, lower = np.zeros((32, 32), np.bool_), np.zeros((32, 32), np.bool_)
+    upper[10], lower[11] = True, True
+    assert np.unique(surface_distances(upper, lower)).tolist() == [16.0]
+    fit = fit_of(upper, lower)
+    assert (fit.average_distance, fit.distance_95, fit.dice) == (16.0, 16.0, 0.0)
+    none = np.zeros((32, 32), np.bool_)
+    assert surface_distances(none, none).tolist() == [0.0]
+    assert surface_distances(upper, none) == pytest.approx([512 * np.sqrt(2)])  # as far as can be
+    with pytest.raises(ValueError, match="cannot be compared"):
+        fit_of(upper, np.zeros((16, 16), np.bool_))
+
+
+def test_one_minus_dice_of_perfect_disjoint_and_empty_masks() -> None:
+    one, away, none = (
+        mask[None, ..., None].astype(np.float32) for mask in (_square(0, 0), _square(16, 16), _square(40, 0))
+    )
+    assert float(dice_loss(one, one)[0, 0]) == 0
+    # nothing shared: 1 - (0 + 1) / (64 + 64 + 1)
+    assert float(dice_loss(one, away)[0, 0]) == pytest.approx(1 - 1 / 129)
+    assert float(dice_loss(none, none)[0, 0]) == 0
+    # all cells at one half: 1 - (2 * 32 + 1) / (64 + 512 + 1)
+    assert float(dice_loss(one, np.full_like(one, 0.5))[0, 0]) == pytest.approx(1 - 65 / 577)
+
+
+def test_the_loss_of_masks_adds_the_cross_entropy() -> None:
+    truth = _square(0, 0)[None, ..., None].astype(np.float32)
+    logits = np.zeros_like(truth)  # one half everywhere: the cross-entropy is ln 2
+    assert float(mask_loss(truth, logits)[0]) == pytest.approx(1 - 65 / 577 + np.log(2))
+    sure = np.where(truth > 0, 30, -30).astype(np.float32)
+    assert float(mask_loss(truth, sure)[0]) < 1e-3
+
+
+def test_what_is_unknown_of_a_mask_teaches_nothing() -> None:
+    truth = _square(0, 0)[None, ..., None].astype(np.float32)
+    logits = np.where(truth > 0, 30, -30).astype(np.float32)
+    both, wrong = np.concatenate([truth, np.full_like(truth, UNKNOWN)], axis=-1), np.full_like(logits, 30)
+    assert float(mask_loss(both, np.concatenate([logits, wrong], axis=-1))[0]) < 1e-3
+    both[0, : len(truth[0]) // 2, :, 1] = 0  # known to hold nothing: the cross-entropy of those cells alone
+    half = np.concatenate([logits, np.zeros_like(logits)], axis=-1)
+    assert float(mask_loss(both, half)[0]) == pytest.approx(np.log(2) / 2, abs=1e-3)
+
+
+def test_a_mask_says_of_the_other_only_what_follows() -> None:
+    seen, whole = (np.zeros((8, 8), np.uint8) for _ in range(2))
+    whole[1:7, 1:3] = whole[1:7, 5:7] = seen[1:7, 1:3] = 255  # the right one was painted white
+    masks = np.stack([seen, whole])
+    visible, region = mask_targets(masks, shows_region=False).transpose(2, 0, 1)
+    assert np.array_equal(visible, seen / 255)
+    assert (region[whole > 0] == 1).all() and (region[1:7, 3:5] == UNKNOWN).all()
+    assert (region[0] == 0).all() and (region[7] == 0).all() and (region[:, 0] == 0).all() and (region[:, 7] == 0).all()
+    visible, region = mask_targets(masks, shows_region=True).transpose(2, 0, 1)
+    assert np.array_equal(region, whole / 255)
+    assert (visible[seen > 0] == UNKNOWN).all() and (visible[seen == 0] == 0).all()
+    assert np.array_equal(mask_targets(masks[:1], shows_region=False)[..., 0], seen / 255)
+
+
+def test_unknown_checks_count_for_nothing() -> None:
+    logits = np.zeros((2, 3), np.float32)
+    targets = np.array([[1, 0, 0], [0, -1, -1]], np.float32)
+    # four known targets at ln 2 each: the mean over images is (3 + 1) ln 2 / mean(3, 1) / 2 = ln 2
+    assert float(np.mean(checks_loss(targets, logits))) == pytest.approx(np.log(2))
+    logits[1, 1:] = 50  # where nothing is known, nothing changes
+    assert float(np.mean(checks_loss(targets, logits))) == pytest.approx(np.log(2))
+
+
+_MOVES = PairAugmentation(shift=0.1, scale=0.2, stretch=0.2, rotation_degrees=20, elastic=0.02)
+
+
+def _pair(side: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    """A dark image with a bright box, and the box as its mask."""
+    mask = np.zeros((side, side), np.uint8)
+    mask[20:44, 16:32] = 255
+    return mask // 2, mask
+
+
+def test_a_mask_moves_with_its_image() -> None:
+    image, mask = _pair()
+    for seed in range(5):
+        moved, follows = augment_pair(image, mask, _MOVES, generator=np.random.default_rng(seed))
+        assert not np.array_equal(moved, image)
+        assert np.abs(moved.astype(int) - follows // 2).max() <= 1  # still the same box
+
+
+def test_grey_levels_letters_and_borders_leave_the_mask_alone() -> None:
+    image, mask = _pair()
+    settings = PairAugmentation(gamma=0.5, contrast=0.5, noise=0.1, letters=1, collimation=1, inversion=1)
+    changed, follows = augment_pair(image, mask, settings, generator=np.random.default_rng(0))
+    assert np.array_equal(follows, mask) and not np.array_equal(changed, image)
+
+
+def test_all_masks_of_an_image_move_alike() -> None:
+    image, mask = _pair()
+    _, follows = augment_pair(image, mask, _MOVES, generator=np.random.default_rng(1))
+    _, both = augment_pair(image, np.stack([mask, 255 - mask], axis=-1), _MOVES, generator=np.random.default_rng(1))
+    assert np.array_equal(both[..., 0], follows) and not np.array_equal(both[..., 1], follows)
+
+
+def test_a_white_lung_is_cut_out_of_its_mask_and_nothing_else_is() -> None:
+    mask = np.zeros((64, 64), np.uint8)
+    mask[10:50, 8:26] = mask[10:50, 38:56] = 255
+    image = np.where(mask > 0, np.uint8(40), np.uint8(160))
+    shares = []
+    for seed in range(8):
+        changed, seen = whitened(image, mask, np.random.default_rng(seed))
+        gone = (mask > 0) & (seen == 0)
+        assert gone.any() and (seen <= mask).all()
+        assert changed[gone].mean() > 110 and changed[seen > 0].mean() < 70
+        shares.append([gone[:, half].sum() / (mask[:, half] > 0).sum() for half in (slice(0, 32), slice(32, 64))])
+    assert any(max(one) == 1 for one in shares) and any(0 < max(one) < 1 for one in shares)
+    one_lung = np.where(np.arange(64) < 32, mask, np.uint8(0))
+    same, seen = whitened(image, one_lung, np.random.default_rng(0))
+    assert np.array_equal(same, image) and np.array_equal(seen, one_lung)
+
+
+def test_all_zeros_change_nothing() -> None:
+    image, mask = _pair()
+    same, follows = augment_pair(image, mask, PairAugmentation(), generator=np.random.default_rng(0))
+    assert np.array_equal(same, image) and np.array_equal(follows, mask)
+
+
+def test_a_turned_image_has_the_targets_of_what_was_done_to_it() -> None:
+    image = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    same, targets = apply(image)
+    assert np.array_equal(same, image) and targets.tolist() == [1, 0, 0, 0, 0, 0]
+    clockwise, targets = apply(image, turns=1)
+    assert clockwise[0].tolist() == [12, 8, 4, 0]  # the left column, from below, is now on top
+    assert dict(zip(LUNG_CHECKS, targets, strict=True))["rotated_90"] == 1 and targets.sum() == 2
+    both, targets = apply(image, turns=3, is_mirrored=True, is_inverted=True)
+    assert targets.tolist() == [1, 0, 0, 1, 1, 1]
+    assert np.array_equal(both, 255 - np.rot90(image[:, ::-1]))
+
+
+@pytest.mark.parametrize("kind", [*WEIGHTS, "files"])
+def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
+    chests = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
+    images = CheckImages(chests={"a": (chests, 1.0)}, ood_images=chests[:2])
+    first, again, other = (
+        images.ood_image(PairAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
+        for seed in (0, 0, 1)
+    )
+    assert first.shape == (64, 64) and first.dtype == np.uint8 and first.std() > 1
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+def test_of_a_ood_image_nothing_is_known_but_that_it_is_one() -> None:
+    chests = np.zeros((1, 64, 64), np.uint8)
+    images = CheckImages(chests={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8))
+    generator = np.random.default_rng(0)
+    _, targets = images.draw(PairAugmentation(), ood_share=1.0, generator=generator)
+    assert targets.tolist() == [0] + [UNKNOWN] * 5
+    _, targets = images.draw(PairAugmentation(), ood_share=0.0, generator=generator)
+    assert targets[0] == 1 and UNKNOWN not in targets
+    assert set(WEIGHTS) == {*DRAWN, *PARTS}
+
+
+def test_sources_are_drawn_by_their_weights() -> None:
+    dark, light = np.zeros((1, 64, 64), np.uint8), np.full((1, 64, 64), 255, np.uint8)
+    images = CheckImages(chests={"dark": (dark, 3.0), "light": (light, 1.0)}, ood_images=dark)
+    generator = np.random.default_rng(0)
+    drawn = [images.chest(generator)[0, 0] for _ in range(400)]
+    assert 0.68 < np.mean(np.array(drawn) == 0) < 0.82  # three of four

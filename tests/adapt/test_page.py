@@ -1,10 +1,14 @@
-"""Reports as pages: escaped, without brackets of Python, with links and print layout."""
+"""Reports as pages: escaped, without brackets of Python, with links and print layout; and the door they leave by."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fieldray.errors import UsageProblem
+from fieldray_adapt.files import publish, require_publishable
 from fieldray_adapt.page import (
     Code,
     Figure,
@@ -69,3 +73,23 @@ def test_a_label_may_be_called_anything(meaning: str) -> None:
     assert meaning in training_curves(history, labels=[meaning])
     images, maps = np.zeros((1, 8, 8), np.uint8), np.ones((1, 2, 2), np.float32)
     assert meaning in class_map_plots(images, maps, titles=[meaning])
+
+
+CONTENT = {
+    "cross.json": b'{\n "pack": "tiny 1.0.0"}\n',
+    "results.json": b'{\n "study": "quick"}\n',
+    "report.html": page(Report(title="A study", sections=[])),
+}
+
+
+@pytest.mark.parametrize("name", CONTENT)
+def test_an_earlier_one_is_replaced_and_nothing_else(tmp_path: Path, name: str) -> None:
+    for _ in range(2):
+        publish(tmp_path / name, CONTENT[name])
+    assert (tmp_path / name).read_bytes() == CONTENT[name]
+    (tmp_path / name).write_bytes(b"somebody's own")
+    for act in (lambda: publish(tmp_path / name, CONTENT[name]), lambda: require_publishable(tmp_path / name)):
+        with pytest.raises(UsageProblem) as problem:
+            act()
+        assert problem.value.reason.code == "output_not_ours"
+    assert (tmp_path / name).read_bytes() == b"somebody's own"

@@ -1,4 +1,7 @@
-"""The loop with a task by formula: what it records, when it stops, and that it goes on after a kill anywhere."""
+"""Pruning without a network that runs: the loop with a task by formula, the laws of its settings, and what is cut.
+
+What the loop records, when it stops, and that it goes on after a kill anywhere.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,23 @@ import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.engine import Effort
-from fieldray_adapt.networks import vgg16_dense
+from fieldray_adapt.networks import resnet50, vgg16_dense
 from fieldray_adapt.prune.loop import (
     AnyLaw,
     Constant,
+    Context,
     ContextDependent,
     Iteration,
     Linear,
+    Multiplicative,
     PruneRecipe,
+    Range,
     RunFolder,
     Stop,
     best,
     prune,
 )
-from fieldray_adapt.prune.selection import Keep, Scores, rectified_layers
+from fieldray_adapt.prune.selection import Cut, Keep, Scores, one_shot, rectified_layers, select, weight_sizes
 from fieldray_adapt.specification import Specification, Weights, initial_weights, keep_channels, parameters
 from tiny_recipe import Killed
 
@@ -172,3 +178,90 @@ def test_looking_at_a_run_does_not_begin_it(tmp_path: Path) -> None:
     run(tmp_path / "run", plan(Stop(iterations=1)))
     with pytest.raises(UsageProblem, match="other settings"):
         RunFolder(tmp_path / "run", fingerprint="b")
+
+
+HALVED = Context(size=0.5, loss=2.0, time=0.25, batch=4.0)
+
+
+def test_constant_linear_and_multiplicative_do_not_look_at_the_context() -> None:
+    assert Constant(start=3.0).next(9.0, HALVED) == 3.0
+    assert Linear(start=1.0, step=0.5).next(2.0, HALVED) == 2.5
+    assert Multiplicative(start=1.0, factor=1.5).next(2.0, HALVED) == 3.0
+
+
+def test_a_product_answers_by_powers_of_the_ratios() -> None:
+    # time fell to a quarter: 10 * 0.25 ** -1 = 40; size 0.5 ** 1 = 0.5; loss 2 ** 1 = 2; batch 4 ** 0.5 = 2
+    assert ContextDependent(start=10, time=-1).next(10, HALVED) == pytest.approx(40)
+    assert ContextDependent(start=10, size=1, loss=1, batch=0.5).next(10, HALVED) == pytest.approx(10 * 0.5 * 2 * 2)
+
+
+def test_a_sum_moves_by_doublings_and_may_cross_zero() -> None:
+    # log2(0.5) = -1 and log2(2) = 1: -0.1 + 0.3 * -1 + 0.5 * 1 = 0.1
+    law = ContextDependent(start=-0.1, size=0.3, loss=0.5, form="sum")
+    assert law.next(-0.1, HALVED) == pytest.approx(0.1)
+
+
+def test_values_stay_within_their_bounds() -> None:
+    assert Linear(start=16, step=-6, bounds=Range(lowest=8)).next(10, Context()) == 8
+    assert Multiplicative(start=1, factor=3, bounds=Range(highest=2)).next(1, Context()) == 2
+    assert ContextDependent(start=1, time=-1, bounds=Range(highest=3)).next(1, HALVED) == 3
+
+
+def test_bounds_and_factors_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="lowest"):
+        Range(lowest=2, highest=1)
+    with pytest.raises(ValueError, match="factor"):
+        Multiplicative(start=1, factor=0)
+
+
+ZEROS = {"a": np.array([0.9, 0.1, 0.5, 0.1, 0.4])}
+
+
+def kept(cut: Cut) -> list[int]:
+    return [int(index) for index in select(ZEROS, cut=cut)["a"]]
+
+
+def test_by_level_what_is_zero_more_often_goes() -> None:
+    assert kept(Cut(kind="level", value=0.45)) == [1, 3, 4]
+
+
+def test_by_deviation_the_limit_follows_the_layer() -> None:
+    # mean 0.4, standard deviation sqrt((0.25 + 0.09 + 0.01 + 0.09 + 0) / 5) = 0.297: limits 0.4 and 0.697
+    assert kept(Cut(kind="deviation", value=0.0)) == [1, 3, 4]
+    assert kept(Cut(kind="deviation", value=1.0)) == [1, 2, 3, 4]
+
+
+def test_minimum_share_and_multiple_hold_channels_back() -> None:
+    assert kept(Cut(kind="level", value=0.0, minimum_channels=2)) == [1, 3]
+    assert kept(Cut(kind="level", value=0.0, largest_share=0.2)) == [1, 2, 3, 4]
+    assert kept(Cut(kind="level", value=0.3, multiple=4)) == [1, 2, 3, 4]
+
+
+def test_a_set_smaller_than_the_minimum_stays() -> None:
+    assert kept(Cut(kind="level", value=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
+
+
+def test_equal_channels_all_stay_at_their_own_mean() -> None:
+    assert len(select({"a": np.full(7, 0.1 + 0.2)}, cut=Cut(kind="deviation", value=0.0))["a"]) == 7
+
+
+def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:
+    layers = rectified_layers(resnet50(height=32, width=32, labels=1))
+    assert layers["conv2"] == ("conv2_block1_out", "conv2_block2_out", "conv2_block3_out")
+    assert layers["conv1"] == ("conv1",)
+    assert "labels" not in layers
+    assert len(layers) == 1 + 4 + 2 * 16
+
+
+def test_magnitude_keeps_the_heaviest_and_random_its_seed() -> None:
+    network = vgg16_dense(dense_units=32).scaled(0.125)
+    weights = initial_weights(network, seed=1)
+    weights["fc1/kernel"][:, 5] *= 100
+    keep = one_shot(network, weights, kind="magnitude", share=0.1)
+    assert [int(index) for index in one_shot(network, weights, kind="magnitude", share=1e-9)["fc1"]] == [5]
+    assert 5 in keep["fc1"]
+    assert weight_sizes(network, weights)["fc1"].argmax() == 5
+    first, again = (one_shot(network, weights, kind="random", share=0.5, seed=3) for _ in range(2))
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    smaller, _ = keep_channels(network, weights, keep=first)
+    assert smaller.channels["block5_conv3"] == 32 and smaller.channels["labels"] == 10

@@ -1,9 +1,10 @@
-"""Zeros, training and a whole small study on networks that really run."""
+"""Zeros, training, a task over images and a whole small study on networks that really run."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,19 @@ import pytest
 from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
+from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import Effort, EngineSettings, Labelled, fit, quality
 from fieldray_adapt.keras_engine import build_network, set_weights
-from fieldray_adapt.networks import mobilenet, vgg16_dense
+from fieldray_adapt.networks import mobilenet, resnet50, vgg16_dense
 from fieldray_adapt.profile import Network
+from fieldray_adapt.prune.loop import Constant, PruneRecipe, RunFolder, Stop, prune
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Conversion, Study
-from fieldray_adapt.prune.tasks import restore_scale
+from fieldray_adapt.prune.tasks import ImageTask, restore_scale
 from fieldray_adapt.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters
-from tiny_recipe import read_recipe
+from fieldray_adapt.train import Schedule
+from tiny_recipe import bright_or_dark, read_recipe
 
 pytestmark = pytest.mark.adapt
 SETTINGS = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)
@@ -262,3 +266,64 @@ def test_layers_that_normalise_are_left_as_they_are() -> None:
     cut = keep_channels(network, weights, keep=keep)
     images = np.zeros((2, 32, 32, 1), np.float32)
     assert restore_scale((network, weights), cut, keep=keep, images=images) == cut[1]
+
+
+def _task(folder: Path) -> ImageTask:
+    """Of the last image to validate with the label is not known."""
+    validation = bright_or_dark(12)
+    targets = validation.targets.copy()
+    targets[-1] = np.nan
+    return ImageTask(
+        training=bright_or_dark(24),
+        validation=replace(validation, targets=targets),
+        schedule=Schedule(epochs=3, batch_size=8, images_per_epoch=16, average_epochs=0.5),
+        augmentation=Augmentation(),
+        settings=EngineSettings(threads=1),
+        engine="auto",
+        folder=folder,
+        calibration=8,
+    )
+
+
+def _network() -> tuple[Specification, Weights]:
+    network = resnet50(height=32, width=32, labels=1, blocks=(1, 1, 1, 1)).scaled(0.125)
+    return network, initial_weights(network, seed=0)
+
+
+def test_a_residual_network_is_pruned_on_images(tmp_path: Path) -> None:
+    plan = PruneRecipe(
+        batch_size=Constant(start=8),
+        epochs=Constant(start=1.5),
+        learning_rate=Constant(start=1e-3),
+        cut_off=Constant(start=0.0),
+        minimum_channels=Constant(start=4),
+        stop=Stop(iterations=1),
+        multiple=4,
+    )
+    folder = RunFolder(tmp_path, fingerprint="")
+    assert prune(_task(tmp_path), plan, folder=folder, original=_network) == "iterations"
+    first, second = folder.iterations()
+    assert second.parameters < first.parameters and second.multiply_adds < first.multiply_adds
+    assert 0 <= second.quality <= 1 and second.loss > 0
+    smaller, _ = folder.network(1)
+    assert all(count % 4 == 0 for name, count in smaller.channels.items() if name != "labels")
+    # one and a half epochs of 16 images are two of 12
+    assert (tmp_path / "retraining-1" / "checkpoint.npz").is_file()
+
+
+def test_quality_is_the_auc_where_the_label_is_known(tmp_path: Path) -> None:
+    network, weights = _network()
+    weights["class_maps/kernel"][:] = 0
+    weights["class_maps/bias"][:] = 0
+    # equal logits of 0 for all: AUC one half, cross-entropy log 2
+    quality, loss = _task(tmp_path).quality(network, weights)
+    assert quality == 0.5
+    assert loss == pytest.approx(np.log(2))
+
+
+def test_effort_may_be_less_than_an_epoch(tmp_path: Path) -> None:
+    network, weights = _network()
+    effort = Effort(batch_size=8, epochs=0.5, learning_rate=1e-3)
+    trained = _task(tmp_path).retrain(network, weights, effort=effort, seed=4)
+    assert trained.keys() == weights.keys()
+    assert any(not np.array_equal(trained[key], weights[key]) for key in weights)

@@ -1,9 +1,15 @@
-"""A run folder's status: what failed is named there, what was done stays done, and the next run goes on."""
+"""A run folder: what failed is named there, what was done stays done, the next run goes on, and there is one at a time.
+
+A second run is told who holds the folder, and a killed holder leaves nothing behind.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +22,7 @@ from fieldray.reasons import Reason, reason
 from fieldray_adapt.engine import Checkpoint
 from fieldray_adapt.image_set import read_images, read_rows
 from fieldray_adapt.pack import is_as_written, pack_facts
-from fieldray_adapt.run import HISTORY, SPLIT, STATUS, Run, Step, keep_epoch
+from fieldray_adapt.run import HISTORY, LOCK_NAME, SPLIT, STATUS, Run, Step, keep_epoch, locked
 from fieldray_adapt.specification import load_weights
 from fieldray_adapt.steps import network_of
 from packs_factory import make_pack
@@ -179,3 +185,47 @@ def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None
     (tmp_path / HISTORY).write_text("[")
     keep_epoch(tmp_path, {"epoch": 1, "loss": 5.0})
     assert known() == [5.0]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from fieldray_adapt.run import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def _hold(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_run_is_told_who_holds_the_folder_until_that_one_dies(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with _hold(folder) as holder:
+        with pytest.raises(UsageProblem, match=rf"using .*run: process {holder.pid} of "), locked(folder):
+            pass
+        holder.kill()
+        holder.wait(timeout=20)
+        # The file is still there, with the dead process in it; the lock is not.
+        assert str(holder.pid) in (folder / LOCK_NAME).read_text()
+        with locked(folder):
+            assert f"process {os.getpid()} of " in (folder / LOCK_NAME).read_text()
+
+
+def test_the_folder_is_free_again_after_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+        raise ZeroDivisionError
+    with locked(tmp_path), pytest.raises(UsageProblem, match=str(os.getpid())), locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageProblem, match="file"), locked(tmp_path / "file" / "run"):
+        pass
