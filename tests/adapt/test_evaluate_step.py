@@ -19,7 +19,6 @@ from fieldray.audit.figures import at_point
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import auc
 from fieldray.domain.purpose import performance
-from fieldray.domain.image import ImageHeader
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reports.audit_files import plain_classes

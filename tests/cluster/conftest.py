@@ -1,4 +1,4 @@
-"""The tests of the cluster: left out where its modules are not installed."""
+"""The tests of the cluster: left out where its modules, or those that a part of them needs, are not installed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ from fieldray.store.results import ResultQuery
 from program import write_images
 from waiting import wait_for
 
-HAS_CLUSTER = all(importlib.util.find_spec(name) for name in ("distributed", "pyarrow"))
+# By folder: divided training needs the toolchain, and so does what writes the recipes of workflows.
+NEEDED = {
+    "cluster": ("distributed", "pyarrow"),
+    "training": ("distributed", "tensorflow"),
+    "workflow": ("distributed", "optuna", "tensorflow"),
+}
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave everything here out without Dask."""
-    return None if HAS_CLUSTER else True
+    """Leave a folder out whose modules are absent."""
+    parts = collection_path.relative_to(Path(__file__).parents[1]).parts
+    needed = {name for part in parts for name in NEEDED.get(part, ())}
+    return None if all(map(importlib.util.find_spec, needed)) else True
 
 
 def wait_for_end(processes: list[psutil.Process]) -> None:

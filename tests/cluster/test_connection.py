@@ -1,4 +1,4 @@
-"""Connections to a cluster: by certificates, to addresses in numbers, and to nothing else."""
+"""Connections to a cluster: by certificates, to addresses in numbers, and to nothing else; and its processes' ends."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psutil
 import pytest
 from distributed import Client, KilledWorker, protocol
 from distributed.protocol.serialize import ToPickle
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.paths import user_data
+from fieldray.paths import python_command, user_data
 from fieldray.persistence import PRIVATE, write_new
 from fieldray_cluster.certificates import FILES, make_certificates, require_certificates
 from fieldray_cluster.connection import (
@@ -27,10 +30,12 @@ from fieldray_cluster.connection import (
     full_address,
     host_of,
     open_client,
+    require_same_version,
     state_here,
     workers_of,
 )
-from fieldray_cluster.node import NodeGroup, NodeSettings
+from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions
+from waiting import wait_for
 
 
 def free_port() -> int:
@@ -276,3 +281,48 @@ def test_a_process_of_a_cluster_reaches_what_it_was_told_and_nothing_else() -> N
 
 def test_any_other_process_cannot_be_told() -> None:
     assert set(attempts("program").values()) == {"InternetRefused"}
+
+
+def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def endless(path: Path) -> None:
+        path.touch()
+        time.sleep(1000)
+
+    with NodeGroup() as nodes:
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
+        told = NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, scratch=str(tmp_path))
+        words = python_command("fieldray_cluster.node_main", msgspec.json.encode(told).decode())
+        with (
+            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as worker,
+            open_client(ConnectionSettings(address=scheduler)) as client,
+        ):
+            try:
+                future = client.submit(endless, begun)
+                wait_for(begun.exists)
+                assert worker.stdin
+                worker.stdin.close()
+                assert worker.wait(25) == 0  # Dask alone would wait half a minute for the task
+                future.cancel()
+            finally:
+                worker.kill()
+
+
+def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> None:
+    heard = list[str]()
+    with NodeGroup() as nodes:
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True), warn=heard.append)
+        address, first = scheduler.address(), scheduler.pid
+        psutil.Process(first).kill()
+        wait_for(lambda: bool(heard) and scheduler.pid != first)
+        assert scheduler.address() == address  # found again at the same place
+    assert heard == [
+        f"scheduler has ended unexpectedly (exit code {-9 if os.name == 'posix' else 15}) and is started again."
+    ]
+
+
+def test_a_scheduler_of_another_version_is_named() -> None:
+    require_same_version("tcp://10.0.0.1:8786", all_versions())
+    with pytest.raises(EnvironmentProblem, match=r"at tcp://10.0.0.1:8786 has Fieldray 0.0.1, but here it is Fieldray"):
+        require_same_version("tcp://10.0.0.1:8786", "Fieldray 0.0.1")

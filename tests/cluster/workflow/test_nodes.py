@@ -1,4 +1,4 @@
-"""What is looked at of the nodes of a workflow, and a node that fails in the middle of a task."""
+"""What is looked at of the nodes of a workflow, a node that fails in the middle of a task, and the journal of both."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from distributed import Client, get_worker
 
+from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_cluster.connection import ConnectionSettings, open_client
 from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
@@ -25,6 +26,7 @@ from fieldray_cluster.pool import NodesUnfit
 from fieldray_cluster.workflow.recipe import Experiment
 from fieldray_cluster.workflow.runner import TaskRunner
 from fieldray_cluster.workflow.tasks import (
+    JOURNAL,
     Event,
     Journal,
     Outcome,
@@ -32,6 +34,7 @@ from fieldray_cluster.workflow.tasks import (
     TaskSpec,
     driver_of,
     perform,
+    read_events,
 )
 from waiting import wait_for
 
@@ -267,3 +270,31 @@ def test_the_run_ends_with_the_node_s_problem_where_no_other_is_left(client: Cli
             ended(runner)
         runner.stop(run / "stop")
         assert journal.latest["a-0001"].status == "stopped"
+
+
+def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
+    done = Event(task="a-0001", key="k", status="done", number=2, outcome=Outcome(exit_code=0, node="n", seconds=1.5))
+    with Journal(tmp_path) as journal:
+        journal.add(Event(task="a-0001", key="k", status="running", number=1))
+        assert not journal.is_done("a-0001", "k") and journal.next_number("a-0001") == 2
+        journal.add(done)
+    with Journal(tmp_path) as journal:
+        assert journal.latest == {"a-0001": done} and journal.next_number("a-0001") == 3
+        assert journal.is_done("a-0001", "k") and not journal.is_done("a-0001", "other")
+    assert [event.status for event in read_events(tmp_path)] == ["running", "done"]
+
+
+def test_a_line_that_was_cut_short_is_no_event(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.add(Event(task="a", key="k", status="done", number=1))
+    path = tmp_path / JOURNAL
+    path.write_bytes(path.read_bytes() + b'{"task": "b", "key"')
+    with Journal(tmp_path) as journal:
+        journal.add(Event(task="c", key="k", status="done", number=1))
+    assert [event.task for event in read_events(tmp_path)] == ["a", "c"]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_text('{"task": 1}\n')
+    with pytest.raises(UsageProblem, match="damaged in line 1"):
+        list(read_events(tmp_path))
