@@ -12,7 +12,8 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
 from fieldray.domain.finding import (
     Category,
@@ -30,11 +31,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.formatting import NamesClasses, score_digits
 from fieldray.plain_text import visible
-from fieldray.reasons import Reason
-from fieldray.reports.exporter import image_alias, own_uid, unnamed
-
-if TYPE_CHECKING:
-    from fieldray.reports.exporter import StoredRun
+from fieldray.reports.exporter import ReportOptions, StoredRun, image_alias, own_uid, unnamed
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
@@ -190,39 +187,25 @@ COLUMNS: Final = (
 )
 
 
-def export_rows(
-    result: StoredResult,
-    *,
-    run: Run,
-    doubts: Sequence[Reason] = (),
-    names_people: bool = False,
-    pseudonym_key: bytes = b"",
-) -> list[dict[str, Value]]:
-    """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none.
-
-    doubts         what speaks against the run as a whole
-    names_people   whether the patient's name and ID are among the values, and names of files and folders
-    pseudonym_key  makes what stands in their place; `image_id` is the same in all exports
-    """
-    outcome = result.outcome
-    findings: tuple[Finding | None, ...] = (None,)
-    if isinstance(outcome, Screened) and outcome.findings:
-        findings = outcome.findings
-    header = outcome.ref.header
-    who: dict[str, Value] = {"patient_name": header.patient_name or None, "patient_id": header.patient_id or None}
-    nobody: dict[str, Value] = dict.fromkeys(who)
-    alias = image_alias(outcome.ref.key, key=pseudonym_key)
-    person = who if names_people else nobody | _unnamed(outcome, alias)
-    more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in doubts) or None}
-    return [_export_row(result, finding, run) | person | more for finding in findings]
-
-
 def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
-    """The rows of all results of a run, as a person chose them."""
-    named, key = stored.options.names_people, stored.pseudonym_key
+    """The results of a run as rows with the keys `COLUMNS`: one for each finding, one for an image without any.
+
+    The patient's name and ID and the names of files and folders are among the values where a person chose so. Else
+    something made with the run's key stands in their place; `image_id` is the same in all exports.
+    """
     for result in stored.results:
-        of = stored.of(result)
-        yield from export_rows(result, run=of.run, doubts=of.doubts, names_people=named, pseudonym_key=key)
+        of, outcome, header = stored.of(result), result.outcome, result.outcome.ref.header
+        alias = image_alias(outcome.ref.key, key=stored.pseudonym_key)
+        person: dict[str, Value] = {
+            "patient_name": header.patient_name or None,
+            "patient_id": header.patient_id or None,
+        }
+        if not stored.options.names_people:
+            person = dict.fromkeys(person) | _unnamed(outcome, alias)
+        more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in of.doubts) or None}
+        findings = outcome.findings if isinstance(outcome, Screened) else ()
+        for finding in findings or (None,):
+            yield _export_row(result, finding, of.run) | person | more
 
 
 def _unnamed(outcome: Outcome, alias: str) -> dict[str, Value]:
@@ -269,33 +252,17 @@ def _joined(names: object) -> str | None:
     return " ".join(names) if isinstance(names, list) and names else None
 
 
-def about_run(
-    run: Run,
-    *,
-    counts: Mapping[Category, int],
-    not_present: Sequence[str] = (),
-    earlier_verdicts: Sequence[EarlierVerdict] = (),
-    doubts: Sequence[Reason] = (),
-    alias: Callable[[str], str] | None = None,
-) -> dict[str, object]:
-    """How the results of a run came to be, and what is not among them.
+def about_run(stored: StoredRun) -> dict[str, object]:
+    """How the results of a run came to be, and what is not among them; times are in ISO 8601, UTC.
 
-    Parameters
-    ----------
-    run
-        Gives pack, operating points, versions and times.
-    counts
-        Images per category.
-    not_present, earlier_verdicts, doubts
-        See `StoredRun`.
-    alias
-        What stands in place of a path or an image's key; they are named without it.
-
-    Times are in ISO 8601, UTC.
+    Where nobody asked for names, an alias stands in place of each path and image.
     """
-    spec, why, called = run.spec, run.reason, alias or str
-    if why and alias:
-        why = unnamed(why, "/".join(spec.paths), alias=alias("/".join(spec.paths)))
+    run, spec, why = stored.run, stored.run.spec, stored.run.reason
+    called: Callable[[str], str] = partial(image_alias, key=stored.pseudonym_key)
+    if stored.options.names_people:
+        called = str
+    elif why:
+        why = unnamed(why, "/".join(spec.paths), alias=called("/".join(spec.paths)))
     return {
         "notice": NOTICE,
         "program": "fieldray",
@@ -313,10 +280,12 @@ def about_run(
         "lungs_pack": spec.lungs_pack or None,
         "settings_hash": spec.settings_hash,
         "operating_points": [dataclasses.asdict(point) for point in spec.operating_points],
-        "counts": {category: counts.get(category, 0) for category in CATEGORY_TEXTS},
-        "notes": [{"code": doubt.code, "text": doubt.text} for doubt in doubts],
-        "not_present": [called(image) for image in not_present],
-        "earlier_verdicts": [_earlier_verdict(given) | {"image": called(given.image)} for given in earlier_verdicts],
+        "counts": {category: stored.counts.get(category, 0) for category in CATEGORY_TEXTS},
+        "notes": [{"code": doubt.code, "text": doubt.text} for doubt in stored.doubts],
+        "not_present": [called(image) for image in stored.not_present],
+        "earlier_verdicts": [
+            _earlier_verdict(given) | {"image": called(given.image)} for given in stored.earlier_verdicts
+        ],
     }
 
 
@@ -380,7 +349,8 @@ def month_text(month: Month) -> str:
 
 
 def _summary(summary: RunSummary) -> dict[str, Any]:
-    about = about_run(summary.run, counts=summary.counts)
+    named = ReportOptions(names_people=True)
+    about = about_run(StoredRun(run=summary.run, results=(), counts=summary.counts, options=named))
     for name in ("notes", "not_present", "earlier_verdicts"):
         del about[name]
     return {

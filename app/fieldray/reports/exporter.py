@@ -137,10 +137,6 @@ class StoredRun:
                 return replace(one, options=self.options, captures=self.captures, leave_out=self.leave_out)
         return self
 
-    def images(self, *, side: int) -> Iterator[ImageResult]:
-        """The results with their images, the longer side `side` pixels or less."""
-        return self.read_images(self.results, side)
-
 
 def marked(head: bytes) -> str | None:
     """What stands behind `RUN_MARK` in the beginning of a file."""
@@ -218,36 +214,16 @@ _KEY_BYTES: Final = 32
 _LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym in one of two thousand installations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
-    """What a report says about a patient, empty where nothing is known or may be said.
+def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
+    """The header of an image as this run's reports may give it.
 
-    name        as in DICOM, its parts divided by ^
-    number      the patient ID
-    birth_date  YYYYMMDD; never with a pseudonym
-    sex         M, F or O
+    Where nobody asked for names, a pseudonym stands in place of the patient's name and ID, and no birth date is known.
     """
-
-    name: str
-    number: str
-    birth_date: str
-    sex: str
-    age_years: float | None
-    is_named: bool
-
-
-def patient_of(ref: ImageRef, stored: StoredRun) -> Patient:
-    """The patient of an image, as this run's reports may call them."""
-    header, is_named = ref.header, stored.options.names_people
-    alias = "" if is_named else pseudonym(header, ref.study_key, key=stored.pseudonym_key)
-    return Patient(
-        name=visible(header.patient_name) if is_named else alias,
-        number=visible(header.patient_id) if is_named else alias,
-        birth_date=header.patient_birth_date if is_named else "",
-        sex=header.patient_sex,
-        age_years=header.patient_age_years,
-        is_named=is_named,
-    )
+    header = ref.header
+    if stored.options.names_people:
+        return replace(header, patient_name=visible(header.patient_name), patient_id=visible(header.patient_id))
+    alias = pseudonym(header, ref.study_key, key=stored.pseudonym_key)
+    return replace(header, patient_name=alias, patient_id=alias, patient_birth_date="")
 
 
 def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:

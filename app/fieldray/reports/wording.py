@@ -62,7 +62,7 @@ from fieldray.formatting import (
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, FindingText, ImageText, Paragraph, Table, cut, scale_of
-from fieldray.reports.exporter import Patient, StoredRun, image_alias, own_uid, patient_of, unnamed
+from fieldray.reports.exporter import StoredRun, image_alias, own_uid, shown_header, unnamed
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
@@ -77,6 +77,7 @@ class Wording:
     def __init__(self, stored: StoredRun) -> None:
         self._stored = stored
         self._spec = stored.run.spec
+        self._is_named = stored.options.names_people
         self.translator = Translator(stored.options.language)
         self.language = self.translator.language
         self.notice = research_only(self.translator)
@@ -200,7 +201,7 @@ class Wording:
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
         verdict = verdict_text(self.translator)[result.verdict.choice] if result.verdict else ""
         is_image = outcome.category != "not_an_image"  # any other file is of no patient
-        who = (is_image and self._person(patient_of(outcome.ref, self._stored))) or "–"
+        who = (is_image and self._person(shown_header(outcome.ref, self._stored))) or "–"
         word = self._word(outcome.category)
         if said := self._reasons(outcome):
             word = f"{word}: {said}"
@@ -222,7 +223,7 @@ class Wording:
 
     def _folders(self) -> str:
         """What was screened, by aliases where nobody asked for names: folders often are called as people are."""
-        key, is_named = self._stored.pseudonym_key, self._stored.options.names_people
+        key, is_named = self._stored.pseudonym_key, self._is_named
         return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)
 
     def run_remarks(self) -> tuple[str, ...]:
@@ -242,7 +243,7 @@ class Wording:
             *([self.translator.reason(reason("unsigned_operating_point_unknown"))] if is_unsigned else ()),
             *([gone] if absent else ()),
             *([changed] if earlier else ()),
-            *(() if self._stored.options.names_people else (self.pseudonym_note(),)),
+            *(() if self._is_named else (self.pseudonym_note(),)),
         )
 
     def pseudonym_note(self) -> str:
@@ -263,13 +264,13 @@ class Wording:
         leading = leading_finding(outcome)
         why = why_of(outcome) if isinstance(outcome, Screened) else None
         findings = outcome.findings if isinstance(outcome, Screened) else ()
-        patient = patient_of(outcome.ref, self._stored)
+        header = shown_header(outcome.ref, self._stored)
         return ImageText(
             title=self._image_name(outcome.ref),
             category=outcome.category,
             word=self._word(outcome.category),
-            person=self._person(patient),
-            patient=self._about_patient(patient, outcome.ref.header),
+            person=self._person(header),
+            patient=self._about_patient(header),
             image=self._about_image(outcome),
             why=self._said(why, outcome) if why else "",
             findings=tuple(self._finding(found) for found in sorted(findings, key=lambda found: found is not leading)),
@@ -282,9 +283,9 @@ class Wording:
 
     def _said(self, why: Reason, outcome: Outcome) -> str:
         """A reason, without names of files and folders where nobody asked for names."""
-        stored, key = self._stored, outcome.ref.key
-        if not stored.options.names_people:
-            why = unnamed(why, key, alias=image_alias(key, key=stored.pseudonym_key))
+        if not self._is_named:
+            key = outcome.ref.key
+            why = unnamed(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
         return self.translator.reason(why)
 
     def _word(self, category: Category) -> str:
@@ -296,23 +297,23 @@ class Wording:
 
     def study_name(self, ref: ImageRef) -> tuple[str, str]:
         """By what a file about one study is found: who it is of, and the day in an order that sorts, if known."""
-        patient = patient_of(ref, self._stored)
-        who = " ".join(filter(None, (person(patient.name), patient.number if patient.is_named else "")))
-        day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(ref.header.study_date)) else ""
+        header = shown_header(ref, self._stored)
+        who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
+        day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(header.study_date)) else ""
         return who or self._image_name(ref), day
 
-    def _person(self, patient: Patient) -> str:
-        return cut(_joined(person(patient.name), patient.number if patient.is_named else ""))
+    def _person(self, header: ImageHeader) -> str:
+        return cut(_joined(person(header.patient_name), header.patient_id if self._is_named else ""))
 
-    def _about_patient(self, patient: Patient, header: ImageHeader) -> tuple[Field, ...]:
+    def _about_patient(self, header: ImageHeader) -> tuple[Field, ...]:
         text = self.translator.text
-        named = [Field(text("Patient"), cut(person(patient.name)))]
-        if patient.is_named:
+        named = [Field(text("Patient"), cut(person(header.patient_name)))]
+        if self._is_named:
             named += [
-                Field(text("Patient ID"), cut(patient.number)),
-                Field(text("Born"), self._day(patient.birth_date)),
+                Field(text("Patient ID"), cut(header.patient_id)),
+                Field(text("Born"), self._day(header.patient_birth_date)),
             ]
-        age = "" if patient.age_years is None else self._age(patient.age_years)
+        age = "" if header.patient_age_years is None else self._age(header.patient_age_years)
         facts = ", ".join(part for part in (sex_label(self.translator, header), age) if part)
         study = Field(text("Study date"), self._date(header))
         return _filled((*named, Field(text("Sex, age"), facts), study))
@@ -343,7 +344,7 @@ class Wording:
 
     def _image_name(self, ref: ImageRef) -> str:
         """A DICOM image by its UID, any other by its alias, because names of files often are those of people."""
-        if self._stored.options.names_people:
+        if self._is_named:
             return cut(file_name(ref))
         if ref.kind != "dicom" or not own_uid(ref.header.sop_instance_uid):
             return image_alias(ref.key, key=self._stored.pseudonym_key)

@@ -68,7 +68,7 @@ def seen() -> Iterator[list[ShownImage | Reason]]:
     images: list[ShownImage | Reason] = []
 
     def write(_: Path, stored: StoredRun) -> None:
-        images.extend(image for _, image in stored.images(side=100))
+        images.extend(image for _, image in stored.read_images(stored.results, 100))
 
     EXPORTERS.register(Exporter(name="seen", suffix="-seen", title="", write=write, is_own=is_own, is_default=False))
     yield images

@@ -6,7 +6,8 @@ from pathlib import Path
 from fieldray.domain.finding import Finding
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import Run, StoredResult, Verdict
-from fieldray.reports.content import COLUMNS, NOTICE, about_run, export_rows, image_line
+from fieldray.reports.content import COLUMNS, NOTICE, about_run, image_line, rows_of
+from fieldray.reports.exporter import StoredRun
 from outcomes import POINT, failed, image_ref, refused, run_spec, screened
 
 RUN = Run(run_id=1, spec=run_spec(), state="finished", reason=None, started_s=1.0, ended_s=2.0)
@@ -69,14 +70,14 @@ def test_the_most_urgent_finding_speaks_for_the_image_and_an_export_has_them_all
     outcome = dataclasses.replace(screened(), findings=(sure, urgent))
     assert image_line(outcome, pack="tiny-1.0.0", model_sha256="m" * 64)["label"] == "opacity"
     result = StoredResult(row_id=1, run_id=1, outcome=outcome, is_resumed=False)
-    assert [row["label"] for row in export_rows(result, run=RUN)] == ["nodule", "opacity"]
+    assert [row["label"] for row in rows_of(StoredRun(run=RUN, results=[result]))] == ["nodule", "opacity"]
 
 
 def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
     verdict = Verdict(choice="disagree", note="rotated")
     for outcome in (screened(), refused(), failed()):
         result = StoredResult(row_id=1, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
-        (row,) = export_rows(result, run=RUN)
+        (row,) = rows_of(StoredRun(run=RUN, results=[result]))
         assert tuple(row) == COLUMNS
         assert row["lungs_pack"] == "lungs-1.0.0 0123456789ab"
         assert (row["notice"], row["reader_verdict"], row["reader_note"]) == (NOTICE, "disagree", "rotated")
@@ -85,14 +86,15 @@ def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
 def test_no_patient_is_named_in_an_export() -> None:
     header = ImageHeader(patient_name="Doe^Jane", patient_id="4711")
     result = StoredResult(row_id=1, run_id=1, outcome=screened(image_ref(header=header)), is_resumed=False)
-    text = str(export_rows(result, run=RUN)) + str(image_line(result.outcome, pack="tiny-1.0.0", model_sha256="m" * 64))
+    rows = list(rows_of(StoredRun(run=RUN, results=[result])))
+    text = str(rows) + str(image_line(result.outcome, pack="tiny-1.0.0", model_sha256="m" * 64))
     assert "Doe" not in text
     assert "4711" not in text
 
 
 def test_the_run_says_how_the_results_came_to_be() -> None:
     run = Run(run_id=7, spec=run_spec(), state="finished", reason=None, started_s=0, ended_s=3600)
-    about = about_run(run, counts={"abnormal": 2})
+    about = about_run(StoredRun(run=run, results=(), counts={"abnormal": 2}))
     assert about["notice"] == NOTICE
     assert (about["pack"], about["model_sha256"]) == ("tiny-1.0.0", "m" * 64)
     assert about["lungs_pack"] == "lungs-1.0.0 0123456789ab"

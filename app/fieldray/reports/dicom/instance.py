@@ -26,11 +26,11 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from fieldray.domain.finding import Screened
-from fieldray.domain.image import ImageRef
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Run, StoredResult
 from fieldray.reports.content import started
-from fieldray.reports.exporter import DICOM_WRITER, RUN_MARK, Patient, StoredRun, image_alias, is_own_dicom, patient_of
+from fieldray.reports.exporter import DICOM_WRITER, RUN_MARK, StoredRun, image_alias, is_own_dicom, shown_header
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MOST_LETTERS: Final = 64
@@ -111,12 +111,12 @@ class Source:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Subject:
-    """One screened image of a run, for which objects are made."""
+    """One screened image of a run, for which objects are made; `header` is what they may say of its patient."""
 
     result: StoredResult
     outcome: Screened
     stored: StoredRun
-    patient: Patient
+    header: ImageHeader
     number: int
 
     @property
@@ -143,7 +143,7 @@ class Subject:
         spec, options = self.stored.run.spec, self.stored.options
         run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
         made = (spec.model_sha256, spec.settings_hash, spec.program_version)
-        whose = (self.ref.study_key, self.patient.number)
+        whose = (self.ref.study_key, self.header.patient_id)
         common = (kind, what, *made, *run, self.study_uid, *whose, options.language)
         if what == "series":
             return made_uid(*common)
@@ -191,8 +191,8 @@ def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject 
     outcome = result.outcome
     if not isinstance(outcome, Screened):
         return None
-    patient = patient_of(outcome.ref, stored)
-    return Subject(result=result, outcome=outcome, stored=stored, patient=patient, number=number)
+    header = shown_header(outcome.ref, stored)
+    return Subject(result=result, outcome=outcome, stored=stored, header=header, number=number)
 
 
 def subjects_of(stored: StoredRun) -> Iterator[Subject]:
@@ -281,14 +281,14 @@ def write_objects(path: Path, stored: StoredRun, files: Generator[tuple[int, byt
 
 
 def _add_patient(dataset: Dataset, subject: Subject) -> None:
-    patient = subject.patient
-    name = patient.name if patient.is_named else f"{patient.name}^"
-    dataset.PatientName, dataset.PatientID = _person_name(name), _text(patient.number)
-    dataset.PatientBirthDate = patient.birth_date if _DATE.fullmatch(patient.birth_date) else ""
-    dataset.PatientSex = patient.sex if patient.sex in ("M", "F", "O") else ""
-    if patient.age_years is not None and 0 <= patient.age_years < 1000:
-        dataset.PatientAge = f"{int(patient.age_years):03}Y"
-    if not patient.is_named:
+    header, is_named = subject.header, subject.stored.options.names_people
+    name, age_years = header.patient_name if is_named else f"{header.patient_name}^", header.patient_age_years
+    dataset.PatientName, dataset.PatientID = _person_name(name), _text(header.patient_id)
+    dataset.PatientBirthDate = header.patient_birth_date if _DATE.fullmatch(header.patient_birth_date) else ""
+    dataset.PatientSex = header.patient_sex if header.patient_sex in ("M", "F", "O") else ""
+    if age_years is not None and 0 <= age_years < 1000:
+        dataset.PatientAge = f"{int(age_years):03}Y"
+    if not is_named:
         dataset.PatientIdentityRemoved = "YES"
         dataset.DeidentificationMethod = _METHOD
         dataset.DeidentificationMethodCodeSequence = [coded(value, "DCM", meaning) for value, meaning in _KEPT]
@@ -296,12 +296,12 @@ def _add_patient(dataset: Dataset, subject: Subject) -> None:
 
 
 def _add_study(dataset: Dataset, subject: Subject) -> None:
-    header, ref = subject.ref.header, subject.ref
+    header, ref = subject.header, subject.ref
     dataset.StudyInstanceUID = subject.study_uid
     dataset.StudyDate = header.study_date if _DATE.fullmatch(header.study_date) else ""
     dataset.StudyTime = header.study_time if _TIME.fullmatch(header.study_time) else ""
     dataset.ReferringPhysicianName = ""
-    named = subject.patient.is_named
+    named = subject.stored.options.names_people
     dataset.StudyID = _text(header.study_id)[:16] if named else ""
     dataset.AccessionNumber = _text(header.accession_number)[:16] if named else ""
     if not has_study(ref):

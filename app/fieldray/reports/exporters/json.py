@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from fieldray.plain_text import is_seen
-from fieldray.reports.exporter import Exporter, StoredRun, image_alias
+from fieldray.reports.exporter import Exporter, StoredRun
 
 _NOT_PLAIN: Final = re.compile("[^\\x20-\\x7e\\n]")
 _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*"fieldray"')
@@ -29,16 +29,8 @@ def write_json(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.content import about_run, rows_of
     from fieldray.reports.outputs import own_text
 
-    named = stored.options.names_people
     about, *beside = (
-        about_run(
-            one.run,
-            counts=one.counts,
-            not_present=one.not_present,
-            earlier_verdicts=one.earlier_verdicts,
-            doubts=one.doubts,
-            alias=None if named else partial(image_alias, key=stored.pseudonym_key),
-        )
+        about_run(replace(one, options=stored.options, pseudonym_key=stored.pseudonym_key))
         for one in (stored, *stored.beside)
     )
     with own_text(path, is_own, inputs=stored.inputs) as stream:

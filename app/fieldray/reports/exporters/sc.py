@@ -47,7 +47,7 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
         return number, as_file(capture, stored.run, transfer_syntax=JPEGBaseline8Bit)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
-        images = enumerate(stored.images(side=SIDE), 1)
+        images = enumerate(stored.read_images(stored.results, SIDE), 1)
         for number, data in side_by_side(file, images, threads, ahead=_THREADS):
             if data is not None:
                 yield number, data
