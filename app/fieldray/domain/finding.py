@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,6 +200,8 @@ class Screened:
     notes  what a person should know of this result
     """
 
+    status: ClassVar[Status] = "screened"
+
     ref: ImageRef
     facts: ReadFacts
     findings: tuple[Finding, ...]
@@ -211,10 +213,6 @@ class Screened:
     extra: Mapping[str, float] = field(default_factory=dict)
     lungs: LungFields | None = None
     notes: tuple[Reason, ...] = ()
-
-    @property
-    def status(self) -> Status:
-        return "screened"
 
     @property
     def category(self) -> Category:
@@ -236,14 +234,12 @@ class Screened:
 class Refused:
     """Not a usable frontal chest X-ray, or no image at all; `lungs` as for `Screened`, which may be why."""
 
+    status: ClassVar[Status] = "refused"
+
     ref: ImageRef
     reason: Reason
     facts: ReadFacts = field(default_factory=ReadFacts)
     lungs: LungFields | None = None
-
-    @property
-    def status(self) -> Status:
-        return "refused"
 
     @property
     def category(self) -> Category:
@@ -254,18 +250,13 @@ class Refused:
 class Failed:
     """Could not be read or run; `stage` says where."""
 
+    status: ClassVar[Status] = "failed"
+    category: ClassVar[Category] = "failed"
+
     ref: ImageRef
     stage: Stage
     reason: Reason
     facts: ReadFacts = field(default_factory=ReadFacts)
-
-    @property
-    def status(self) -> Status:
-        return "failed"
-
-    @property
-    def category(self) -> Category:
-        return "failed"
 
 
 Outcome = Screened | Refused | Failed
