@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -91,7 +91,10 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
 def _study(
     images: list[tuple[StoredResult, ShownImage | Reason]], fonts: Fonts, wording: Wording, stored: StoredRun
 ) -> bytes:
-    texts = [wording.of(result).image(result, problem=_problem(image)) for result, image in images]
+    texts = [
+        wording.of(result).image(result, problem=image if isinstance(image, Reason) else None)
+        for result, image in images
+    ]
     wordings = [wording.of(result) for result, _ in images]
     about = [((*one.pack(), *one.run_fields()), one.provenance()) for one in wordings]
     prior_title = wording.translator.text("Compared with a prior image")
@@ -101,7 +104,9 @@ def _study(
     for index, (text, (result, image), (pack, made)) in enumerate(zip(texts, images, about, strict=True)):
         if index:
             document.add_page()
-        image_page(document, text, _illustration(result, image, wording, stored.of(result)))
+        of = stored.of(result)
+        ends = wording.legend if has_map(result.outcome, of.manifest) else None
+        image_page(document, text, _as_shown(result, image, of), ends)
         if text.priors:
             document.heading(prior_title)
             document.fields(text.priors)
@@ -114,20 +119,14 @@ def _study(
     return document.finished()
 
 
-def _illustration(
-    result: StoredResult, image: ShownImage | Reason, wording: Wording, stored: StoredRun
-) -> Illustration | None:
+def _as_shown(result: StoredResult, image: ShownImage | Reason, stored: StoredRun) -> list[Image.Image]:
+    """The image as it was shown, and before it without what was laid over it; nothing where none is known."""
     outcome = result.outcome
     shown = (stored.read_preview(result) or _thumbnail(outcome)) if isinstance(image, Reason) else image
     if shown is None:
-        return None
-    has_colours = has_map(outcome, stored.manifest)
-    return Illustration(
-        image_as_shown(outcome, shown, stored.manifest),
-        Image.fromarray(shown.pixels) if has_colours or lungs_of(outcome) else None,
-        has_colours,
-        wording.legend,
-    )
+        return []
+    clean = [Image.fromarray(shown.pixels)] if has_map(outcome, stored.manifest) or lungs_of(outcome) else []
+    return [*clean, image_as_shown(outcome, shown, stored.manifest)]
 
 
 def _thumbnail(outcome: Outcome) -> ShownImage | None:
@@ -136,10 +135,6 @@ def _thumbnail(outcome: Outcome) -> ShownImage | None:
     if facts.thumbnail is None or not facts.rows:
         return None
     return ShownImage(pixels=facts.thumbnail, rows=facts.rows, columns=facts.columns)
-
-
-def _problem(image: ShownImage | Reason) -> Reason | None:
-    return image if isinstance(image, Reason) else None
 
 
 def _document(fonts: Fonts, texts: list[str], wording: Wording, stored: StoredRun, *, title: str) -> Document:
@@ -170,47 +165,38 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(part)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Illustration:
-    """An image as it was shown, without what was laid over it, and whether there are colours that need a legend.
+def image_page(
+    document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None
+) -> None:
+    """A page of one image: itself, clean and as shown, beside it the result, below it what both mean.
 
-    clean  None where nothing lies over the image
-    ends   of the legend: weak, strong
+    ends  of the legend, weak and strong; None where there are no colours
     """
-
-    image: Image.Image
-    clean: Image.Image | None
-    has_colours: bool
-    ends: tuple[str, str]
-
-
-def image_page(document: Document, text: ImageText, illustration: Illustration | None) -> None:
-    """A page of one image: itself, clean and as shown, beside it the result, below it what both mean."""
     document.heading(text.person or text.title, tag="H1", size=14)
     document.rule()
-    has_both = illustration is not None and illustration.clean is not None
-    images = Column(MARGIN, 2 * _IMAGE_WIDTH + 1 if has_both else _HALF)
-    result = Column(MARGIN + images.width + _GAP, WIDTH - images.width - _GAP)
+    left = Column(MARGIN, 2 * _IMAGE_WIDTH + 1 if len(images) > 1 else _HALF)
+    right = Column(MARGIN + left.width + _GAP, WIDTH - left.width - _GAP)
     document.beside(
-        partial(_figures, document, text, illustration, images), partial(_result, document, text, column=result)
+        partial(_figures, document, text, images, ends, column=left), partial(_result, document, text, column=right)
     )
     document.ln(2)
     document.beside(partial(_known, document, text), partial(_points, document, text.findings))
 
 
-def _figures(document: Document, text: ImageText, illustration: Illustration | None, column: Column) -> None:
+def _figures(
+    document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None, *, column: Column
+) -> None:
     """The images side by side, and their caption."""
     top = below = document.y
-    shown = [] if illustration is None else [(illustration.clean, text.title), (illustration.image, text.spoken)]
-    drawn = [(image, spoken) for image, spoken in shown if image is not None]
-    for index, (image, spoken) in enumerate(drawn):
-        width = column.width / len(drawn)
+    for index, image in enumerate(images):
+        spoken = text.spoken if image is images[-1] else text.title
+        width = column.width / len(images)
         left = MARGIN + index * width
         high = document.figure(image, spoken=spoken, left=left, top=top, width=width - 1, height=_IMAGE_HEIGHT)
         below = max(below, top + high)
     document.set_y(below + 1.5)
-    if illustration is not None and illustration.has_colours:
-        _legend(document, illustration.ends)
+    if images and ends:
+        _legend(document, ends)
     document.paragraph(text.caption, column=column, size=7.5, colour=MUTED)
 
 
