@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.commands.console import given_text
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fieldray.reports.outputs import Kind
     from fieldray.settings import Settings
 
+T = TypeVar("T")
 LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped", "pack_unknown_key")
 
 
@@ -112,7 +114,8 @@ def load_pack(
     while True:
         folder = find_pack(library, name, drives=drives, broken=broken)
         try:
-            model = _load(library, folder, options, name)
+            load = partial(library.load, folder, allow_legacy=options.allow_legacy)
+            model = with_trust(library, name, options, load)
         except PackProblem as problem:
             if problem.reason.code in LACKS_A_YES or folder in broken:
                 raise
@@ -125,30 +128,24 @@ def load_pack(
             return model
 
 
-def _load(library: PackLibrary, folder: Path, options: argparse.Namespace, name: str) -> Model:
-    """A signer who is named, in the pack's name or by `--trust`, is one that a person said yes to."""
+def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]) -> T:
+    """What `use` makes of the options that a pack is taken by, `allow_older` and `signer`.
+
+    A signer who is named, in the pack's name or by `--trust`, is one that a person said yes to; a key is trusted if it
+    is exactly the one of `--trust`. Raises PackNotTrusted, and what `use` raises.
+    """
     from fieldray.packs.naming import split_name
     from fieldray.packs.signing import read_fingerprint
 
     signer = split_name(name)[1] or (read_fingerprint(options.trust) if options.trust else "")
-
-    def load() -> Model:
-        return library.load(folder, allow_older=options.allow_older, allow_legacy=options.allow_legacy, signer=signer)
-
+    use = partial(use, allow_older=options.allow_older, signer=signer)
     try:
-        return load()
+        return use()
     except PackNotTrusted as problem:
-        give_trust(library, problem, options.trust)
-        return load()
-
-
-def give_trust(library: PackLibrary, problem: PackNotTrusted, fingerprint: str | None) -> None:
-    """Trust the key if it is exactly the one a person named; raises the problem again if not."""
-    from fieldray.packs.signing import read_fingerprint
-
-    if fingerprint is None or read_fingerprint(fingerprint) != problem.fingerprint:
-        raise problem
-    library.trust(problem.fingerprint)
+        if options.trust is None or read_fingerprint(options.trust) != problem.fingerprint:
+            raise
+        library.trust(problem.fingerprint)
+        return use()
 
 
 def find_pack(

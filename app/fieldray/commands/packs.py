@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
-from fieldray.commands.options import add_trust_options, drives_with_packs, find_pack, give_trust, pack_library
-from fieldray.errors import PackNotTrusted, PackProblem
+from fieldray.commands.options import add_trust_options, drives_with_packs, find_pack, pack_library, with_trust
+from fieldray.errors import PackProblem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import reason
 
@@ -136,17 +137,9 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
 def run_install(options: argparse.Namespace, console: Console) -> int:
     """Copy a pack to this machine; the exit code. Raises PackProblem, StorageProblem."""
-    from fieldray.packs.naming import split_name
-    from fieldray.packs.signing import read_fingerprint
-
     library = pack_library()
     folder = find_pack(library, options.pack)
-    signer = split_name(options.pack)[1] or (read_fingerprint(options.trust) if options.trust else "")
-    try:
-        installed = library.install(folder, allow_older=options.allow_older, signer=signer)
-    except PackNotTrusted as problem:
-        give_trust(library, problem, options.trust)
-        installed = library.install(folder, allow_older=options.allow_older, signer=signer)
+    installed = with_trust(library, options.pack, options, partial(library.install, folder))
     console.print_line(f"Installed: {installed}")
     return 0
 
