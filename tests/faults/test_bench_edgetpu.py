@@ -6,7 +6,8 @@ from pathlib import Path
 
 from faults.double import DoubleEdgeTpu
 from faults.edgetpu_models import edgetpu_model
-from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, time_network
+from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
+from fieldray.bench.device import NETWORK, time_case
 from fieldray.domain.image import ImageRef
 from fieldray.inference.coral.backend import edgetpu_kind
 from tiny_models import tiny_inputs
@@ -26,5 +27,5 @@ def test_the_edgetpu_is_measured_from_its_first_image(edgetpu: DoubleEdgeTpu) ->
     # the double fails at its fourth invocation: three images only run if nothing was run before them
     edgetpu.order(invoke="fail", after=3)
     on_edgetpu = case(edgetpu)
-    assert len(time_network(on_edgetpu, images(), count=3)) == 3
+    assert len(time_case(on_edgetpu, images(), NETWORK, count=3)) == 3
     assert any("Edge TPU runtime" in detail for detail in on_edgetpu.details)

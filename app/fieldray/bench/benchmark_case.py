@@ -13,7 +13,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -155,9 +155,6 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> 
     return images
 
 
-OpenReaders = Callable[[], Workers]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """`repeats` fresh processes with `images` images each."""
@@ -230,15 +227,6 @@ def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], d
     return tuple(found), problems
 
 
-def time_network(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int) -> list[float]:
-    """Milliseconds of the network alone for `count` images, beginning with the first one of a fresh process.
-
-    Raises BackendProblem.
-    """
-    with case.opened() as backend:
-        return time_images(backend, images, count=count)
-
-
 def time_images(backend: Backend, images: Sequence[LoadedImage], *, count: int, least_s: float = 0.0) -> list[float]:
     """Milliseconds of the network alone, one image at a time: `count` images, more until `least_s` seconds are over."""
     until_s = time.perf_counter() + least_s
@@ -247,36 +235,6 @@ def time_images(backend: Backend, images: Sequence[LoadedImage], *, count: int, 
         if len(times_ms) >= count and time.perf_counter() >= until_s:
             break
         times_ms.append(backend.run(image.values).latency_ms)
-    return times_ms
-
-
-def time_files(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int, readers: OpenReaders) -> list[float]:
-    """Milliseconds from file to scores (reading, preprocessing, network), one image at a time, in fresh processes.
-
-    Raises BackendProblem.
-    """
-    times_ms, spec = [], case.model.manifest.input
-    with readers() as pool, case.opened() as backend:
-        for image in itertools.islice(itertools.cycle(images), count):
-            began_s = time.perf_counter()
-            tensor = pool.tensor(image.ref, spec)
-            # an image that can no longer be read (a drive was unplugged) still costs its time
-            backend.run(tensor.values[0] if tensor else image.values)
-            times_ms.append((time.perf_counter() - began_s) * 1000)
-    return times_ms
-
-
-def time_stream(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int) -> list[float]:
-    """Milliseconds per image, messages included.
-
-    Raises BackendProblem.
-    """
-    times_ms: list[float] = []
-    with case.opened() as backend:
-        for image in itertools.islice(itertools.cycle(images), count):
-            began_s = time.perf_counter()
-            backend.run(image.values)
-            times_ms.append((time.perf_counter() - began_s) * 1000)
     return times_ms
 
 

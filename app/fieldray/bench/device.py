@@ -12,8 +12,9 @@ is compared are interleaved, so that other load on the machine falls on all of i
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,6 @@ from fieldray.bench.benchmark_case import (
     Block,
     Effort,
     LoadedImage,
-    OpenReaders,
     Points,
     Report,
     Summary,
@@ -32,14 +32,13 @@ from fieldray.bench.benchmark_case import (
     one_worker,
     paired_ratio,
     summarise,
-    time_files,
-    time_network,
-    time_stream,
+    time_images,
 )
 from fieldray.domain.events import Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind
 from fieldray.reasons import Reason, reason
+from fieldray.workers.pool import Workers
 
 NETWORK: Final = "network alone"
 FILE: Final = "file to scores"
@@ -112,7 +111,7 @@ def measure(
     *,
     notify: Say,
     scopes: Sequence[str] = (NETWORK, FILE),
-    readers: OpenReaders = one_worker,
+    readers: Callable[[], Workers] = one_worker,
     meter: EnergyMeter | None = None,
 ) -> tuple[Measurement, ...]:
     """Measure every case on its images in each scope, all of them in turn. Raises BackendProblem."""
@@ -123,13 +122,37 @@ def measure(
         for one in measurements:
             images = cases[one.case]
             with meter.counting(one.energy):
-                if one.scope == FILE:
-                    times_ms = time_files(one.case, images, count=effort.images, readers=readers)
-                else:
-                    timed = time_network if one.scope == NETWORK else time_stream
-                    times_ms = timed(one.case, images, count=effort.images)
+                times_ms = time_case(one.case, images, one.scope, count=effort.images, readers=readers)
             one.repetitions.append(times_ms)
     return measurements
+
+
+def time_case(
+    case: BenchmarkCase,
+    images: Sequence[LoadedImage],
+    scope: str,
+    *,
+    count: int,
+    readers: Callable[[], Workers] = one_worker,
+) -> list[float]:
+    """Milliseconds of `count` images, one at a time, beginning with the first one of fresh processes.
+
+    scope    of the network alone, with the messages between the processes, or with reading and preparing each file
+    readers  opens what reads files
+
+    Raises BackendProblem.
+    """
+    times_ms = list[float]()
+    with readers() if scope == FILE else contextlib.nullcontext() as pool, case.opened() as backend:
+        if scope == NETWORK:
+            return time_images(backend, images, count=count)
+        for image in itertools.islice(itertools.cycle(images), count):
+            began_s = time.perf_counter()
+            tensor = pool.tensor(image.ref, case.model.manifest.input) if pool else None
+            # an image that can no longer be read (a drive was unplugged) still costs its time
+            backend.run(tensor.values[0] if tensor else image.values)
+            times_ms.append((time.perf_counter() - began_s) * 1000)
+    return times_ms
 
 
 _FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p99", "1st / 3+", "images")

@@ -7,15 +7,15 @@ from typing import Any, cast
 import pytest
 from bench_cases import IMAGES, ReadersOfNames, Record
 
-from fieldray.bench.benchmark_case import read_images, time_images, time_network, time_stream, usable
-from fieldray.bench.device import FILE, NETWORK, Effort, measure
+from fieldray.bench.benchmark_case import read_images, time_images, usable
+from fieldray.bench.device import FILE, MESSAGES, NETWORK, Effort, measure, time_case
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 
 def test_the_first_time_is_that_of_a_fresh_backends_first_image() -> None:
     record = Record("one")
-    assert time_network(record.case(), IMAGES, count=4) == [5, 2, 1, 1]
+    assert time_case(record.case(), IMAGES, NETWORK, count=4) == [5, 2, 1, 1]
     assert record.events == ["one: start", "one: 10", "one: 20", "one: 30", "one: 10", "one: close"]
 
 
@@ -52,7 +52,7 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
 
 def test_a_stream_goes_round_the_images() -> None:
     record = Record("one")
-    times_ms = time_stream(record.case(), IMAGES, count=4)
+    times_ms = time_case(record.case(), IMAGES, MESSAGES, count=4)
     assert record.events[1:-1] == [f"one: {grey}" for grey in (10, 20, 30, 10)]
     assert len(times_ms) == 4
 
