@@ -18,7 +18,7 @@ from fieldray.desktop.open_image import enlarged
 from fieldray.domain.run import Verdict
 from fieldray.pipeline.history import History
 from fieldray.reasons import reason
-from fieldray.store.maintenance import RunDeleter
+from fieldray.store.maintenance import delete_runs
 from fieldray.store.results import ResultStore
 from outcomes import run_spec
 
@@ -213,7 +213,7 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
 
 
 def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page: HistoryPage, store: Path) -> None:
-    RunDeleter(store).delete([1])
+    delete_runs(store, [1])
     mark(page, 1)
     page.open_button.click()
     desk.until(lambda: page.table.rowCount() == 1)
@@ -228,7 +228,7 @@ def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, 
     other.show()
     other.activateWindow()
     desk.until(other.isActiveWindow)
-    RunDeleter(store).delete([1])
+    delete_runs(store, [1])
     desk.window.activateWindow()
     desk.until_shown("There is no run 1 in the history.")
     assert desk.bench.screening.state == "empty" and desk.bench.image.row is None

@@ -42,7 +42,7 @@ from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.pipeline.history import History, PastRun
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.store.maintenance import RunDeleter
+from fieldray.store.maintenance import delete_runs, plan_deletion
 from fieldray.store.results import ResultQuery, ResultStore
 
 FOLDERS: Final = Path("/first"), Path("/second")
@@ -286,12 +286,12 @@ class WindowWalk(RuleBasedStateMachine):
 
     def _delete(self, which: int) -> None:
         """Another window deletes a run that is over."""
-        deleter, session = RunDeleter(self.rooms.database), self.rooms.session
+        database, session = self.rooms.database, self.rooms.session
         if session and session.batches and not self.bench.screening.is_busy:
             run_id = session.batches[-1].run_id
             try:
                 with _roomy():
-                    deleter.delete((run_id,), agreed=deleter.plan((run_id,)))
+                    delete_runs(database, (run_id,), agreed=plan_deletion(database, (run_id,)))
             except FieldrayError:  # it is gone, or held: another window is told so
                 return
 

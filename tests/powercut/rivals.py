@@ -17,7 +17,7 @@ from typing import Final
 
 from fieldray.domain.events import Event, OutcomeReady
 from fieldray.errors import FieldrayError
-from fieldray.store.maintenance import RunDeleter
+from fieldray.store.maintenance import delete_runs
 from powercut.exporting import QUICK, check_export, export, prepare_export
 from powercut.figures import Figures
 from powercut.keeping import check_packs, install, prepare_packs
@@ -117,7 +117,7 @@ def _screen(place: Place, emit: Emit) -> None:
 
 
 def _delete(place: Place, emit: Emit) -> None:
-    RunDeleter(place.store).delete([1, 2])
+    delete_runs(place.store, [1, 2])
     emit("deleted", 1, 2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fieldray.domain.run import Verdict
-from fieldray.store.maintenance import RunDeleter
+from fieldray.store.maintenance import delete_runs
 from fieldray.store.results import ResultStore
 from powercut.place import NAMES, Emit, Log, Lost, Place, require_complete, require_whole
 
@@ -22,7 +22,7 @@ def prepare_runs(place: Place) -> None:
 
 def delete(place: Place, emit: Emit) -> None:
     """The first two runs."""
-    done = RunDeleter(place.store).delete([1, 2])
+    done = delete_runs(place.store, [1, 2])
     emit("deleted", *done.plan.run_ids)
 
 
@@ -39,7 +39,7 @@ def check_deleted(place: Place, log: Log, end: str) -> None:
     if place.results(3)[NAMES[0]].verdict != _VERDICT:
         raise Lost("the verdict on the run that was kept")
     if left != [3]:
-        RunDeleter(place.store).delete([1, 2])
+        delete_runs(place.store, [1, 2])
     require_complete(place.results(3))
 
 

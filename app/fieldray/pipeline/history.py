@@ -40,7 +40,7 @@ from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of, run_of
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Paragraph, Points, Table
-from fieldray.store.maintenance import RunDeleter
+from fieldray.store.maintenance import delete_runs, plan_deletion
 from fieldray.store.work_list import HistoryQuery, WorkListQuery
 from fieldray.translation import Translator
 
@@ -127,7 +127,7 @@ class History:
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
         """What deleting would take away. Raises UsageProblem (history_no_run)."""
-        return RunDeleter(self._database).plan(run_ids)
+        return plan_deletion(self._database, run_ids)
 
     def clear(self) -> None:
         """Remove what killed processes left of images, whatever runs there are."""
@@ -136,7 +136,7 @@ class History:
     def delete(self, plan: DeletionPlan) -> Deletion:
         """Delete runs for good, as planned. Raises UsageProblem (history_no_run, history_in_use, history_grown)."""
         self.clear()
-        return RunDeleter(self._database).delete(plan.run_ids, agreed=plan)
+        return delete_runs(self._database, plan.run_ids, agreed=plan)
 
 
 def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:

@@ -449,78 +449,74 @@ _VERDICTS: Final = """
 """
 
 
-class RunDeleter:
-    """Plans and does it; for one thread. Raises StorageProblem where the store cannot be read or written."""
+def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
+    """What would be deleted. Raises UsageProblem (history_no_run), StorageProblem."""
+    with _connection(path) as connection:
+        return _plan(connection, run_ids)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def plan(self, run_ids: Sequence[int]) -> DeletionPlan:
-        """What would be deleted. Raises UsageProblem (history_no_run)."""
-        with self._connection() as connection:
-            return self._plan(connection, run_ids)
+def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
+    """Delete these runs: all or none, and no more than a person `agreed` to.
 
-    def delete(self, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
-        """Delete these runs: all or none, and no more than a person `agreed` to.
+    Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
+    StorageProblem.
+    """
+    before = size_of(path)
+    clear_abandoned(path.parent)
+    with _connection(path) as connection:
+        wipe_from_now_on(connection)
+        connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
+        locks = RunLocks(path)
+        try:
+            with transaction(connection):
+                plan = _plan(connection, run_ids)
+                if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
+                    raise UsageProblem(reason("history_grown"))
+                _hold(connection, locks, plan.run_ids)
+                _delete_rows(connection, plan.run_ids)
+                pictures = keep_only(path, _needed(connection))
+            for run_id in plan.run_ids:
+                locks.finish(run_id)
+        finally:
+            locks.release()
+        is_wiped = build_again(connection) and pictures.is_wiped
+    return Deletion(
+        plan=plan,
+        previews=pictures.deleted,
+        freed_bytes=before - size_of(path),
+        is_wiped=is_wiped,
+        copies_left=tuple(map(str, _set_aside(path))),
+    )
 
-        Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
-        StorageProblem.
-        """
-        before = size_of(self._path)
-        clear_abandoned(self._path.parent)
-        with self._connection() as connection:
-            wipe_from_now_on(connection)
-            connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
-            locks = RunLocks(self._path)
-            try:
-                with transaction(connection):
-                    plan = self._plan(connection, run_ids)
-                    if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
-                        raise UsageProblem(reason("history_grown"))
-                    self._hold(connection, locks, plan.run_ids)
-                    _delete_rows(connection, plan.run_ids)
-                    pictures = keep_only(self._path, _needed(connection))
-                for run_id in plan.run_ids:
-                    locks.finish(run_id)
-            finally:
-                locks.release()
-            is_wiped = build_again(connection) and pictures.is_wiped
-        return Deletion(
-            plan=plan,
-            previews=pictures.deleted,
-            freed_bytes=before - size_of(self._path),
-            is_wiped=is_wiped,
-            copies_left=tuple(map(str, _set_aside(self._path))),
-        )
 
-    # ---- inside
+@contextlib.contextmanager
+def _connection(path: Path) -> Iterator[StoreConnection]:
+    with closing(open_database(path)) as connection, storage_problems(path):
+        connection.row_factory = sqlite3.Row
+        yield connection
 
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[StoreConnection]:
-        with closing(open_database(self._path)) as connection, storage_problems(self._path):
-            connection.row_factory = sqlite3.Row
-            yield connection
 
-    def _plan(self, connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPlan:
-        wanted = tuple(dict.fromkeys(run_ids))
-        runs = _listed(wanted)
-        known = {row["id"] for row in connection.execute(f"SELECT id FROM runs WHERE id IN ({runs})")}
-        for run_id in wanted:
-            if run_id not in known:
-                raise UsageProblem(reason("history_no_run", run=run_id))
-        (results,) = connection.execute(f"SELECT COUNT(*) FROM results WHERE run_id IN ({runs})").fetchone()
-        found = connection.execute(_VERDICTS.format(runs=runs)).fetchone()
-        kept = int(found["kept"])
-        return DeletionPlan(
-            run_ids=wanted, results=int(results), verdicts=int(found["all_of_them"]) - kept, verdicts_kept=kept
-        )
+def _plan(connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPlan:
+    wanted = tuple(dict.fromkeys(run_ids))
+    runs = _listed(wanted)
+    known = {row["id"] for row in connection.execute(f"SELECT id FROM runs WHERE id IN ({runs})")}
+    for run_id in wanted:
+        if run_id not in known:
+            raise UsageProblem(reason("history_no_run", run=run_id))
+    (results,) = connection.execute(f"SELECT COUNT(*) FROM results WHERE run_id IN ({runs})").fetchone()
+    found = connection.execute(_VERDICTS.format(runs=runs)).fetchone()
+    kept = int(found["kept"])
+    return DeletionPlan(
+        run_ids=wanted, results=int(results), verdicts=int(found["all_of_them"]) - kept, verdicts_kept=kept
+    )
 
-    def _hold(self, connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int]) -> None:
-        """Lock every run that is not finished. A finished one is never worked on again."""
-        query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
-        for row in connection.execute(query).fetchall():
-            if row["state"] != "finished" and not locks.hold(row["id"]):
-                raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.rival))
+
+def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int]) -> None:
+    """Lock every run that is not finished. A finished one is never worked on again."""
+    query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
+    for row in connection.execute(query).fetchall():
+        if row["state"] != "finished" and not locks.hold(row["id"]):
+            raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.rival))
 
 
 def _set_aside(path: Path) -> Iterator[Path]:

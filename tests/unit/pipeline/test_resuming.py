@@ -29,7 +29,7 @@ from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.keeping import Earlier, PackWork
 from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason
-from fieldray.store.maintenance import RunDeleter
+from fieldray.store.maintenance import delete_runs
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.workers.calls import Look, Seen
@@ -291,7 +291,7 @@ def test_results_that_are_deleted_meanwhile_end_the_run_and_it_can_be_resumed(
     first = Run(images)
 
     def deleted_first(*arguments: Any, **options: Any) -> Any:
-        RunDeleter(first.database).delete([first.batch.run_id])
+        delete_runs(first.database, [first.batch.run_id])
         return taken_over(*arguments, **options)
 
     taken_over = ResultStore.take_over

@@ -30,7 +30,7 @@ from fieldray.reasons import reason
 from fieldray.reports.content import month_text
 from fieldray.reports.document import lines
 from fieldray.store.database import companions, pictures_path
-from fieldray.store.maintenance import RunDeleter
+from fieldray.store.maintenance import delete_runs, plan_deletion
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
@@ -212,7 +212,7 @@ def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: 
     second = add(store, replace(screened(kept_ref), facts=facts("c", preview=b"kept preview")), spec=OTHER)
     store.close()
     assert all(said in on_disk(path) for said in (SECRET_NAME.encode(), b"secretname", SECRET_PREVIEW))
-    done = RunDeleter(path).delete([first])
+    done = delete_runs(path, [first])
     assert (done.plan.results, done.previews, done.is_wiped) == (2, 2, True)
     left = on_disk(path)
     assert (
@@ -229,7 +229,7 @@ def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: 
 
 def test_it_is_gone_from_the_log_of_changes_while_another_window_is_open(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a", preview=SECRET_PREVIEW))
-    assert RunDeleter(path).delete([run_id]).is_wiped
+    assert delete_runs(path, [run_id]).is_wiped
     assert SECRET_NAME.encode() not in on_disk(path) and SECRET_PREVIEW not in on_disk(path)
     assert store.runs() == ()
 
@@ -241,16 +241,16 @@ def test_what_a_reader_keeps_from_being_wiped_is_told(
     run_id = add(store, image("a"))
     with HistoryQuery(path) as reading, reading.at_one_moment():
         assert len(reading.runs()) == 1
-        assert not RunDeleter(path).delete([run_id]).is_wiped
+        assert not delete_runs(path, [run_id]).is_wiped
     assert store.runs() == ()
 
 
 def test_a_preview_stays_while_another_run_needs_it(store: ResultStore, path: Path) -> None:
     first, second = add(store, image("a", preview=b"shared")), add(store, image("a"), spec=OTHER)
-    assert RunDeleter(path).delete([first]).previews == 0
+    assert delete_runs(path, [first]).previews == 0
     with HistoryQuery(path) as query:
         assert query.preview("a" * 64, frame=0) == b"shared"
-    assert RunDeleter(path).delete([second]).previews == 1
+    assert delete_runs(path, [second]).previews == 1
 
 
 def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(store: ResultStore, path: Path) -> None:
@@ -258,11 +258,11 @@ def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(stor
     for row_id, content in ((1, "a"), (2, "b")):
         store.set_verdict(row_id, AGREE, judged=image(content))
     second = add(store, image("a"))  # takes the verdict over
-    plan = RunDeleter(path).plan([1])
+    plan = plan_deletion(path, [1])
     assert (plan.results, plan.verdicts, plan.verdicts_kept) == (2, 1, 1)
-    both = RunDeleter(path).plan([1, second, 1])
+    both = plan_deletion(path, [1, second, 1])
     assert (both.run_ids, both.results, both.verdicts, both.verdicts_kept) == ((1, second), 3, 2, 0)
-    assert RunDeleter(path).delete([1]).plan == plan
+    assert delete_runs(path, [1]).plan == plan
     with HistoryQuery(path) as query:
         assert query.row(3).verdict == AGREE
 
@@ -271,21 +271,21 @@ def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(sto
     done = add(store, image("a"))
     under_way = add(store, image("b"), spec=OTHER, state="running")
     with pytest.raises(UsageProblem) as problem:
-        RunDeleter(path).delete([done, under_way])
+        delete_runs(path, [done, under_way])
     assert problem.value.reason.code == "history_in_use"
     assert dict(problem.value.reason.parameters)["process"] == str(os.getpid())
     assert {run.run_id for run in store.runs()} == {done, under_way}
     store.set_state(under_way, "cancelled")
     store.close()  # lets others continue it
-    assert RunDeleter(path).delete([done, under_way]).plan.results == 2
+    assert delete_runs(path, [done, under_way]).plan.results == 2
     assert list(path.parent.glob("*.lock")) == []
 
 
 def test_an_unknown_run_deletes_nothing(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a"))
-    for ask in (RunDeleter(path).plan, RunDeleter(path).delete):
+    for ask in (plan_deletion, delete_runs):
         with pytest.raises(UsageProblem, match="no run 99"):
-            ask([run_id, 99])
+            ask(path, [run_id, 99])
     assert len(store.runs()) == 1
 
 
@@ -303,7 +303,7 @@ def test_a_lock_that_cannot_be_written_deletes_nothing(
 
     monkeypatch.setattr("fieldray.store.locks.FileLock", denied)
     with pytest.raises(StorageProblem, match="denied"):
-        RunDeleter(path).delete([run_id])
+        delete_runs(path, [run_id])
     with HistoryQuery(path) as query:
         assert len(query.runs()) == 1
 
@@ -317,22 +317,21 @@ def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(sto
     shutil.copy(path, left)
     aside = path.with_name("results.damaged-1.sqlite")
     aside.write_bytes(b"once a store")
-    assert RunDeleter(path).delete([run_id]).copies_left == (str(aside),)
+    assert delete_runs(path, [run_id]).copies_left == (str(aside),)
     assert not left.exists() and aside.read_bytes() == b"once a store"
     assert SECRET_NAME.encode() not in on_disk(path)
 
 
 def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a"))
-    deleter = RunDeleter(path)
-    agreed = deleter.plan([run_id])
+    agreed = plan_deletion(path, [run_id])
     store.set_verdict(1, DISAGREE, judged=image("a"))  # while somebody reads the question
     with pytest.raises(UsageProblem) as caught:
-        deleter.delete([run_id], agreed=agreed)
+        delete_runs(path, [run_id], agreed=agreed)
     assert caught.value.reason.code == "history_grown"
     with HistoryQuery(path) as query:
         assert query.row(1).verdict == DISAGREE
-    assert deleter.delete([run_id], agreed=deleter.plan([run_id])).plan.verdicts == 1
+    assert delete_runs(path, [run_id], agreed=plan_deletion(path, [run_id])).plan.verdicts == 1
 
 
 def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from fieldray.persistence import replace_durably
 from fieldray.store.database import damage_mark, pictures_path
 from fieldray.store.locks import SessionLock, has_session
 from fieldray.store.maintenance import (
-    RunDeleter,
     backup,
     check,
     compact,
+    delete_runs,
     drop_pictures,
     renew_pictures,
     repair,
@@ -198,7 +198,7 @@ def copied(path: Path, tmp_path: Path) -> Path:
 
 
 def test_what_was_lost_is_there_again_and_what_was_replaced_is_kept(path: Path, copied: Path) -> None:
-    RunDeleter(path).delete([1])
+    delete_runs(path, [1])
     with ResultStore(path) as store:
         add(store, "77")
     replaced = restore(path, copied)

@@ -15,7 +15,7 @@ from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import damage_mark
-from fieldray.store.maintenance import RunDeleter, check, repair
+from fieldray.store.maintenance import check, plan_deletion, repair
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
@@ -497,7 +497,7 @@ def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) ->
     with HistoryQuery(path) as history:
         assert dict(history.summaries()[0].verdicts) == {"agree": 1}
         assert [brief.verdict for brief in history.briefs(run_id)] == [None, "agree"]
-    assert RunDeleter(path).plan([run_id]).verdicts == 1
+    assert plan_deletion(path, [run_id]).verdicts == 1
     assert check(path, progress=lambda _: None).verdicts == 1
     damage_mark(path).touch()
     store.close()

@@ -16,7 +16,7 @@ import pytest
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.store.database import damage_mark, open_database
-from fieldray.store.maintenance import RunDeleter, check, repair, restore
+from fieldray.store.maintenance import check, delete_runs, repair, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from fieldray.store.work_list import HistoryQuery
@@ -295,7 +295,7 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
         again = store.row(store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC))
         assert (again.row_id, again.verdict) == (COUNT + 1, AGREE)
         store.finish(run_id)
-    RunDeleter(path).delete([run_id])
+    delete_runs(path, [run_id])
     with ResultQuery(path) as query:
         assert query._all("SELECT * FROM verdicts") == []
 

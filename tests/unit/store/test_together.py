@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fieldray.domain.finding import Decision, Outcome, Screened
 from fieldray.domain.run import Verdict
-from fieldray.store.maintenance import RunDeleter
+from fieldray.store.maintenance import delete_runs, plan_deletion
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, refused, run_spec, screened
@@ -79,8 +79,7 @@ def test_a_run_is_alone_once_the_other_is_deleted(store: ResultStore, path: Path
     store.close()
     with HistoryQuery(path) as query:
         assert [run.run_id for run in query.runs_together(second)] == [second, first]
-    deleter = RunDeleter(path)
-    deleter.delete([first], agreed=deleter.plan([first]))
+    delete_runs(path, [first], agreed=plan_deletion(path, [first]))
     with HistoryQuery(path) as query:
         assert [run.run_id for run in query.runs_together(second)] == [second]
     assert listed(path, [second]) == [("a.dcm", second)]

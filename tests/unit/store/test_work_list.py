@@ -22,7 +22,7 @@ from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
 from fieldray.store import bookkeeping
 from fieldray.store.database import damage_mark
-from fieldray.store.maintenance import RunDeleter, repair
+from fieldray.store.maintenance import delete_runs, repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import _READ, KEY_STATEMENT, OWNER_STATEMENT, WorkListQuery, list_statement
 from outcomes import failed, image_ref, refused, run_spec, screened
@@ -304,7 +304,7 @@ def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: Wor
     first, second = add(store), add(store, image("x.dcm"))
     for run_id in (first, second):
         store.finish(run_id)
-    RunDeleter(store.path).delete([first])
+    delete_runs(store.path, [first])
     for table in ("work_list", "work_counts"):
         assert {row["run_id"] for row in query._connection.execute(f"SELECT run_id FROM {table}")} == {second}
 
