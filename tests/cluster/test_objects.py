@@ -1,11 +1,10 @@
-"""Archives whose images are objects of a server, against moto's server of S3."""
+"""Archives whose images a server gives: objects of S3 (moto's server), or by HTTP (Python's) or SFTP (paramiko's)."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import importlib.util
-import os
 import random
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import fsspec
 import fsspec.asyn
+import fsspec.config
 import pytest
 
 from cluster.conftest import stored
@@ -34,27 +34,42 @@ from fieldray_cluster.objects import (
     is_address,
     list_objects,
 )
-from program import Fieldray, command, write_images
+from program import Fieldray, start, write_images
 
-if not all(map(importlib.util.find_spec, ("s3fs", "moto", "boto3", "flask"))):
-    pytest.skip("the modules of buckets are not installed", allow_module_level=True)
+if not all(map(importlib.util.find_spec, ("s3fs", "moto", "boto3", "flask", "aiohttp", "paramiko"))):
+    pytest.skip("the modules of buckets, HTTP and SFTP are not installed", allow_module_level=True)
 
-from object_server import Bucket
+from object_servers import CUT, ELSEWHERE, REFUSED, SLOW, UNDATED, Bucket, FolderServer, Server, SshServer, WebServer
 
 Listed = Sequence[tuple[ImageRef, str]]
 TEXTS = [(f"{number:02}", f"text {number}") for number in range(40)]
 
 
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """The bucket, as this user has configured it."""
-    monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    server = Bucket()
-    server.configure(tmp_path / "user")
-    yield server
+def served(kind: type[Server], home: Path) -> Iterator[Server]:
+    """A server of this kind, as the user of this home has configured it."""
+    found, before = kind(home), dict(fsspec.config.conf)
+    fsspec.config.set_conf_files(str(home / ".config" / "fsspec"), fsspec.config.conf)
+    yield found
     quiet_fsspec()
-    server.client.close()
-    server.stop()
+    fsspec.config.conf.clear()
+    fsspec.config.conf.update(before)
+    found.stop()
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    return tmp_path / "user"
+
+
+@pytest.fixture(params=[Bucket, WebServer, SshServer])
+def server(request: pytest.FixtureRequest, user: Path) -> Iterator[Server]:
+    yield from served(request.param, user)
+
+
+@pytest.fixture
+def bucket(user: Path) -> Iterator[Server]:
+    yield from served(Bucket, user)
 
 
 def quiet_fsspec() -> None:
@@ -98,26 +113,28 @@ def listed(address: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_what_is_listed_is_an_image_or_says_why_not(bucket: Bucket, tmp_path: Path) -> None:
+def test_what_is_listed_is_an_image_or_says_why_not(server: Server, tmp_path: Path) -> None:
     (png,) = write_images(tmp_path / "images" / "deep", 1)
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.write(png, "1.png")
         archive.write(png, "2.png")
-    for key in ("in/b.png", "in/a//b.png", "in/.hidden/c.png", "in-other/d.png", "in/refused.png"):
-        bucket.put(key, png.read_bytes())
-    bucket.put("in/folder/", b"")
-    bucket.put("in/empty.png", b"")
-    bucket.put("in/two.zip", (tmp_path / "two.zip").read_bytes())
-    bucket.faults["in/refused.png"] = "refused"  # whoever is to screen it tries again
-    assert listed("s3://box/in") == [
-        ("s3://box/in/a//b.png", ""),
-        ("s3://box/in/b.png", ""),
-        ("s3://box/in/empty.png", "empty"),
-        ("s3://box/in/refused.png", ""),
-        ("s3://box/in/two.zip!1.png", ""),
-        ("s3://box/in/two.zip!2.png", ""),
-    ]
-    assert listed("s3://box/in/b.png") == [("s3://box/in/b.png", "")]
+    for name in ("b.png", "deep down/1.png", "deep down/[1] a&b#c?.png", ".hidden/c.png", ".hidden.png", "refused.png"):
+        server.put(f"in/{name}", png.read_bytes())
+    server.put("in-other/d.png", png.read_bytes())
+    server.put("in/empty.png", b"")
+    server.put("in/two.zip", (tmp_path / "two.zip").read_bytes())
+    server.faults["in/refused.png"] = REFUSED  # whoever is to screen it tries again
+    beside = [("b.png", ""), ("empty.png", "empty"), ("refused.png", ""), ("two.zip!1.png", ""), ("two.zip!2.png", "")]
+    below = [("deep down/1.png", ""), ("deep down/[1] a&b#c?.png", "")]
+    if server.protocol == "http":
+        below = [("deep%20down/1.png", ""), ("deep%20down/%5B1%5D%20a%26b%23c%3F.png", "")]
+    if isinstance(server, Bucket):  # of which no name is a folder's
+        server.put("in/a//b.png", png.read_bytes())
+        server.put("in/folder/", b"")
+        beside.append(("a//b.png", ""))
+    expected = sorted([*beside, *below]) if isinstance(server, Bucket) else [*beside, *sorted(below)]
+    assert listed(f"{server.address}/in") == [(f"{server.address}/in/{name}", why) for name, why in expected]
+    assert listed(f"{server.address}/in/b.png") == [(f"{server.address}/in/b.png", "")]
 
 
 def test_a_long_list_comes_in_pages(bucket: Bucket) -> None:
@@ -130,33 +147,35 @@ def test_a_long_list_comes_in_pages(bucket: Bucket) -> None:
     assert list(found) == names[1:] and len(bucket.asked) == 2
 
 
-def test_an_archive_that_cannot_be_listed_is_said_at_once(bucket: Bucket) -> None:
-    for address in ("s3://box/none", "s3://no-box/in"):
+def test_an_archive_that_cannot_be_listed_is_said_at_once(server: Server) -> None:
+    server.put("in/below/1.png", b"")
+    absent = [f"{server.address}/none", *(["s3://no-box/in"] if isinstance(server, Bucket) else [])]
+    for address in absent:
         with pytest.raises(UsageProblem, match=f"{address} does not exist"):
             listed(address)
-    bucket.faults[""] = "refused"
-    with pytest.raises(EnvironmentProblem, match="The server does not let you list s3://box"):
-        listed("s3://box")
-    bucket.stop()
-    with pytest.raises(EnvironmentProblem, match=r"s3://box/in cannot be reached: .*start the same command again"):
-        listed("s3://box/in")
-    bucket.start()
+    server.faults["" if isinstance(server, Bucket) else "in/below"] = REFUSED
+    with pytest.raises(EnvironmentProblem, match=f"The server does not let you list {server.address}"):
+        listed(f"{server.address}/in")
+    server.stop()
+    with pytest.raises(EnvironmentProblem, match=rf"{server.address}/in cannot be reached: .*start the same command"):
+        listed(f"{server.address}/in")
+    server.start()
 
 
 # ---- objects on their way
 
 
 @pytest.fixture
-def texts(bucket: Bucket) -> Listed:
+def texts(server: Server) -> Listed:
     """Forty listed objects, each with its own text."""
     for name, text in TEXTS:
-        bucket.put(f"in/{name}", text.encode())
-    server = ObjectServer("s3://box/in")
-    return [(ImageRef(path=address_path(name)), server.head(name, lambda _: None)[1]) for name in server.names()]
+        server.put(f"in/{name}", text.encode())
+    asked = ObjectServer(f"{server.address}/in")
+    return [(ImageRef(path=address_path(name)), asked.head(name, lambda _: None)[1]) for name in asked.names()]
 
 
 def brought(
-    refs: Listed, cache: Path, address: str = "s3://box/in", *, patience_s: float = 30.0, most_bytes: int = 2**20
+    refs: Listed, cache: Path, address: str, *, patience_s: float = 30.0, most_bytes: int = 2**20
 ) -> list[tuple[str, str]]:
     """The key of each image, and what its file holds or why there is none."""
 
@@ -172,35 +191,39 @@ def brought(
     return [(name, str(dict(why.parameters)["detail"]) if why.code == "internal" else why.code) for name, why in whys]
 
 
-def test_a_fault_of_an_object_is_its_own(bucket: Bucket, texts: Listed, tmp_path: Path) -> None:
-    bucket.faults = {"in/03": "refused", "in/05": "cut", "in/07": "slow"}
-    bucket.put("in/11", b"other text")
-    bucket.client.delete_object(Bucket="box", Key="in/13")
-    bucket.put("in/40", b"a longer text than is allowed")
-    found = brought([*texts, (ImageRef(path=address_path("s3://box/in/40")), "")], tmp_path / "cache", most_bytes=20)
+def test_a_fault_of_an_object_is_its_own(server: Server, texts: Listed, tmp_path: Path) -> None:
+    place = f"{server.address}/in"
+    server.faults = {"in/03": REFUSED, "in/05": CUT, "in/07": SLOW}
+    server.put("in/11", b"TEXT 11")  # of the same size
+    server.delete("in/13")
+    server.put("in/40", b"a longer text than is allowed")
+    refs = [*texts, (ImageRef(path=address_path(f"{place}/40")), "")]
+    found = brought(refs, tmp_path / "cache", place, most_bytes=20)
     wrong = {"03": "no_permission", "05": "unreadable", "11": "archive_object_changed", "13": "missing"}
     wrong["40"] = "archive_object_large"
     assert found == [(name, wrong.get(name, text)) for name, text in (*TEXTS, ("40", ""))]
 
 
-def test_a_server_that_comes_back_is_waited_for(bucket: Bucket, texts: Listed, tmp_path: Path) -> None:
-    bucket.stop()
-    with pytest.raises(EnvironmentProblem, match="s3://box/in cannot be reached"):
-        brought(texts, tmp_path / "cache", patience_s=0.1)
-    back = threading.Timer(1.0, bucket.start)
+def test_a_server_that_comes_back_is_waited_for(server: Server, texts: Listed, tmp_path: Path) -> None:
+    place = f"{server.address}/in"
+    server.stop()
+    with pytest.raises(EnvironmentProblem, match=f"{place} cannot be reached"):
+        brought(texts, tmp_path / "cache", place, patience_s=0.1)
+    back = threading.Timer(1.0, server.start)
     back.start()
-    assert brought(texts, tmp_path / "cache") == TEXTS
+    assert brought(texts, tmp_path / "cache", place) == TEXTS
     back.join()
-    bucket.asked.clear()
-    assert brought(texts, tmp_path / "cache") == TEXTS and not bucket.asked  # they are in the cache
+    server.asked.clear()
+    assert brought(texts, tmp_path / "cache", place) == TEXTS and not server.asked  # they are in the cache
 
 
+@pytest.mark.parametrize("server", [Bucket], indirect=True)
 def test_a_cache_keeps_to_its_limit_and_takes_nothing_that_is_used(
-    bucket: Bucket, texts: Listed, tmp_path: Path
+    server: Bucket, texts: Listed, tmp_path: Path
 ) -> None:
-    server, cache = ObjectServer("s3://box/in"), ObjectCache(tmp_path / "cache", limit_bytes=64)
+    asked, cache = ObjectServer(f"{server.address}/in"), ObjectCache(tmp_path / "cache", limit_bytes=64)
     for number, (ref, state) in enumerate(texts):
-        cache.bring(server, address_of(ref.path), state, tmp_path / f"{number}")
+        cache.bring(asked, address_of(ref.path), state, tmp_path / f"{number}")
         if number != 1:
             (tmp_path / f"{number}").unlink()
         kept = [path.stat() for path in (tmp_path / "cache").iterdir()]
@@ -219,7 +242,7 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
         bucket.put(f"in/{path.relative_to(images).as_posix()}", path.read_bytes())
     alone = fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
     assert alone.returncode == 1, alone.stderr  # one image is damaged
-    bucket.faults["in/image-005.png"] = "refused"
+    bucket.faults["in/image-005.png"] = REFUSED
     begin = ("archive", "screen", "s3://box/in", "--out", images.parent / "out", "--chunk", 4, *pack_options)
     typo = fieldray(*begin[:2], "s3://bxo/in", *begin[3:])
     assert typo.returncode == 2 and "s3://bxo/in does not exist" in typo.stderr
@@ -227,9 +250,7 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     assert done.returncode == 1 and "2 images failed." in done.stdout, done.stderr
     bucket.faults.clear()
     bucket.stop()
-    again = subprocess.Popen(
-        command(*begin), env={**os.environ, "FIELDRAY_HOME": str(home)}, stdout=-1, stderr=-1, text=True
-    )
+    again = start(*begin)
     assert again.stderr
     waits = next((line for line in again.stderr if "waits for it" in line), "")
     bucket.start()
@@ -312,3 +333,95 @@ socket.create_connection(("localhost", PORT), timeout=1).close()
     command = [sys.executable, "-c", code.replace("PORT", str(bucket.port))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["s3://box/in/1", "refused", "refused"] and not done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("server", [WebServer, SshServer], indirect=True)
+def test_an_archive_gets_the_results_of_a_folder(
+    server: FolderServer, fieldray: Fieldray, home: Path, images: Path, pack_options: list[str]
+) -> None:
+    other = images.parent / "other"
+    images.rename(server.folder / "in")
+    alone = fieldray("screen", server.folder / "in", *pack_options, environment={"FIELDRAY_HOME": str(other)})
+    done = fieldray(
+        "archive", "screen", f"{server.address}/in", "--out", images.parent / "out", "--chunk", 8, *pack_options
+    )
+    assert (alone.returncode, done.returncode) == (1, 1), done.stderr  # one image is damaged
+    here, there = str(server.folder), f"{server.protocol}:/127.0.0.1:{server.port}"
+    assert [(key.replace(there, here), *more) for key, *more in stored(home)] == stored(other)
+
+
+# ---- what the guarantees need
+
+
+@pytest.mark.parametrize("server", [SshServer], indirect=True)
+def test_a_server_whose_key_is_not_known_is_told_nothing(server: FolderServer) -> None:
+    (server.home / ".ssh" / "known_hosts").unlink()
+    with pytest.raises(EnvironmentProblem, match=r"the key of .* is not in ~/.ssh/known_hosts"):
+        listed(f"{server.address}/in")
+
+
+@pytest.mark.parametrize("server", [WebServer], indirect=True)
+def test_what_may_have_changed_unseen_is_not_screened(server: FolderServer) -> None:
+    write_images(server.folder, 1)
+    server.faults["image-000.png"] = UNDATED
+    with pytest.raises(EnvironmentProblem, match="a change of the image would not be noticed"):
+        listed(server.address)
+
+
+@pytest.mark.parametrize("server", [WebServer], indirect=True)
+def test_neither_a_link_nor_an_answer_leads_to_another_server(server: FolderServer) -> None:
+    code = """
+import sys
+from fieldray.offline import stay_offline
+stay_offline(joins_cluster=True)
+from pathlib import Path
+from fieldray.errors import Unreadable
+from fieldray_cluster.objects import ObjectServer
+server = ObjectServer(sys.argv[1])
+for name in server.names():
+    try:
+        print(name, server.copy(name, "", Path(sys.argv[2])))
+    except Unreadable:
+        print(name, "refused")
+"""
+    links = ("http://127.0.0.2/a", "//127.0.0.2/b", "../c", "/d", "he&#114;e", "gone", "?C=N")
+    (server.folder / "index.html").write_text("".join(f'<a href="{link}">x</a>' for link in links))
+    (server.folder / "here").write_text("text")
+    server.faults["gone"] = ELSEWHERE
+    command = [sys.executable, "-c", code, server.address, str(server.home.parent / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    told = [line.removeprefix(f"{server.address}/") for line in done.stdout.splitlines()]
+    assert told == ["d refused", "gone refused", "here 4"] and not done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("gopher://x/y", "gopher://x/y cannot be screened"),
+        ("gs://bucket/y", "cannot be screened"),
+        ("memory://y", "cannot be screened"),
+        ("file:///data", "cannot be screened"),
+        ("zip://a.png::s3://box/in.zip", "cannot be screened"),
+        ("simplecache::s3://box/in", "cannot be screened"),
+        ("sftp://me:word@host/in", "Leave the password out of the address"),
+    ],
+)
+def test_other_addresses_are_refused_in_a_sentence(address: str, why: str) -> None:
+    with pytest.raises(UsageProblem, match=why) as raised:
+        ObjectServer(address)
+    assert "word@" not in str(raised.value)
+
+
+def test_a_library_that_is_missing_is_named() -> None:
+    code = """
+import sys
+sys.modules["paramiko"] = None
+from fieldray.errors import UsageProblem
+from fieldray_cluster.objects import ObjectServer
+try:
+    ObjectServer("sftp://127.0.0.1/in")
+except UsageProblem as problem:
+    print(problem)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert 'requires "paramiko" to be installed' in done.stdout, done.stderr
