@@ -17,15 +17,15 @@ from fieldray.reasons import reason
 from fieldray_cluster.commands.cluster import add_cluster_options, cluster_modules, whole_number
 from fieldray_cluster.training.formulas import (
     MODES,
+    REFERENCE_NETWORKS,
     SERVERS,
     Measured,
     Mode,
     Server,
-    advise,
+    advice,
     estimated,
     estimates,
 )
-from fieldray_cluster.training.placement import REFERENCE_NETWORKS
 
 if TYPE_CHECKING:
     from fieldray_adapt.run import Trainer
@@ -237,7 +237,7 @@ def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: 
 
 def _print_advice(console: Console, measured: Measured, mode: Mode, server: Server | None, workers: int) -> None:
     servers = (server,) if server else SERVERS
-    for sentence in advise(measured, mode=mode, most_workers=workers, servers=servers).reasons:
+    for sentence in advice(measured, mode=mode, most_workers=workers, servers=servers):
         console.print_line(sentence.text)
 
 

@@ -9,17 +9,23 @@ slower than the others by the factor `slowest`, which the source leaves out, the
 
 The source has no closed form for the best number of workers: the speed-up is evaluated for each number, and training
 on one machine, whose speed-up is 1, is among the answers. Nothing but the standard library is needed.
+
+Which parameter server holds which part of a network's weights is decided here, too. As printed (algorithm 3.7) tensors
+are placed whole, in the order of the list, each on the server that holds least. A network with one tensor that is
+larger than a server's fair share then has one server that is the slowest of every transfer, while the formulas (4.12,
+4.21) count on equal shards. `placed_evenly_corrected` cuts tensors where a server is full, so that the shards are
+equal. Both place every element exactly once.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from fieldray.reasons import Reason, reason
-from fieldray_cluster.training.placement import shares_of
 
 Mode = Literal["async", "sync-join", "sync-split"]
 Server = Literal["central", "distributed"]
@@ -150,27 +156,21 @@ class Asynchronous:
         """4.10 and 4.19, with a central server; the best case is 4.6 and 4.15, the longer of both sides."""
         return Span(max(self.best_server_s, self.best_worker_s), self.worst_s)
 
-    @property
-    def distributed_s(self) -> float:
+    def distributed_s(self, shares: Sequence[float] = ()) -> float:
         """4.12 and 4.21: a server on every machine, which hold equal shards: (D/N)(2tc(N-1)/N + tg).
 
         1/N of the weights go to each of the other N-1 machines; the source's own share stays at home.
-        """
-        return self._distributed_s((self.workers - 1) / self.workers)
 
-    def distributed_corrected_s(self, shares: Sequence[float]) -> float:
-        """The same where servers hold unequal `shares` (0 to 1, they sum to 1), as algorithm 3.7 places tensors.
-
-        The machine whose link is busiest decides: it sends its own share to all others, and gets all other shares.
+        Corrected where servers hold unequal `shares` (0 to 1, they sum to 1), as algorithm 3.7 places tensors: the
+        machine whose link is busiest decides, as it sends its own share to all others, and gets all other shares.
         An estimate: a machine that has its weights early gives its gradient while others still get theirs, so that
-        with one very large share it takes up to half as long (decision 44). Raises ValueError unless
-        each machine has a share.
+        with one very large share it takes up to half as long (decision 44). Raises ValueError unless each machine has
+        a share.
         """
-        if len(shares) != self.workers:
+        if shares and len(shares) != self.workers:
             raise ValueError(f"{len(shares)} shares for {self.workers} machines")
-        return self._distributed_s(max(max((self.workers - 1) * share, 1 - share) for share in shares))
-
-    def _distributed_s(self, transferred: float) -> float:
+        held = shares or (1 / self.workers,)
+        transferred = max(max((self.workers - 1) * share, 1 - share) for share in held)
         return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
     def span(self, server: Server) -> Span:
@@ -178,18 +178,8 @@ class Asynchronous:
         if server == "central":
             return self.central
         tensors = self.measured.tensors
-        time_s = (
-            self.distributed_corrected_s(shares_of(tensors, servers=self.workers)) if tensors else self.distributed_s
-        )
+        time_s = self.distributed_s(shares_of(tensors, servers=self.workers) if tensors else ())
         return Span(time_s, time_s)
-
-
-def split_corrected_s(gradient_s: float, *, workers: int) -> float:
-    """tg/N, the gradient time of 1/N of a batch: what sync-split needs in place of tg, and what is never printed.
-
-    It takes gradient time as linear in the batch size, which small parts of a batch do not reach.
-    """
-    return gradient_s / workers
 
 
 def span_of(measured: Measured, *, mode: Mode, server: Server, workers: int, is_printed: bool = False) -> Span:
@@ -200,8 +190,8 @@ def span_of(measured: Measured, *, mode: Mode, server: Server, workers: int, is_
     iteration, iterations = replace(measured, batches=workers), whole.rounds
     if mode == "sync-split":
         iterations = float(measured.batches)
-        if not is_printed:
-            iteration = replace(iteration, gradient_s=split_corrected_s(measured.gradient_s, workers=workers))
+        if not is_printed:  # corrected: gradient time is linear in the batch size, which small parts do not reach
+            iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
     return Asynchronous(measured=iteration, workers=workers).span(server).times(iterations)
 
 
@@ -252,61 +242,34 @@ def estimates(measured: Measured, *, mode: Mode, server: Server, most_workers: i
         yield estimated(measured, mode=mode, server=server, workers=workers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """What is best for one mode.
+def advice(
+    measured: Measured, *, mode: Mode, most_workers: int, servers: Sequence[Server] = SERVERS
+) -> Iterator[Reason]:
+    """What is best for one mode, in sentences: of all servers, 1 to `most_workers` workers, and one machine.
 
-    Attributes
-    ----------
-    best
-        The fastest, with the fewest workers where several are equal; None where one machine is as fast.
-    fewest
-        The one with the fewest workers that reaches nine tenths of the best speed-up; None as `best`.
-    second
-        The faster of the two servers with two workers; None where at most one worker was asked about.
+    The fastest, with the fewest workers where several are equal; with how few nine tenths of it are reached; and what
+    two workers bring.
     """
-
-    mode: Mode
-    most_workers: int
-    best: Estimate | None
-    fewest: Estimate | None
-    second: Estimate | None
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """The answer in sentences."""
-        found = [
-            _sentence("estimate_best", self.best)
-            if self.best
-            else reason("estimate_one_machine", mode=self.mode, workers=self.most_workers)
-        ]
-        if self.best and self.fewest and self.fewest.workers < self.best.workers:
-            found.append(_sentence("estimate_fewest", self.fewest))
-        if self.second:
-            pays = self.second.speed_up > 1 + _NO_GAIN
-            found.append(_sentence("estimate_second" if pays else "estimate_second_not", self.second))
-        return tuple(found)
-
-
-def advise(measured: Measured, *, mode: Mode, most_workers: int, servers: Sequence[Server] = SERVERS) -> Advice:
-    """Compare all servers and numbers of workers from 1 to `most_workers`, and training on one machine."""
     known = [
         one for server in servers for one in estimates(measured, mode=mode, server=server, most_workers=most_workers)
     ]
     best = _fastest(known)
-    if best is None or best.speed_up <= 1 + _NO_GAIN:
-        best = fewest = None
-    else:
+    if best.speed_up > 1 + _NO_GAIN:
+        yield _sentence("estimate_best", best)
         enough = [one for one in known if one.speed_up >= _MOST * best.speed_up]
         least = min(one.workers for one in enough)
-        fewest = _fastest([one for one in enough if one.workers == least])
-    second = _fastest([one for one in known if one.workers == 2])
-    return Advice(mode=mode, most_workers=most_workers, best=best, fewest=fewest, second=second)
+        if least < best.workers:
+            yield _sentence("estimate_fewest", _fastest([one for one in enough if one.workers == least]))
+    else:
+        yield reason("estimate_one_machine", mode=mode, workers=most_workers)
+    if pairs := [one for one in known if one.workers == 2]:
+        second = _fastest(pairs)
+        yield _sentence("estimate_second" if second.speed_up > 1 + _NO_GAIN else "estimate_second_not", second)
 
 
-def _fastest(known: Sequence[Estimate]) -> Estimate | None:
+def _fastest(known: Sequence[Estimate]) -> Estimate:
     """The largest speed-up; of equal ones that with the fewest workers."""
-    return min(known, key=lambda one: (-round(one.speed_up, 9), one.workers), default=None)
+    return min(known, key=lambda one: (-round(one.speed_up, 9), one.workers))
 
 
 def _sentence(code: str, one: Estimate) -> Reason:
@@ -317,3 +280,126 @@ def _sentence(code: str, one: Estimate) -> Reason:
         server="a central server" if one.server == "central" else "distributed servers",
         speed_up=f"{one.speed_up:.2f}",
     )
+
+
+# ---- which server holds what
+
+
+Runs = tuple[tuple[int, int], ...]
+"""The first element and the one after the last of each part that a server holds, in the vector of all tensors."""
+
+
+def placed_whole(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
+    """Place whole tensors: algorithm 3.7 of Šlampa (2017) as printed; the runs of each server.
+
+    In the order of the list, each tensor goes to the server that holds least, the first of them where several do.
+
+    Parameters
+    ----------
+    sizes
+        Elements of each tensor, each at least 1.
+    servers
+        How many there are, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If there are no tensors, a size is below 1, or there is no server.
+    """
+    _require_sizes(sizes, servers=servers)
+    held: list[list[tuple[int, int]]] = [[] for _ in range(servers)]
+    loads, start = [0] * servers, 0
+    for size in sizes:
+        least = loads.index(min(loads))
+        held[least].append((start, start + size))
+        loads[least] += size
+        start += size
+    return tuple(map(tuple, held))
+
+
+def placed_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
+    """Place equal shards, cutting tensors where a server is full: algorithm 3.7 corrected.
+
+    All elements, in the order of the list, are cut into runs whose lengths differ by 1 at most. Where there are more
+    servers than elements some hold nothing. Parameters and errors are those of `placed_whole`.
+    """
+    _require_sizes(sizes, servers=servers)
+    cuts = [sum(sizes) * server // servers for server in range(servers + 1)]
+    return tuple(((start, stop),) if start < stop else () for start, stop in itertools.pairwise(cuts))
+
+
+def loads_of(placement: Sequence[Runs]) -> list[int]:
+    """How many elements each server holds."""
+    return [sum(stop - start for start, stop in runs) for runs in placement]
+
+
+def shares_of(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
+    """The part of all elements that each server holds where tensors are placed whole, 0 to 1; they sum to 1."""
+    return tuple(load / sum(sizes) for load in loads_of(placed_whole(sizes, servers=servers)))
+
+
+def _require_sizes(sizes: Sequence[int], *, servers: int) -> None:
+    if servers < 1 or not sizes or min(sizes) < 1:
+        raise ValueError(f"need tensors of one element or more and one server or more: {len(sizes)}, {servers}")
+
+
+# ---- known networks: the elements of each tensor, in the order in which the layers are made
+
+# The four whose training Šlampa predicts and measures: how many parameters a transfer carries, and in which tensors,
+# decides how evenly algorithm 3.7 places them on servers. Those that can be trained are counted as they are
+# (`fieldray_adapt.networks`); VGG-16E, which is VGG-19, and GoogLeNet's auxiliary heads are counted alone.
+
+_CHANNELS: Final = 3
+_CLASSES: Final = 1000
+_SIDE: Final = 224
+_VGG_GROUPS: Final = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
+_VGG_DENSE: Final = 4096
+_AUXILIARY_AFTER: Final = {"inception_4a_projection/bias": 512, "inception_4d_projection/bias": 528}
+_AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
+
+
+def vgg16e() -> tuple[int, ...]:
+    """VGG-16E: 143,667,240 parameters with 1000 classes."""
+    sizes, inputs = list[int](), _CHANNELS
+    for channels, count in _VGG_GROUPS:
+        for _ in range(count):
+            sizes += _conv(inputs, channels, kernel=3)
+            inputs = channels
+    dense = (*_conv(inputs, _VGG_DENSE, kernel=7), *_conv(_VGG_DENSE, _VGG_DENSE), *_conv(_VGG_DENSE, _CLASSES))
+    return (*sizes, *dense)
+
+
+def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
+    """A network that is trained, without what batch normalisation notes.
+
+    With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, GoogLeNet 6,998,552, and
+    13,378,280 if it `has_auxiliary_heads`.
+    """
+    from fieldray_adapt.engine import STATISTICS  # only now: the formulas alone need none of this
+    from fieldray_adapt.networks import NETWORKS
+    from fieldray_adapt.specification import weight_shapes
+
+    sizes = list[int]()
+    made = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=classes, input_channels=_CHANNELS)
+    for name, shape in weight_shapes(made).items():
+        if not name.endswith(STATISTICS):
+            sizes.append(math.prod(shape))
+        if has_auxiliary_heads and name in _AUXILIARY_AFTER:
+            inputs = _AUXILIARY_AFTER[name]
+            sizes += [*_conv(inputs, 128), *_conv(128, 1024, kernel=_AUXILIARY_SIDE), *_conv(1024, classes)]
+    return tuple(sizes)
+
+
+def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
+    """A kernel and a bias; a dense layer is a convolution whose window is the whole image."""
+    return [kernel * kernel * inputs * outputs, outputs]
+
+
+REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
+    "vgg-16e": vgg16e,
+    "googlenet": lambda: trained_network("googlenet"),
+    "googlenet-auxiliary": lambda: trained_network("googlenet", has_auxiliary_heads=True),
+    "squeezenet": lambda: trained_network("squeezenet"),
+    "resnet-34": lambda: trained_network("resnet34"),
+}
+"""By the name that the command line gives them."""

@@ -33,7 +33,7 @@ import numpy as np
 
 from fieldray.typed_json import converted
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
-from fieldray_cluster.training.placement import Runs
+from fieldray_cluster.training.formulas import Runs
 from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
 from fieldray_cluster.training.tasks import Plan
 

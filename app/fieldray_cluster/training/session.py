@@ -30,7 +30,7 @@ from fieldray_cluster.connection import (
 )
 from fieldray_cluster.pool import WorkerLost, WorkerRegistry, noticing_loss, result_of
 from fieldray_cluster.training.channel import Channel, Encryption, open_channels
-from fieldray_cluster.training.placement import Runs
+from fieldray_cluster.training.formulas import Runs
 from fieldray_cluster.training.server import DRIVER, Service
 from fieldray_cluster.training.shard import Layout, ShardState, scatter
 from fieldray_cluster.training.tasks import DividedTask, Plan

@@ -1,7 +1,7 @@
 """A server's shard of the weights: one run of numbers, its update by AdamW, and the running mean of the weights.
 
 The whole network is one vector, its tensors one after another in the order of their names; a shard is what a placement
-gives a server of it (`placement`). AdamW goes element by element (arXiv:1711.05101, with Keras's
+gives a server of it (`formulas`). AdamW goes element by element (arXiv:1711.05101, with Keras's
 order: first the decay, then Adam's step), so it does not matter how the vector is cut. What couples all elements is the
 largest norm of a gradient: a server that holds everything applies it to the mean of the workers' gradients, exactly as
 one process would; where there are several servers, or no mean, each worker applies it to its own.
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fieldray_adapt.engine import STATISTICS
 from fieldray_adapt.specification import Weights
-from fieldray_cluster.training.placement import Runs, placed_evenly_corrected, placed_whole
+from fieldray_cluster.training.formulas import Runs, placed_evenly_corrected, placed_whole
 
 Vector = NDArray[np.float32]
 _BETAS: Final = (0.9, 0.999)

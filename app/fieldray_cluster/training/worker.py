@@ -19,7 +19,7 @@ from fieldray_adapt.lungs.train import use_threads
 from fieldray_cluster.connection import host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector, echo, open_channels
-from fieldray_cluster.training.placement import Runs
+from fieldray_cluster.training.formulas import Runs
 from fieldray_cluster.training.server import ServedShard, Service
 from fieldray_cluster.training.shard import Layout, ShardState, clipped, gathered, scatter
 from fieldray_cluster.training.tasks import DividedTask, OtherArrays, Plan, Replica
