@@ -36,7 +36,7 @@ from typing import Any, Final, cast
 
 import distributed.client
 import distributed.protocol.pickle
-from distributed import Client, KilledWorker
+from distributed import Client, KilledWorker, Worker
 from distributed.core import Status
 from distributed.scheduler import WorkerState
 
@@ -168,9 +168,9 @@ def is_connected(client: Client) -> bool:
     return bool(client.status == "running")
 
 
-def connecting_context(client: Client) -> ssl.SSLContext | None:
-    """With what this process connects to others of the client's cluster; None where they are not encrypted."""
-    context: ssl.SSLContext | None = client.security.get_connection_args("client").get("ssl_context")
+def connecting_context(member: Client | Worker) -> ssl.SSLContext | None:
+    """With what this client or worker connects to others of its cluster; None where they are not encrypted."""
+    context: ssl.SSLContext | None = member.security.get_connection_args("client").get("ssl_context")
     return context
 
 

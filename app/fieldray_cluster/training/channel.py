@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import socket
+import socketserver
 import ssl
 import struct
 import threading
@@ -61,18 +62,6 @@ class Message:
     values: Vector = field(default_factory=lambda: _NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encryption:
-    """The two contexts of `ssl` of a process of the cluster; None where connections are not encrypted."""
-
-    connecting: Any = None
-    listening: Any = None
-
-
-PLAIN: Final = Encryption()
-"""No encryption, as where the cluster has no certificates."""
-
-
 class Channel:
     """One connection. Raises ConnectionError where the other side is gone, ValueError for what is no message."""
 
@@ -104,16 +93,13 @@ class Channel:
 
     def receive_hello(self) -> Mapping[str, Any]:
         """The first message, of somebody not known yet: short, without numbers, and all of it in good time."""
-        until_s = time.monotonic() + _HELLO_S
-
-        def require_time() -> None:
-            if time.monotonic() > until_s:
-                raise ConnectionError("the other side does not say who it is")
-
-        self._connection.settimeout(_TICK_S)
-        header = self._message(_LARGEST_HELLO, 0, require_time, is_always=True).header
-        self._connection.settimeout(None)
-        return header
+        late = threading.Timer(_HELLO_S, self.close)
+        late.daemon = True
+        late.start()
+        try:
+            return self._message(_LARGEST_HELLO, 0, _nothing).header
+        finally:
+            late.cancel()
 
     def has_ended(self) -> bool:
         """Whether the other side is gone, or speaks although it is this side's turn; does not wait."""
@@ -135,12 +121,10 @@ class Channel:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def _message(
-        self, largest_header: int, largest: int, meanwhile: Callable[[], None], *, is_always: bool = False
-    ) -> Message:
+    def _message(self, largest_header: int, largest: int, meanwhile: Callable[[], None]) -> Message:
         def exactly(count: int) -> bytes:
             data = bytearray(count)
-            self._fill(memoryview(data), meanwhile, is_always=is_always)
+            self._fill(memoryview(data), meanwhile)
             return bytes(data)
 
         (length,) = _LENGTH.unpack(exactly(_LENGTH.size))
@@ -157,8 +141,7 @@ class Channel:
         self._fill(values.data.cast("B") if count else memoryview(b""), meanwhile)
         return Message(header, values)
 
-    def _fill(self, room: memoryview, meanwhile: Callable[[], None], *, is_always: bool = False) -> None:
-        """Fill it; `is_always`: call `meanwhile` also where something comes, so that drops take no longer."""
+    def _fill(self, room: memoryview, meanwhile: Callable[[], None]) -> None:
         while len(room):
             try:
                 got = self._connection.recv_into(room)
@@ -170,8 +153,6 @@ class Channel:
             if not got:
                 raise ConnectionError("the other side has ended")
             room = room[got:]
-            if is_always:
-                meanwhile()
 
 
 def _nothing() -> None:
@@ -179,7 +160,7 @@ def _nothing() -> None:
 
 
 def connect(
-    address: tuple[str, int], *, token: str, role: str, largest: int, encryption: Encryption = PLAIN
+    address: tuple[str, int], *, token: str, role: str, largest: int, encryption: ssl.SSLContext | None = None
 ) -> Channel:
     """A channel to a listener, as a `role` of its session. Raises OSError.
 
@@ -187,11 +168,13 @@ def connect(
     ----------
     largest
         The most numbers that one message may have.
+    encryption
+        The cluster's; None where connections are not encrypted.
     """
     connection: socket.socket = socket.create_connection(address, timeout=_HELLO_S)
     try:
-        if encryption.connecting is not None:
-            connection = encryption.connecting.wrap_socket(connection)
+        if encryption:
+            connection = encryption.wrap_socket(connection)
         connection.settimeout(None)
         channel = Channel(connection, largest=largest)
         channel.send({"token": token, "role": role})
@@ -208,7 +191,7 @@ def open_channels(
     token: str,
     role: str,
     largest: Sequence[int],
-    encryption: Encryption = PLAIN,
+    encryption: ssl.SSLContext | None = None,
 ) -> Iterator[list[Channel]]:
     """Channels to the servers of a session, ended with the block. Raises OSError.
 
@@ -224,8 +207,10 @@ def open_channels(
         yield channels
 
 
-class Listener:
+class Listener(socketserver.ThreadingTCPServer):
     """Takes connections of one session, and gives each to `serve` in a thread of its own until it is closed."""
+
+    request_queue_size = 2 * _MOST_UNGREETED
 
     def __init__(
         self,
@@ -234,73 +219,52 @@ class Listener:
         token: str,
         largest: int,
         serve: Callable[[Channel, str], None],
-        encryption: Encryption = PLAIN,
+        encryption: ssl.SSLContext | None = None,
     ) -> None:
         self._token, self._largest, self._serve, self._encryption = token, largest, serve, encryption
-        self._socket = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        self.address: tuple[str, int] = self._socket.getsockname()[:2]
-        self._guard, self._open, self._threads = threading.Lock(), set[Channel](), list[threading.Thread]()
+        self._guard, self._open, self._is_closed = threading.Lock(), set[Channel](), False
         self._ungreeted = threading.BoundedSemaphore(_MOST_UNGREETED)
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._accept, name="parameters", daemon=True)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), socketserver.BaseRequestHandler)
+        self.address: tuple[str, int] = self.socket.getsockname()[:2]
+        self._thread = threading.Thread(target=self.serve_forever, args=(_TICK_S,), name="parameters", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End every connection, and wait for their threads."""
+        self.shutdown()
         with self._guard:
             self._is_closed = True
             channels = list(self._open)
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
         for channel in channels:
             channel.close()
-        for thread in (self._thread, *self._threads):
-            if thread is not threading.current_thread():
-                thread.join()
+        self.server_close()
+        self._thread.join()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            if not self._ungreeted.acquire(blocking=False):
-                connection.close()
-                continue
-            thread = threading.Thread(target=self._greet, args=(connection,), name="parameters", daemon=True)
-            with self._guard:
-                if self._is_closed:
-                    connection.close()
-                    return
-                self._threads = [one for one in self._threads if one.is_alive()]
-                self._threads.append(thread)
-            thread.start()
+    def verify_request(self, *_: object) -> bool:
+        """Whether one more may try to say who it is."""
+        return self._ungreeted.acquire(blocking=False)
 
-    def _greet(self, connection: socket.socket) -> None:
+    def finish_request(self, request: Any, _client_address: object) -> None:
         """Serve a connection that knows the token; any other is closed. An end of the other side is no problem here."""
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as ends:
             known = ends.enter_context(contextlib.ExitStack())
             known.callback(self._ungreeted.release)
-            ends.enter_context(connection)
-            connection.settimeout(_HELLO_S)
-            if self._encryption.listening is not None:
-                connection = self._encryption.listening.wrap_socket(connection, server_side=True)
-            channel = Channel(connection, largest=self._largest)
+            request.settimeout(_HELLO_S)
+            if self._encryption:
+                request = self._encryption.wrap_socket(request, server_side=True)
+            request.settimeout(None)
+            channel = Channel(request, largest=self._largest)
             ends.callback(channel.close)
             with self._guard:
                 if self._is_closed:
                     return
                 self._open.add(channel)
-            ends.callback(self._forget, channel)
+            ends.callback(self._open.discard, channel)
             hello = channel.receive_hello()
             if hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
                 known.close()
                 self._serve(channel, str(hello.get("role", "")))
-
-    def _forget(self, channel: Channel) -> None:
-        with self._guard:
-            self._open.discard(channel)
 
 
 def round_trips(

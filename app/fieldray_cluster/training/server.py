@@ -21,6 +21,7 @@ one still says counts no more. Whoever waits here looks meanwhile whether the ot
 from __future__ import annotations
 
 import contextlib
+import ssl
 import threading
 import time
 from collections import Counter, deque
@@ -32,7 +33,7 @@ import msgspec
 import numpy as np
 
 from fieldray.typed_json import converted
-from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
+from fieldray_cluster.training.channel import Channel, Listener, Vector
 from fieldray_cluster.training.formulas import Runs
 from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
 from fieldray_cluster.training.tasks import Plan
@@ -303,7 +304,7 @@ class ServedShard:
         *,
         host: str,
         token: str,
-        encryption: Encryption = PLAIN,
+        encryption: ssl.SSLContext | None = None,
         ended: Callable[[], object] = lambda: None,
         patience_s: float = _DRIVERLESS_S,
     ) -> None:

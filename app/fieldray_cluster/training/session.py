@@ -29,7 +29,7 @@ from fieldray_cluster.connection import (
     receives,
 )
 from fieldray_cluster.pool import WorkerLost, WorkerRegistry, noticing_loss, result_of
-from fieldray_cluster.training.channel import Channel, Encryption, open_channels
+from fieldray_cluster.training.channel import Channel, open_channels
 from fieldray_cluster.training.formulas import Runs
 from fieldray_cluster.training.server import DRIVER, Service
 from fieldray_cluster.training.shard import Layout, ShardState, scatter
@@ -134,11 +134,6 @@ def addresses_of_workers(registry: WorkerRegistry, plan: Plan) -> list[str]:
     return found[: plan.workers] + hosts + found[: plan.servers - len(hosts)]
 
 
-def encryption_of(client: Client) -> Encryption:
-    """With which the driver connects to the cluster's other processes: as its client to the scheduler."""
-    return Encryption(connecting=connecting_context(client))
-
-
 class _Session:
     def __init__(self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: Say) -> None:
         self._client, self._plan, self._task, self._layout, self._say = client, plan, task, layout, say
@@ -167,7 +162,7 @@ class _Session:
                     token=self._token,
                     role=DRIVER,
                     largest=[4 * max(1, sum(stop - start for start, stop in runs)) for runs in self._runs],
-                    encryption=encryption_of(self._client),
+                    encryption=connecting_context(self._client),
                 )
             )
         except OSError as error:

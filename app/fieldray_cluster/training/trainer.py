@@ -41,11 +41,11 @@ from fieldray_adapt.specification import Layer, Specification, Weights
 from fieldray_adapt.steps import schedule_of, settings_of, specification_of
 from fieldray_adapt.tables import Document
 from fieldray_adapt.train import Samples, Schedule, validate
-from fieldray_cluster.connection import host_of
+from fieldray_cluster.connection import connecting_context, host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.pool import LOST, WorkerLost, result_of
 from fieldray_cluster.training.channel import open_channels, round_trips
-from fieldray_cluster.training.session import Say, addresses_of_workers, encryption_of, epochs, opened, registry_of
+from fieldray_cluster.training.session import Say, addresses_of_workers, epochs, opened, registry_of
 from fieldray_cluster.training.shard import Layout, ShardState, clipped
 from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, arrays_kept
 from fieldray_cluster.training.worker import start_echo, stop_server
@@ -341,7 +341,7 @@ def _transfers(
         try:
             task = client.submit(start_echo, elements, token, workers=[worker_address], pure=False)
             target = (host_of(worker_address), int(result_of(task, timeout_s=_PATIENCE_S)[1]))
-            encryption = encryption_of(client)
+            encryption = connecting_context(client)
             with open_channels([target], token=token, role="", largest=[elements], encryption=encryption) as (channel,):
                 empty = round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
                 whole = round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import ssl
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ import numpy as np
 from distributed import get_worker
 
 from fieldray_adapt.lungs.train import use_threads
-from fieldray_cluster.connection import host_of
+from fieldray_cluster.connection import connecting_context, host_of
 from fieldray_cluster.node import cores_of_worker
-from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector, echo, open_channels
+from fieldray_cluster.training.channel import Channel, Listener, Vector, echo, open_channels
 from fieldray_cluster.training.formulas import Runs
 from fieldray_cluster.training.server import ServedShard, Service
 from fieldray_cluster.training.shard import Layout, ShardState, clipped, gathered, scatter
@@ -72,13 +73,10 @@ class WorkerResult:
     unread: str = ""
 
 
-def encryption_here() -> Encryption:
-    """The contexts of this process of the cluster."""
-    security = get_worker().security
-    return Encryption(
-        connecting=security.get_connection_args("worker").get("ssl_context"),
-        listening=security.get_listen_args("worker").get("ssl_context"),
-    )
+def listening_context() -> ssl.SSLContext | None:
+    """With what this process of the cluster takes connections; None where they are not encrypted."""
+    context: ssl.SSLContext | None = get_worker().security.get_listen_args("worker").get("ssl_context")
+    return context
 
 
 def host_here() -> str:
@@ -93,7 +91,7 @@ def start_server(service: Service, state: ShardState, *, token: str) -> tuple[st
         state,
         host=host_here(),
         token=token,
-        encryption=encryption_here(),
+        encryption=listening_context(),
         ended=lambda: _SERVED.pop(token, None),
     )
     _SERVED[token] = served
@@ -103,7 +101,7 @@ def start_server(service: Service, state: ShardState, *, token: str) -> tuple[st
 def start_echo(elements: int, token: str) -> tuple[str, int]:
     """A task: begin to answer `round_trips` in this process; where."""
     _SERVED[token] = echoing = Listener(
-        host_here(), token=token, largest=elements, serve=echo, encryption=encryption_here()
+        host_here(), token=token, largest=elements, serve=echo, encryption=listening_context()
     )
     return echoing.address
 
@@ -117,10 +115,10 @@ def stop_server(token: str) -> None:
 def work(spec: WorkerSpec) -> WorkerResult:
     """A task: all gradients of a worker that are not done yet."""
     use_threads(cores_of_worker())
-    return perform(spec, encryption=encryption_here())
+    return perform(spec, encryption=connecting_context(get_worker()))
 
 
-def perform(spec: WorkerSpec, *, encryption: Encryption = PLAIN) -> WorkerResult:
+def perform(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
     """The same in any process of the cluster."""
     try:
         replica = spec.task.open()

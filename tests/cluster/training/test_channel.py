@@ -16,7 +16,7 @@ import pytest
 
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.node import security
-from fieldray_cluster.training.channel import Channel, Encryption, Listener, connect, echo, round_trips
+from fieldray_cluster.training.channel import Channel, Listener, connect, echo, round_trips
 
 TOKEN = "a" * 32
 
@@ -88,14 +88,14 @@ def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path)
     own, foreign = (security(tmp_path / name) for name in ("one", "other"))
     assert own is not None and foreign is not None
     listening = own.get_listen_args("worker")["ssl_context"]
-    listener = Listener("127.0.0.1", token=TOKEN, largest=10, serve=_answer, encryption=Encryption(listening=listening))
-    mutual = Encryption(connecting=own.get_connection_args("client")["ssl_context"])
+    listener = Listener("127.0.0.1", token=TOKEN, largest=10, serve=_answer, encryption=listening)
+    mutual = own.get_connection_args("client")["ssl_context"]
     channel = connect(listener.address, token=TOKEN, role="1", largest=10, encryption=mutual)
     channel.send({}, np.ones(3, np.float32))
     assert channel.receive().values.tolist() == [2, 2, 2]
     channel.close()
     with pytest.raises(ssl.SSLError):
-        foreign_certificate = Encryption(connecting=foreign.get_connection_args("client")["ssl_context"])
+        foreign_certificate = foreign.get_connection_args("client")["ssl_context"]
         connect(listener.address, token=TOKEN, role="1", largest=10, encryption=foreign_certificate)
     listener.close()
 
@@ -110,7 +110,6 @@ def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Pa
         assert own is not None
         connecting = own.get_connection_args("client")["ssl_context"]
         listening = own.get_listen_args("worker")["ssl_context"]
-    encryption = Encryption(connecting=connecting, listening=listening)
     asked, may_answer = threading.Event(), threading.Event()
 
     def late(channel: Channel, _role: str) -> None:
@@ -121,8 +120,8 @@ def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Pa
         channel.send({"late": True}, np.ones(1000, np.float32))
         channel.receive()  # until the other side ends
 
-    listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=late, encryption=encryption)
-    channel = connect(listener.address, token=TOKEN, role="1", largest=1000, encryption=encryption)
+    listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=late, encryption=listening)
+    channel = connect(listener.address, token=TOKEN, role="1", largest=1000, encryption=connecting)
     channel.send({})
     assert asked.wait(10)
     with pytest.raises(EnvironmentError, match="looked"):
