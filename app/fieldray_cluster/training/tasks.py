@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
-from fieldray.persistence import storage_problem
+from fieldray.persistence import SHARED, clear_abandoned, written_beside
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import Augmentation
-from fieldray_adapt.engine import Engine, EngineName, EngineSettings, open_engine
+from fieldray_adapt.engine import Engine, EngineName, EngineSettings, Trainable, open_engine
+from fieldray_adapt.files import content_digest
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
-from fieldray_adapt.specification import Specification, Weights
+from fieldray_adapt.specification import Specification, Weights, initial_weights
 from fieldray_adapt.train import Samples, Schedule, augmented_batch, balanced_draw, smoothed
 from fieldray_cluster.training.formulas import Server
 from fieldray_cluster.training.shard import Rule
@@ -133,47 +134,23 @@ class GradientResult:
     weight: float
 
 
-class Replica(Protocol):
+class Replica(ABC):
     """A network in a worker, with the images that it learns from."""
+
+    def __init__(self, network: Trainable) -> None:
+        self._network = network
 
     def weights(self) -> Weights:
         """A copy of the weights."""
+        return self._network.weights()
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
         """Replace the weights."""
+        self._network.set_weights(weights)
 
+    @abstractmethod
     def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
         """The gradient of a worker's part of a batch."""
-
-
-class DividedTask(Protocol):
-    """What a worker is told of a training; small, but for the file of its arrays, which every worker reads."""
-
-    @property
-    def batches(self) -> int:
-        """In an epoch."""
-
-    @property
-    def epochs(self) -> int:
-        """All of them."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """What a batch has of each kind of sample."""
-
-    @property
-    def rule(self) -> Rule:
-        """How the weights are updated."""
-
-    def rate(self, epoch: int, share: float) -> float:
-        """The learning rate when a share of an epoch is done."""
-
-    @property
-    def arrays(self) -> Path:
-        """The file of the images, which every worker reads; its content is part of the task by its SHA-256."""
-
-    def open(self) -> Replica:
-        """The network with its images, in this process. Raises OSError, OtherArrays."""
 
 
 class OtherArrays(OSError):
@@ -184,26 +161,14 @@ def write_arrays(path: Path, holder: Any) -> str:
     """Write the arrays and texts of a dataclass to a file that `read_arrays` reads; the file's SHA-256.
 
     The file is there whole or not at all: a worker that reads the one before meanwhile has that to its end. One
-    process writes there, the one that holds the run; what it could not complete the next one replaces. Raises
+    process writes there, the one that holds the run; what it could not complete the next one removes. Raises
     StorageProblem (disk_full, not_writable).
     """
     found = {one.name: getattr(holder, one.name) for one in fields(holder)}
-    unfinished = path.with_name(f"{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with unfinished.open("w+b") as file:
-                np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
-                file.flush()
-                os.fsync(file.fileno())
-                file.seek(0)
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise storage_problem(error, path) from error
-    return digest
+    clear_abandoned(path.parent)
+    with written_beside(path, mode=SHARED) as file:
+        np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
+    return content_digest(path)
 
 
 @contextlib.contextmanager
@@ -270,7 +235,7 @@ class DividedClassifier:
         return self.schedule.rate(epoch + share)
 
     def open(self) -> Replica:
-        """The network, with weights that do not count yet, and its images."""
+        """The network, with weights that do not count yet, and its images. Raises OSError, OtherArrays."""
         arrays = read_arrays(self.arrays, self.arrays_sha256)
         samples = Samples(
             images=arrays["images"],
@@ -282,10 +247,8 @@ class DividedClassifier:
         return _ClassifierReplica(self, samples)
 
 
-class _ClassifierReplica:
+class _ClassifierReplica(Replica):
     def __init__(self, task: DividedClassifier, samples: Samples) -> None:
-        from fieldray_adapt.specification import initial_weights
-
         self._task, self._samples = task, samples
         use_threads(task.settings.threads)
         self._engine: Engine = open_engine(
@@ -294,22 +257,10 @@ class _ClassifierReplica:
             settings=task.settings,
             name=task.engine,
         )
+        super().__init__(self._engine)
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
-    def weights(self) -> Weights:
-        return self._engine.weights()
-
-    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        self._engine.set_weights(weights)
-
     def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
-        images, targets, lungs = self._batch(epoch, step, part, worker)
-        gradient, loss = self._engine.gradient(images, targets, lungs=lungs)
-        return GradientResult(gradient, loss, self._weight(targets))
-
-    def _batch(
-        self, epoch: int, step: int, part: Plan, worker: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32] | None]:
         schedule, samples = self._task.schedule, self._samples
         if self._order[0] != epoch:
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
@@ -331,7 +282,8 @@ class _ClassifierReplica:
         images = np.concatenate([image for image, _ in parts])
         lungs = [lung for _, lung in parts if lung is not None]
         targets = smoothed(samples.targets[whole[own]], schedule.label_smoothing)
-        return images, targets, np.concatenate(lungs) if lungs else None
+        gradient, loss = self._engine.gradient(images, targets, lungs=np.concatenate(lungs) if lungs else None)
+        return GradientResult(gradient, loss, self._weight(targets))
 
     def _weight(self, targets: NDArray[np.float32]) -> float:
         """What the loss is a mean over: known targets with their labels' weights, or images."""
@@ -350,7 +302,7 @@ class DividedLungs:
     stage: int
     arrays: Path
     arrays_sha256: str
-    first_epoch: int = field(default=0)
+    first_epoch: int = 0
 
     @property
     def batches(self) -> int:
@@ -383,34 +335,21 @@ class DividedLungs:
         return rates(self.recipe.training.stages[self.stage], epoch)(share)
 
     def open(self) -> Replica:
-        """The network and its images."""
+        """The network and its images. Raises OSError, OtherArrays."""
         arrays: dict[str, Any] = dict(read_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
         return _LungReplica(self, LungData(**arrays))
 
 
-class _LungReplica:
+class _LungReplica(Replica):
     def __init__(self, task: DividedLungs, data: LungData) -> None:
         recipe = task.recipe
         use_threads(recipe.training.threads)
         self._task = task
         self._engine = MaskEngine(recipe.network, recipe.training.stages[task.stage].side, recipe.training)
         self._samples = StageSamples(recipe, data, self._engine)
-
-    def weights(self) -> Weights:
-        return self._engine.weights()
-
-    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        self._engine.set_weights(weights)
+        super().__init__(self._engine)
 
     def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
-        images, masks, targets = self._batch(epoch, step, part, worker)
-        gradient, loss = self._engine.gradient(images, masks, targets)
-        return GradientResult(gradient, loss, float(len(images)))
-
-    def _batch(
-        self, epoch: int, step: int, part: Plan, worker: int
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]]:
-        """Images, masks of the first of them, and targets of the checks for the rest."""
         seed, task = self._task.recipe.training.seed, self._task
         with_masks, with_targets = task.sizes
 
@@ -423,4 +362,13 @@ class _LungReplica:
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
         checks = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)
-        return images, np.stack([mask for _, mask in pairs]), checks
+        # Masks are of the first images, targets of the checks of the rest.
+        gradient, loss = self._engine.gradient(images, np.stack([mask for _, mask in pairs]), checks)
+        return GradientResult(gradient, loss, float(len(images)))
+
+
+DividedTask = DividedClassifier | DividedLungs
+"""What a worker is told of a training; small, but for the file of its arrays, which every worker reads.
+
+The content of that file is part of the task by its SHA-256.
+"""
