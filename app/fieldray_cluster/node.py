@@ -27,8 +27,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import dask.config
 import distributed
@@ -194,19 +193,14 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
             dashboard=False,
         )
         server.cores = settings.cores
-    code = await _serve(server, say=say, stop=stop)
-    if settings.role == "worker":  # with the files that were sent, where a task had not come to its end
-        shutil.rmtree(server.local_directory, ignore_errors=True)
-    return code
-
-
-async def _serve(server: Server, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
     async with server:
         say(server.address)
         ended, stopped = asyncio.create_task(server.finished()), asyncio.create_task(stop.wait())
         await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         for task in (ended, stopped):
             task.cancel()
+    if settings.role == "worker":  # with the files that were sent, where a task had not come to its end
+        shutil.rmtree(server.local_directory, ignore_errors=True)
     was_lost = "connection-broken" in getattr(server, "reason_of_end", "") and not stop.is_set()
     return SCHEDULER_ENDED if was_lost else 0
 
@@ -333,32 +327,31 @@ class NodeProcess:
     def _run_once(self) -> int:
         """Start it, note its address, and wait for its end; the exit code."""
         with tempfile.TemporaryFile() as said:
-            code = self._run_saying(said)
-            self._end = ": ".join(filter(None, (str(code), _last_lines(said))))
-        return code
-
-    def _run_saying(self, said: IO[bytes]) -> int:
-        with self._changed:
-            if self._is_closed:
-                return 0
-            self._process = subprocess.Popen(
-                python_command("fieldray_cluster.node_main", msgspec.json.encode(self._settings).decode()),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-                start_new_session=sys.platform != "win32",  # a Ctrl-C is for the driver, which ends this one in order
-            )
-        with self._process as process:
-            line = cast("IO[str]", process.stdout).readline().strip()
-            if line and self._settings.role == "scheduler" and not self._settings.port:
-                port = int(line.rpartition(":")[2])  # the next one has to be found at the same place
-                self._settings = msgspec.structs.replace(self._settings, port=port)
             with self._changed:
-                self._address = line or self._address
-                self._changed.notify_all()
-            cast("IO[str]", process.stdout).read()
-            return process.wait()
+                if self._is_closed:
+                    return 0
+                self._process = subprocess.Popen(
+                    python_command("fieldray_cluster.node_main", msgspec.json.encode(self._settings).decode()),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    text=True,
+                    start_new_session=sys.platform != "win32",  # a Ctrl-C is for the driver, which ends it in order
+                )
+            with self._process as process:
+                self._note_address(cast("IO[str]", process.stdout).readline().strip())
+                cast("IO[str]", process.stdout).read()
+                code = process.wait()
+            self._end = ": ".join(filter(None, (str(code), _last_lines(said))))
+            return code
+
+    def _note_address(self, line: str) -> None:
+        if line and self._settings.role == "scheduler" and not self._settings.port:
+            port = int(line.rpartition(":")[2])  # the next one has to be found at the same place
+            self._settings = msgspec.structs.replace(self._settings, port=port)
+        with self._changed:
+            self._address = line or self._address
+            self._changed.notify_all()
 
 
 def _last_lines(said: IO[bytes]) -> str:
@@ -368,28 +361,9 @@ def _last_lines(said: IO[bytes]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-class NodeGroup:
+class NodeGroup(contextlib.ExitStack):
     """Several processes that are ended together, the last one first."""
-
-    def __init__(self) -> None:
-        self._nodes: list[NodeProcess] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for node in reversed(self._nodes):
-            node.close()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until all of them have ended for good; whether they have."""
-        until_s = time.monotonic() + timeout_s
-        return all(node.wait(max(0.0, until_s - time.monotonic())) for node in self._nodes)
 
     def add(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> NodeProcess:
         """Start one more."""
-        node = NodeProcess(settings, warn=warn)
-        self._nodes.append(node)
-        return node
+        return self.enter_context(contextlib.closing(NodeProcess(settings, warn=warn)))

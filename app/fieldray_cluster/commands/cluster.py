@@ -18,6 +18,7 @@ from fieldray_cluster.command_line import COMMANDS
 if TYPE_CHECKING:
     from fieldray_cluster.certificates import Role
     from fieldray_cluster.connection import ConnectionSettings
+    from fieldray_cluster.node import NodeProcess
 
 _DEFAULT_PORT: Final = 8786
 _TICK_S: Final = 0.5
@@ -118,9 +119,10 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
         unencrypted=options.unencrypted,
     )
     with NodeGroup() as nodes:
-        address = nodes.add(settings, warn=console.print_error).address()
+        node = nodes.add(settings, warn=console.print_error)
+        address = node.address()
         console.print_line(f"The cluster is at {address}. Other computers join with: fieldray cluster join {address}")
-        _stay(nodes.wait)
+        _stay(node)
     return 0
 
 
@@ -157,7 +159,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
         for node in started:
             node.address()
         console.print_line(f"{name} works for {address}.")
-        _stay(nodes.wait)
+        _stay(*started)
     return 0
 
 
@@ -203,10 +205,10 @@ def _to_look(options: argparse.Namespace, role: Role) -> ConnectionSettings:
     return ConnectionSettings(address=options.address, certificates=options.certificates, role=role, needs_worker=False)
 
 
-def _stay(wait: Any) -> None:
-    """Until it has ended; Ctrl-C ends it in order."""
+def _stay(*nodes: NodeProcess) -> None:
+    """Until all of them have ended; Ctrl-C ends them in order."""
     with contextlib.suppress(KeyboardInterrupt):
-        while not wait(_TICK_S):
+        while not all(node.wait(_TICK_S) for node in nodes):
             pass
 
 
