@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fieldray.offline import reach, stay_offline
 
@@ -102,7 +102,7 @@ class _Machine:
     ) -> Any:
         from fieldray_cluster.training.worker import WorkerSpec, perform
 
-        made, task = _plan(plan), self._learner or _StandIn(gradient_s, batches, elements)
+        made, task = _plan(plan), self._learner or cast(Any, _StandIn(gradient_s, batches, elements))
         placed = task.layout.ranges(made.servers, evenly=True)
         spec = WorkerSpec(
             task=task,

@@ -96,11 +96,10 @@ class ArchiveProgress:
     nodes: tuple[NodeProgress, ...] = ()
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Reporting:
-    """Whom an archive tells what.
+class Archive:
+    """One start of the driver on an output folder.
 
-    Attributes
+    Parameters
     ----------
     save
         Receives the outcomes of every piece once, and whether they are from an earlier start.
@@ -108,18 +107,6 @@ class Reporting:
         Receives how far it is, often.
     note
         Receives the name of a node and what there is to say of it.
-    """
-
-    save: Callable[[Sequence[Outcome], bool], None]
-    progress: Callable[[ArchiveProgress], None] = lambda _progress: None
-    note: Note = lambda _name, _why: None
-
-
-class Archive:
-    """One start of the driver on an output folder.
-
-    Parameters
-    ----------
     screen, inspect
         What workers run on a piece, and what they ask themselves before; both have to be importable there.
     sends_files
@@ -133,15 +120,18 @@ class Archive:
         folder: ArchiveFolder,
         request: ArchiveRequest,
         images: ImageList,
-        reporting: Reporting,
         *,
+        save: Callable[[Sequence[Outcome], bool], None],
+        progress: Callable[[ArchiveProgress], None],
+        note: Note,
         chunk_images: int = CHUNK_IMAGES,
         sends_files: bool = False,
         screen: Screen = screen_piece,
         inspect: Inspect = problem_of_node,
         waits_s: Callable[[int], float] = patience_s,
     ) -> None:
-        self._folder, self._request, self._images, self._reporting = folder, request, images, reporting
+        self._folder, self._request, self._images = folder, request, images
+        self._save, self._show, self._note = save, progress, note
         self._screen, self._inspect, self._sends_files = screen, inspect, sends_files
         self._chunk_images, self._waits_s = chunk_images, waits_s
         self._left: deque[Piece] = deque()
@@ -153,8 +143,8 @@ class Archive:
         self._began_s = time.monotonic()
         self._nodes_began_s: dict[str, float] = {}
 
-    def run(self, connection: ConnectionSettings) -> None:
-        """Screen what has no results yet. An interruption (Ctrl-C) leaves what is done in the folder.
+    def run(self, connection: ConnectionSettings) -> ArchiveProgress:
+        """Screen what has no results yet; how far it is. An interruption (Ctrl-C) leaves what is done in the folder.
 
         Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
         """
@@ -162,6 +152,7 @@ class Archive:
         self._began_s = time.monotonic()
         if self._left:
             work_connected(connection, self._work, done=lambda: self._done)
+        return self._progress()
 
     def _take_over(self) -> None:
         """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
@@ -177,7 +168,7 @@ class Archive:
                 self._folder.forget(piece)
                 continue
             good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
-            self._reporting.save(good, True)
+            self._save(good, True)
             self._resumed += len(good)
             for number, outcome in enumerate(outcomes, piece.start):
                 if isinstance(outcome, Failed):
@@ -194,7 +185,7 @@ class Archive:
 
     def _work(self, client: Client) -> None:
         ask = functools.partial(self._inspect, self._request, needs_paths=not self._sends_files)
-        pool = WorkerRegistry(client, ask, note=self._reporting.note, nodes_aside=self._nodes_aside)
+        pool = WorkerRegistry(client, ask, note=self._note, nodes_aside=self._nodes_aside)
         try:
             while self._left or self._tasks:
                 self._step(client, pool)
@@ -215,7 +206,7 @@ class Archive:
         now_s = time.monotonic()
         for address in [address for address, task in self._tasks.items() if now_s > task.until_s]:
             self._give_up(pool, address)
-        self._reporting.progress(self._progress())
+        self._show(self._progress())
 
     def _give(self, client: Client, pool: WorkerRegistry, address: str) -> None:
         if not self._left or address in self._tasks:
@@ -363,7 +354,7 @@ class Archive:
             self._folder.keep(whole, replaced_rows(earlier, results, first=first, request=self._request))
         else:
             self._folder.keep(piece, results)
-        self._reporting.save(outcomes, False)
+        self._save(outcomes, False)
         self._done += piece.size
 
     def _progress(self) -> ArchiveProgress:

@@ -24,7 +24,7 @@ from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.rows import ref_of
-from fieldray_cluster.archive import Archive, ArchiveProgress, Reporting
+from fieldray_cluster.archive import Archive, ArchiveProgress
 from fieldray_cluster.archive_folder import ArchiveFolder, list_images
 from fieldray_cluster.archive_request import ArchiveRequest, problem_of_node
 from fieldray_cluster.archive_worker import PieceResult, PieceSpec, SentFiles, contents_of, packed, results_of
@@ -173,9 +173,9 @@ class Begun:
                 notes.append((node, why))
 
         with self.folder.open_list() as images:
-            reporting = Reporting(save=save, progress=progress.append, note=note)
+            told = {"save": save, "progress": progress.append, "note": note}
             choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "inspect": STAND_INS["inspect"], **options}
-            archive = Archive(self.folder, self.request, images, reporting, **choices)  # type: ignore[arg-type]
+            archive = Archive(self.folder, self.request, images, **told, **choices)  # type: ignore[arg-type]
             archive.run(connection)
             counts = Counter(outcome.ref.path.name for outcome in saved)
             assert len(counts) == len(images) and set(counts.values()) == {1}

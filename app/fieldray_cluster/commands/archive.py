@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,80 +100,76 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         if run_id is not None and is_merged(database, run_id, spec):
             console.print_line(_all_done(folder, run_id))
             return 0
-        return _Screening(options, console, folder, request, PackRun(model, model.pack_name)).run(spec, database)
+        summary = PackRun(model, model.pack_name)
+        progress, run_id = _screened(options, console, folder, request, spec=spec, database=database)
+        return _sum_up(console, summary, progress, run_id, database)
 
 
-@dataclass(eq=False, slots=True)
-class _Screening:
-    """One start, from the list to the summary."""
+def _screened(
+    options: argparse.Namespace,
+    console: Console,
+    folder: ArchiveFolder,
+    request: ArchiveRequest,
+    *,
+    spec: RunSpec,
+    database: Path,
+) -> tuple[ArchiveProgress, int]:
+    """Screen what is left; how far it is, and the number of the run that has it all. Raises FieldrayError."""
+    from fieldray_cluster.archive import Archive
+    from fieldray_cluster.archive_folder import open_run
 
-    _options: argparse.Namespace
-    _console: Console
-    _folder: ArchiveFolder
-    _request: ArchiveRequest
-    _summary: PackRun
-    _last: ArchiveProgress | None = None
-
-    def run(self, spec: RunSpec, database: Path) -> int:
-        """Screen what is left; the exit code. Raises FieldrayError."""
-        from fieldray_cluster.archive import Archive, Reporting
-        from fieldray_cluster.archive_folder import open_run
-
-        keeps_previews = bool(dict(self._request.settings)["keep_previews"])
-        with (
-            self._folder.open_list() as images,
-            open_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
-        ):
-            reporting = Reporting(
-                save=run.save,
-                progress=self._show,
-                note=lambda node, why: self._console.print_error(f"{node}: {why.text}"),
-            )
-            archive = Archive(
-                self._folder,
-                self._request,
-                images,
-                reporting,
-                chunk_images=self._options.chunk,
-                sends_files=self._options.send_files,
-            )
-            archive.run(connection_of(self._options))
-            run.finish()
-            self._folder.note_merged(run.run_id)
-            self._summary.count_once(database, run.run_id)
-            return self._sum_up(run.run_id, database)
-
-    def _show(self, progress: ArchiveProgress) -> None:
-        self._last = progress
-        text = progress_text(
-            done=progress.done,
-            total=progress.total,
-            is_final=True,
-            images_per_s=progress.images_per_s,
-            remaining_s=progress.remaining_s,
+    keeps_previews = bool(dict(request.settings)["keep_previews"])
+    with (
+        folder.open_list() as images,
+        open_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
+    ):
+        archive = Archive(
+            folder,
+            request,
+            images,
+            save=run.save,
+            progress=lambda progress: _show(console, progress),
+            note=lambda node, why: console.print_error(f"{node}: {why.text}"),
+            chunk_images=options.chunk,
+            sends_files=options.send_files,
         )
-        self._console.bar(f"{text}  {_nodes(progress)}".rstrip())
+        progress = archive.run(connection_of(options))
+        run.finish()
+        folder.note_merged(run.run_id)
+        return progress, run.run_id
 
-    def _sum_up(self, run_id: int, database: Path) -> int:
-        from fieldray.domain.finding import image_count
-        from fieldray.reports.content import NOTICE
 
-        print_line, last, counts = self._console.print_line, self._last, self._summary.counts
-        resumed, files = last.resumed if last else 0, sum(counts.values())
-        images = _counted(image_count(counts), "image")
-        print_line(f"{images}. Of {_counted(files, 'file')}, {resumed} from an earlier start.")
-        self._console.print_lines((*self._summary.lines(), *self._summary.drifts(database, run_id)))
-        if last and last.nodes:
-            print_line(f"By node: {_nodes(last)}")
-        print_line(f"In the history as run {run_id}.")
-        if failed := counts["failed"]:
-            print_line(reason("archive_failed", count=failed).text)
-            print_line(
-                "A file that could not be read when it was listed, or has changed on its server since, "
-                "needs another folder (--out)."
-            )
-        print_line(NOTICE)
-        return 1 if failed else 0 if image_count(counts) else NOTHING_THERE
+def _show(console: Console, progress: ArchiveProgress) -> None:
+    text = progress_text(
+        done=progress.done,
+        total=progress.total,
+        is_final=True,
+        images_per_s=progress.images_per_s,
+        remaining_s=progress.remaining_s,
+    )
+    console.bar(f"{text}  {_nodes(progress)}".rstrip())
+
+
+def _sum_up(console: Console, summary: PackRun, progress: ArchiveProgress, run_id: int, database: Path) -> int:
+    from fieldray.domain.finding import image_count
+    from fieldray.reports.content import NOTICE
+
+    summary.count_once(database, run_id)
+    print_line, counts = console.print_line, summary.counts
+    images, files = image_count(counts), sum(counts.values())
+    print_line(f"{_counted(images, 'image')}. Of {_counted(files, 'file')}, {progress.resumed} from an earlier start.")
+    console.print_lines((*summary.lines(), *summary.drifts(database, run_id)))
+    if progress.nodes:
+        print_line(f"By node: {_nodes(progress)}")
+    print_line(f"In the history as run {run_id}.")
+    if failed := counts["failed"]:
+        print_line(reason("archive_failed", count=failed).text)
+        print_line(
+            "A file that could not be read when it was listed, or has changed on its server since, "
+            "needs another folder (--out)."
+        )
+    print_line(NOTICE)
+    return 1 if failed else 0 if images else NOTHING_THERE
 
 
 def _counted(count: int, noun: str) -> str:
