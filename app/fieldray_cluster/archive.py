@@ -31,13 +31,12 @@ from fieldray.store.rows import ref_of
 from fieldray_cluster.archive_folder import ArchiveFolder, ImageList
 from fieldray_cluster.archive_request import ArchiveRequest, problem_of_node
 from fieldray_cluster.archive_worker import (
-    PieceResult,
     PieceSpec,
     answer_bytes,
-    answer_of,
     contents_at_once,
     most_bytes,
     packed,
+    problem_in,
     replaced_rows,
     results_of,
     screen_piece,
@@ -54,7 +53,7 @@ _LATE_S: Final = 1.0  # for the word that a worker ended over its piece
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
 _START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
 
-Screen = Callable[[PieceSpec], PieceResult]
+Screen = Callable[[PieceSpec], Sequence[Outcome]]
 Inspect = Callable[..., Reason | None]
 
 
@@ -260,34 +259,33 @@ class Archive:
             self._blame(pool, task.piece, task.node, why)
             return
         try:
-            data = self._answer(client, task, address)
-            if data is None:
+            answer = self._answer(client, task, address)
+            if answer is None:
                 self._left.appendleft(task.piece)
                 return
-            answer = answer_of(data)
-            found = answer.results
-            outcomes = () if answer.problem else results_of(task.refs, found, self._request, hashes=task.hashes)
+            problem, is_fault = problem_in(answer)
+            outcomes = () if problem else results_of(task.refs, answer, self._request, hashes=task.hashes)
         except ValueError as error:
             log.warning("%s: %s", task.node, error)
             self._left.appendleft(task.piece)
             pool.set_node_aside(task.node, reason("cluster_other_answer"))
             return
-        if answer.problem and answer.is_fault:  # the image's, where it follows an image; or the node's
-            self._blame(pool, task.piece, task.node, answer.problem)
+        if problem and is_fault:  # the image's, where it follows an image; or the node's
+            self._blame(pool, task.piece, task.node, problem)
             return
-        if answer.problem:
+        if problem:
             self._left.appendleft(task.piece)
-            pool.set_aside(address, answer.problem)
+            pool.set_aside(address, problem)
             return
         if address in pool.workers:
             self._give(client, pool, address)
-        self._keep(task.piece, answer.results, outcomes)
+        self._keep(task.piece, answer, outcomes)
         self._faults.has_done(task.node, task.piece.size)
 
-    def _answer(self, client: Client, task: _Task, address: str) -> object:
+    def _answer(self, client: Client, task: _Task, address: str) -> bytes | None:
         """The answer of a piece that is done; None where the worker went with it, or the scheduler did.
 
-        Raises ValueError for one that is too long, which is not fetched, or does not come at all.
+        Raises ValueError for one that is no answer or too long, which is not fetched, or does not come at all.
         """
         for patience_s in _PATIENCE_S:
             try:
@@ -295,7 +293,9 @@ class Archive:
                 if size > most_bytes(task.piece.size):
                     raise ValueError(f"an answer of {size} bytes")
                 found: object = task.future.result(timeout=patience_s)
-                return b"" if found is None else found
+                if not isinstance(found, bytes):
+                    raise ValueError(f"{type(found).__name__} is no answer")
+                return found
             except TimeoutError:  # a slow line, or nobody at its other end
                 with contextlib.suppress(*LOST):
                     if is_connected(client) and address in workers_of(client):

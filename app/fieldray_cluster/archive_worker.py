@@ -210,45 +210,25 @@ class PieceSpec:
     states: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class PieceResult:
-    """The results of a piece as Parquet, or why there are none.
-
-    problem    what is wrong with the node that had it
-    is_fault   whether that is a fault of the program, which may be an image's, too
-    """
-
-    results: bytes = b""
-    problem: Reason | None = None
-    is_fault: bool = False
-
-
-def screen_piece(spec: PieceSpec) -> PieceResult:
-    """Screen the images of a piece on this worker; one row of results for each of them."""
+def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
+    """What a worker runs: the results of a piece as Parquet, a row for each image, or as JSON why there are none."""
     try:
-        return PieceResult(results=packed(_outcomes(spec), spec.request))
+        return packed(screen(spec), spec.request)
     except FieldrayError as error:
         _end_sessions()
-        return PieceResult(problem=error.reason)
-
-
-def answer_bytes(screen: Callable[[PieceSpec], PieceResult], spec: PieceSpec) -> bytes:
-    """What a worker runs: the answer of `screen` as bytes, an error in it as well."""
-    try:
-        answer = screen(spec)
+        return reason_text(error.reason).encode()
     except Exception as error:
-        answer = PieceResult(problem=reason("internal", detail=type(error).__name__), is_fault=True)
-    why = reason_text(answer.problem).encode() if answer.problem else b""
-    return answer.results or (_FAULT + why if answer.is_fault else why)
+        return _FAULT + reason_text(reason("internal", detail=type(error).__name__)).encode()
 
 
-def answer_of(data: object) -> PieceResult:
-    """The inverse. Raises ValueError for anything else."""
-    if not isinstance(data, bytes):
-        raise ValueError(f"{type(data).__name__} is no answer")
-    if data.startswith(_PARQUET):
-        return PieceResult(results=data)
-    return PieceResult(problem=reason_of(data.removeprefix(_FAULT).decode()), is_fault=data.startswith(_FAULT))
+def problem_in(answer: bytes) -> tuple[Reason | None, bool]:
+    """Why an answer has no results, None if it may have some; and whether that is a fault of the program.
+
+    A fault may be an image's, anything else is wrong with the node. Raises ValueError for what is no answer.
+    """
+    if answer.startswith(_PARQUET):
+        return None, False
+    return reason_of(answer.removeprefix(_FAULT).decode()), answer.startswith(_FAULT)
 
 
 def most_bytes(images: int) -> int:
@@ -352,8 +332,8 @@ class _PieceModel:
 _held: dict[ArchiveRequest, PieceSession] = {}
 
 
-def _outcomes(spec: PieceSpec) -> list[Outcome]:
-    """Raises FieldrayError where the node cannot screen."""
+def screen_piece(spec: PieceSpec) -> list[Outcome]:
+    """Screen the images of a piece on this worker. Raises FieldrayError where the node cannot screen."""
     refs = [ref_of(text) for text in spec.refs]
     if spec.states is not None:
         worker = distributed.get_worker()

@@ -20,14 +20,14 @@ import pytest
 from benchmarks.cluster_kills import nodes_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
 from fieldray.domain.image import ImageRef
-from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray.errors import EnvironmentProblem, StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.rows import ref_of
 from fieldray_cluster.archive import Archive, ArchiveProgress
 from fieldray_cluster.archive_folder import ArchiveFolder, list_images
 from fieldray_cluster.archive_request import ArchiveRequest, problem_of_node
-from fieldray_cluster.archive_worker import PieceResult, PieceSpec, SentFiles, contents_of, packed, results_of
+from fieldray_cluster.archive_worker import PieceSpec, SentFiles, contents_of, packed, results_of
 from fieldray_cluster.connection import ConnectionSettings, open_client
 from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
 from fieldray_cluster.pool import NodesUnfit, Piece
@@ -39,9 +39,9 @@ TWO_WORKERS = ConnectionSettings(workers=2)
 def stand_ins() -> dict[str, Callable[..., Any]]:
     """What workers run in these tests. Only functions inside a function travel to a process that has no tests."""
 
-    def screen(spec: PieceSpec) -> PieceResult:
+    def screen(spec: PieceSpec) -> list[Outcome]:
         """Every image is blank; those called `poison...` end their worker, `once` does so the first time."""
-        outcomes = []
+        outcomes = list[Outcome]()
         for text in spec.refs:
             ref = ref_of(text)
             flag = ref.path.with_name(f"{ref.path.name}.died")
@@ -51,15 +51,15 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
             if ref.path.name == "fault":
                 raise ArithmeticError
             outcomes.append(Refused(ref=ref, reason=reason("blank")))
-        return PieceResult(results=packed(outcomes, spec.request))
+        return outcomes
 
-    def screen_on_full_disk(spec: PieceSpec) -> PieceResult:
-        return PieceResult(problem=reason("disk_full", path="scratch"))
+    def screen_on_full_disk(spec: PieceSpec) -> list[Outcome]:
+        raise StorageProblem(reason("disk_full", path="scratch"))
 
-    def screen_badly(spec: PieceSpec) -> PieceResult:
+    def screen_badly(spec: PieceSpec) -> list[Outcome]:
         raise ArithmeticError
 
-    def screen_but_on_bad_node(spec: PieceSpec) -> PieceResult:
+    def screen_but_on_bad_node(spec: PieceSpec) -> list[Outcome]:
         """As `screen`, but the node `bad` fails over whatever it gets, and the others wait until that is known."""
         faults = ref_of(spec.refs[0]).path.with_name("faults")
         if str(distributed.get_worker().name).startswith("bad/"):
@@ -70,17 +70,16 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
             time.sleep(0.01)
         return screen(spec)
 
-    def screen_files(spec: PieceSpec) -> PieceResult:
+    def screen_files(spec: PieceSpec) -> list[Outcome]:
         """Fails images whose file did not come along; a worker would look for them itself without any."""
         if spec.files is None:
             raise ArithmeticError
         refs = [ref_of(text) for text in spec.refs]
         came = [(spec.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
-        outcomes = [
+        return [
             Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
             for ref, has in zip(refs, came, strict=True)
         ]
-        return PieceResult(results=packed(outcomes, spec.request))
 
     def inspect(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
         """A node that fits, whatever packs are there."""
@@ -94,10 +93,10 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
 STAND_INS = stand_ins()
 
 
-def bad_nodes() -> Callable[[PieceSpec], PieceResult]:
+def bad_nodes() -> Callable[[PieceSpec], list[Outcome]]:
     screen = STAND_INS["screen"]
 
-    def screen_but_on_bad_nodes(spec: PieceSpec) -> PieceResult:
+    def screen_but_on_bad_nodes(spec: PieceSpec) -> list[Outcome]:
         """As `screen`, but each node called `bad-...` answers badly in its own way, and the others wait for them."""
 
         from fieldray_cluster import archive_worker
@@ -109,7 +108,7 @@ def bad_nodes() -> Callable[[PieceSpec], PieceResult]:
         if name == "bad-rows":
             return screen(dataclasses.replace(spec, refs=spec.refs[::-1]))
         if name == "bad-size":
-            return PieceResult(results=bytes(2**25))
+            archive_worker.packed = lambda *_: bytes(2**25)
         if name == "bad-type":
             archive_worker.answer_bytes = lambda *_: None  # what it is to run with the next piece
         if name == "bad-silent":
