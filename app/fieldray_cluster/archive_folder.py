@@ -313,10 +313,6 @@ class ArchiveRun:
         require_kept(self._store, self.run_id, saved=self._saved)
         self._store.finish(self.run_id)
 
-    def cancel(self, why: Reason | None = None) -> None:
-        """Note that it ended early, `why` if it was not a person's wish. Raises StorageProblem."""
-        self._store.set_state(self.run_id, "failed" if why else "cancelled", reason=why)
-
 
 @contextlib.contextmanager
 def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
@@ -326,8 +322,9 @@ def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews:
         try:
             yield run
         except BaseException as error:
+            why = error.reason if isinstance(error, FieldrayError) else None  # or it was a person's wish
             with contextlib.suppress(FieldrayError):
-                run.cancel(error.reason if isinstance(error, FieldrayError) else None)
+                store.set_state(run.run_id, "failed" if why else "cancelled", reason=why)
             raise
 
 

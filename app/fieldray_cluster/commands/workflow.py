@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from fieldray.commands.console import Console, add_command, given_path
@@ -23,7 +23,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(commands, "workflow", COMMANDS["workflow"])
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (text, run) in _COMMANDS.items():
-        action = add_command(actions, name, text, run=run)
+        action = add_command(actions, name, text, run=functools.partial(_run, run))
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
         if name == "status":
             action.add_argument("--task", metavar="NAME", help="one task, with the end of what it wrote")
@@ -32,33 +32,32 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run_run(options: argparse.Namespace, console: Console) -> int:
     """Run a workflow; the exit code. Raises UsageProblem, EnvironmentProblem."""
-    with _cluster_installed(console):
-        from fieldray_cluster.workflow.report import write_report
-        from fieldray_cluster.workflow.run import run_workflow
+    from fieldray_cluster.workflow.report import write_report
+    from fieldray_cluster.workflow.run import run_workflow
 
-        counts = run_workflow(options.recipe, say=console.print_line)
-        console.print_line(f"Report: {write_report(options.recipe)}")
-    return _code(counts)
+    counts = run_workflow(options.recipe, say=console.print_line)
+    console.print_line(f"Report: {write_report(options.recipe)}")
+    if counts["stopped"]:
+        return _STOPPED
+    return 1 if set(counts) - {"done"} else 0
 
 
 def run_sweep(options: argparse.Namespace, console: Console) -> int:
     """Run a sweep; the exit code. Raises UsageProblem, EnvironmentProblem."""
-    with _cluster_installed(console):
-        from fieldray_cluster.workflow.report import write_report
-        from fieldray_cluster.workflow.sweep import run_sweep as run
+    from fieldray_cluster.workflow.report import write_report
+    from fieldray_cluster.workflow.sweep import run_sweep as run
 
-        end = run(options.recipe, say=console.print_line)
-        console.print_line(f"Report: {write_report(options.recipe)}")
+    end = run(options.recipe, say=console.print_line)
+    console.print_line(f"Report: {write_report(options.recipe)}")
     return {"done": 0, "failed": 1, "stopped": _STOPPED}[end]
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
     """List the tasks of a run; the exit code. Raises UsageProblem."""
-    with _cluster_installed(console):
-        from fieldray_cluster.workflow.report import lead_of, output_end, row_of
-        from fieldray_cluster.workflow.run import read_states
+    from fieldray_cluster.workflow.report import lead_of, output_end, row_of
+    from fieldray_cluster.workflow.run import read_states
 
-        states = read_states(options.recipe)
+    states = read_states(options.recipe)
     shown = [state for state in states if options.task in (None, state.task.name)]
     if not shown:
         raise UsageProblem(reason("workflow_no_task", task=options.task))
@@ -80,45 +79,35 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
 def run_cancel(options: argparse.Namespace, console: Console) -> int:
     """Ask the run to stop; the exit code. Raises UsageProblem, StorageProblem."""
-    with _cluster_installed(console):
-        from fieldray_cluster.workflow.run import cancel
+    from fieldray_cluster.workflow.run import cancel
 
-        cancel(options.recipe)
+    cancel(options.recipe)
     console.print_line("The run stops. What is done is kept.")
     return 0
 
 
 def run_report(options: argparse.Namespace, console: Console) -> int:
     """Write the report; the exit code. Raises UsageProblem, StorageProblem."""
-    with _cluster_installed(console):
-        from fieldray_cluster.workflow.report import write_report
+    from fieldray_cluster.workflow.report import write_report
 
-        console.print_line(f"Report: {write_report(options.recipe)}")
+    console.print_line(f"Report: {write_report(options.recipe)}")
     return 0
-
-
-def _code(counts: Any) -> int:
-    if counts.get("stopped"):
-        return _STOPPED
-    return 1 if set(counts) - {"done"} else 0
 
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
     """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
-    with _cluster_installed(console):
-        from fieldray_cluster.workflow.recipe import new_workflow
+    from fieldray_cluster.workflow.recipe import new_workflow
 
-        new_workflow(options.recipe)
+    new_workflow(options.recipe)
     console.print_line(f"Written: {options.recipe}")
     return 0
 
 
-@contextlib.contextmanager
-def _cluster_installed(console: Console) -> Iterator[None]:
-    """What the cluster raises as it is to be shown: a missing module by its name, all problems of a recipe."""
+def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Namespace, console: Console) -> int:
+    """With what the cluster raises as it is to be shown: a missing module by its name, all problems of a recipe."""
     try:
         with cluster_modules():
-            yield
+            return run(options, console)
     except UsageProblem as problem:
         print_all(problem, console)
         raise

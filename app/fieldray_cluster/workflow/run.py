@@ -101,11 +101,6 @@ def filled(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
     return tuple(_fill(word, values) for word in shlex.split(command))
 
 
-def text_of(value: Value) -> str:
-    """A value as a word of a command."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) -> tuple[Task, ...]:
     # Another seed for each experiment: two with the same ranges would otherwise draw the same numbers.
     rows = samples(experiment.parameters, count=experiment.tasks, seed=f"{workflow.seed}/{name}")
@@ -127,7 +122,10 @@ def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) ->
 
 
 def _fill(word: str, values: Mapping[str, Value]) -> str:
-    return PLACEHOLDER.sub(lambda match: text_of(values[match[1]]), word)
+    def text(value: Value) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    return PLACEHOLDER.sub(lambda match: text(values[match[1]]), word)
 
 
 # ---- the run
@@ -327,11 +325,11 @@ def counted(states: Iterable[TaskState]) -> Counts:
 
 @dataclass(slots=True)
 class _Stage:
-    """An experiment on its way: its tasks that are not over yet, by name, and what came of it."""
+    """An experiment on its way: its tasks that are not over yet, by name, those of them that are out, and what came."""
 
     keys: dict[str, str] = field(default_factory=dict)
-    waiting: list[Task] = field(default_factory=list)
-    left: set[str] = field(default_factory=set)
+    left: dict[str, Task] = field(default_factory=dict)
+    out: set[str] = field(default_factory=set)
     is_begun: bool = False
     failed: str = ""
 
@@ -354,24 +352,25 @@ class _Progress:
 
     def begin(self) -> None:
         """As `TaskSource`."""
-        for name, stage in self._stages.items():
-            waiting = {task.name for task in stage.waiting}
-            lost = [task for task in self._graph[name] if task.name in stage.left - waiting]
-            stage.waiting = [*lost, *stage.waiting]
+        for stage in self._stages.values():
+            stage.out.clear()
 
     def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
         """As `TaskSource`."""
         for name, stage in self._stages.items():
-            policy, busy = self._run.workflow.experiments[name], len(stage.left) - len(stage.waiting)
-            if stage.waiting and not (policy.workers and busy >= policy.workers):
-                task = stage.waiting.pop(0)
-                return self._run.spec(task.name, stage.keys[task.name], task.command, here=self._run.here), policy
+            policy = self._run.workflow.experiments[name]
+            waiting = next((task for own, task in stage.left.items() if own not in stage.out), None)
+            if waiting and not (policy.workers and len(stage.out) >= policy.workers):
+                stage.out.add(waiting.name)
+                key = stage.keys[waiting.name]
+                return self._run.spec(waiting.name, key, waiting.command, here=self._run.here), policy
         return None
 
     def end(self, task: str, event: Event) -> None:
         """As `TaskSource`."""
         stage = next(stage for stage in self._stages.values() if task in stage.left)
-        stage.left.discard(task)
+        del stage.left[task]
+        stage.out.discard(task)
         if event.status != "done":
             stage.failed = stage.failed or task
         outcome = event.outcome
@@ -411,8 +410,7 @@ class _Progress:
                 continue
             stage.keys[task.name] = key
             if not self._journal.is_done(task.name, key):
-                stage.waiting.append(task)
-                stage.left.add(task.name)
+                stage.left[task.name] = task
 
     def _block(self, name: str, stage: _Stage, failed: str) -> None:
         stage.is_begun, stage.failed = True, failed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -132,15 +132,6 @@ def values_of(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
     return {key: known.values[0] if known.is_constant else trial.params[key] for key, known in sweep.keys.items()}
 
 
-@dataclass(slots=True)
-class _Trial:
-    """A trial that is under way."""
-
-    trial: optuna.Trial
-    folder: Path
-    reported: set[int] = field(default_factory=set)
-
-
 class _Trials:
     """What to try next, what is under way, and what came of it: the source of a sweep's tasks."""
 
@@ -149,7 +140,7 @@ class _Trials:
     ) -> None:
         self._study, self._run, self._sweep = study, run, sweep
         self._settings, self._trial = settings, trial
-        self._out: dict[str, _Trial] = {}
+        self._out: dict[str, optuna.Trial] = {}  # by task
         self._waiting: list[FrozenTrial] = []
         self._has_winner = False
 
@@ -199,17 +190,18 @@ class _Trials:
             self._run.say(f"{WINNER}: {name_of(best.number) if best else '-'}. {event.outcome.problem or event.status}")
             return
         own = self._out.pop(task)
-        self._report(own)
-        figures = figures_of(own.folder, self._sweep.metric)
+        self._report(task, own)
+        figures = self._figures(task)
         if event.status in ("stopped", "pruned"):
             if self._run.is_stopped:
                 return
             self._run.journal.add(replace(event, status="pruned"))
-            self._finish_trial(own, None, TrialState.PRUNED)
+            value, state = None, TrialState.PRUNED
         elif event.status == "done" and figures:
-            self._finish_trial(own, figures[-1][1], TrialState.COMPLETE)
+            value, state = figures[-1][1], TrialState.COMPLETE
         else:
-            self._finish_trial(own, None, TrialState.FAIL)
+            value, state = None, TrialState.FAIL
+        self._study.tell(own, value, state=state, skip_if_finished=True)
         problem = event.outcome.problem if event.status == "failed" else ""
         if event.status == "done" and not figures:
             problem = reason("sweep_diverged", metric=self._sweep.metric).text
@@ -219,9 +211,9 @@ class _Trials:
 
     def look(self) -> None:
         """As `TaskSource`: ask for the end of poor trials."""
-        for own in self._out.values():
-            if self._report(own) and own.trial.should_prune():
-                write_atomically(own.folder / STOP, b"")
+        for task, own in self._out.items():
+            if self._report(task, own) and own.should_prune():
+                write_atomically(self._folder(task) / STOP, b"")
 
     @property
     def _are_trials_over(self) -> bool:
@@ -238,9 +230,8 @@ class _Trials:
         return self._spec(best, "run", WINNER), self._sweep
 
     def _begin(self, trial: FrozenTrial) -> None:
-        name = name_of(trial.number)
-        own = optuna.Trial(self._study, trial._trial_id)  # the only way to resume a trial of another process
-        self._out[name] = _Trial(own, self._folder(name), set(trial.intermediate_values))
+        # The only way to resume a trial of another process.
+        self._out[name_of(trial.number)] = optuna.Trial(self._study, trial._trial_id)
 
     def _spec(self, trial: FrozenTrial, step: str, task: str) -> TaskSpec:
         own = self._folder(name_of(trial.number))
@@ -261,16 +252,16 @@ class _Trials:
             here=self._sweep.recipe.parent,
         )
 
-    def _finish_trial(self, own: _Trial, value: float | None, state: TrialState) -> None:
-        self._study.tell(own.trial, value, state=state, skip_if_finished=True)
-
-    def _report(self, own: _Trial) -> bool:
+    def _report(self, task: str, own: optuna.Trial) -> bool:
         """Pass on the figures of the epochs that ended since; whether there were any."""
-        new = [row for row in figures_of(own.folder, self._sweep.metric) if row[0] not in own.reported]
+        known = self._study.get_trials(deepcopy=False)[own.number].intermediate_values
+        new = [row for row in self._figures(task) if row[0] not in known]
         for epoch, value in new:
-            own.trial.report(value, epoch)
-            own.reported.add(epoch)
+            own.report(value, epoch)
         return bool(new)
+
+    def _figures(self, task: str) -> Figures:
+        return figures_of(self._folder(task), self._sweep.metric)
 
     def _folder(self, task: str) -> Path:
         return self._run.workflow.run / TASKS / task

@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Literal, Self
 
 from distributed import get_worker
@@ -122,9 +121,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
 
     def add(self, event: Event) -> None:
@@ -296,20 +293,14 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
         return outcome
 
 
-@contextlib.contextmanager
-def _alone(spec: TaskSpec) -> Iterator[None]:
-    """Nobody else performs the task meanwhile; waits until then, or until nobody wants it any more."""
+def _alone(spec: TaskSpec) -> FileLock:
+    """While it is held nobody else performs the task; waits for it, or until nobody wants it any more."""
     while True:
         try:
-            lock = FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)
-            break
+            return FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)
         except HeldError:
             if _is_stopped(spec):
                 raise
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @dataclass(frozen=True, slots=True)
