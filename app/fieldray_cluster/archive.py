@@ -161,7 +161,8 @@ class Archive:
         again: list[Piece] = []
         for piece in self._folder.done(len(self._images)):
             try:
-                outcomes = results_of(self._refs(piece), self._folder.results(piece), self._request)
+                refs = tuple(map(ref_of, self._images.refs(piece)))
+                outcomes = results_of(refs, self._folder.results(piece), self._request)
             except ValueError as error:
                 log.warning("results of %d images are made again: %s", piece.size, error)
                 self._folder.forget(piece)
@@ -176,9 +177,6 @@ class Archive:
                     begin = again.pop().start if is_next else number
                     again.append(Piece(begin, number + 1))
         self._left.extend((*self._folder.left(len(self._images), size=self._chunk_images), *again))
-
-    def _refs(self, piece: Piece) -> tuple[ImageRef, ...]:
-        return tuple(map(ref_of, self._images.refs(piece)))
 
     # ---- with a client
 
@@ -340,7 +338,7 @@ class Archive:
             self._keep(piece, packed(failed, self._request), failed)
         else:
             self._suspect(piece)
-        if not pool.is_node_aside(node) and self._faults.is_node_to_blame(node):
+        if self._faults.is_node_to_blame(node):
             pool.set_node_aside(node, why or reason("cluster_node_deaths", times=self._faults.times(node)))
 
     def _suspect(self, *pieces: Piece) -> None:

@@ -57,13 +57,6 @@ _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 
-@dataclass(frozen=True, slots=True)
-class _Merged:
-    """The run of the store that holds all results."""
-
-    run: int
-
-
 class ArchiveFolder:
     """The folder, held from birth until `close`.
 
@@ -113,7 +106,7 @@ class ArchiveFolder:
     def merged_run(self) -> int | None:
         """The run of the store that was given all results; None while there is none."""
         try:
-            return decoded((self.path / "merged.json").read_bytes(), _Merged).run
+            return decoded((self.path / "merged.json").read_bytes(), dict[str, int]).get("run")
         except (OSError, ValueError):
             return None
 
@@ -220,9 +213,8 @@ class ImageList:
             raise UsageProblem(reason("archive_damaged", path=path)) from error
         self._path = path
         metadata = self._file.metadata
-        self._starts = [0]
-        for group in range(metadata.num_row_groups):
-            self._starts.append(self._starts[-1] + metadata.row_group(group).num_rows)
+        sizes = (metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+        self._starts = [0, *itertools.accumulate(sizes)]
         if within and not self._lies_in(_beginnings(within)):
             self._file.close()
             raise UsageProblem(reason("archive_damaged", path=path))

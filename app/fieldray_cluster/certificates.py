@@ -26,6 +26,10 @@ FILES: Final = (AUTHORITY, "node.pem", "node.key", "client.pem", "client.key")
 DAYS: Final = 825
 # A node connects to the scheduler, too, as a client does.
 _USES: Final[Mapping[Role, tuple[str, ...]]] = {"node": ("SERVER_AUTH", "CLIENT_AUTH"), "client": ("CLIENT_AUTH",)}
+_KEY_USES: Final = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 _BEFORE: Final = datetime.timedelta(days=1)  # clocks differ
 
 
@@ -89,17 +93,10 @@ def certificate_text(folder: Path, role: Role) -> str:
     return f"Certificates in {folder}: of a {role}, of the cluster {authority[:16]}, valid until {day}."
 
 
-def _key_usage(*, signs_certificates: bool) -> KeyUsage:
+def _key_usage(*uses: str) -> KeyUsage:
     from cryptography.x509 import KeyUsage
 
-    absent = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
-    return KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        decipher_only=False,
-        **dict.fromkeys(absent, False),
-    )
+    return KeyUsage(**{use: use in uses for use in _KEY_USES})
 
 
 def _made(days: int) -> dict[str, bytes]:
@@ -133,7 +130,7 @@ def _made(days: int) -> dict[str, bytes]:
     authority = (
         begun("Fieldray cluster", authority_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
     encoding = serialization.Encoding.PEM
@@ -143,7 +140,7 @@ def _made(days: int) -> dict[str, bytes]:
         certificate = (
             begun(f"Fieldray {role}", key)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(_key_usage("digital_signature"), critical=True)
             .add_extension(x509.ExtendedKeyUsage([getattr(ExtendedKeyUsageOID, use) for use in uses]), critical=False)
             .sign(authority_key, hashes.SHA256())
         )

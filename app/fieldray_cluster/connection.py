@@ -122,10 +122,6 @@ class ConnectionSettings:
     worker_patience_s: float = 30.0
     needs_worker: bool = True
 
-    def __post_init__(self) -> None:
-        if self.workers < 1 or self.patience_s <= 0 or self.worker_patience_s <= 0:
-            raise ValueError(f"at least one worker and some time are needed: {self}")
-
 
 @contextlib.contextmanager
 def open_client(settings: ConnectionSettings) -> Iterator[Client]:

@@ -271,10 +271,6 @@ class WorkerRegistry:
         if self._nodes_aside.setdefault(node, why) is why:
             self._note_once(node, why)
 
-    def is_node_aside(self, node: str) -> bool:
-        """Whether a node is given nothing any more."""
-        return node in self._nodes_aside
-
     def _admit(self, address: str, worker: Mapping[str, Any], answer: object, *, is_first: bool) -> None:
         node = node_of(str(worker["name"]))
         if why := self._nodes_aside.get(node):

@@ -179,12 +179,11 @@ class TaskRunner:
     def _submit(self, work: _Work) -> None:
         spec = work.spec
         self._journal.add(Event(task=spec.task, key=spec.key, status="running", number=spec.number))
-        work.future = None
         self._send(work)
 
     def _send(self, work: _Work) -> None:
         """Give it to the workers that fit, where there are any: an empty list would mean all of them to Dask."""
-        work.workers = frozenset(self._registry.workers)
+        work.future, work.workers = None, frozenset(self._registry.workers)
         if work.workers:
             work.future = self._client.submit(
                 self._perform,
@@ -201,33 +200,31 @@ class TaskRunner:
         self._registry.look()
         for work in self._out.values():
             is_stranded = not work.workers & set(self._registry.workers) and not work.spec.mark.exists()
-            if work.future is None:
-                self._send(work)
-            elif is_stranded and not work.future.done():
+            if work.future and is_stranded and not work.future.done():
                 work.future.cancel()
                 work.future = None
+            if work.future is None:
                 self._send(work)
 
     def _event_of(self, work: _Work) -> Event | None:
         """What the end of a future means: the task's end, or None after it was sent out again. Raises NodesUnfit."""
-        result = self._answer(work)
+        spec, result = work.spec, self._answer(work)
         outcome = result.outcome if result else None
-        if result and result.of_node and not work.spec.stop.exists():
-            self._out[work.spec.task].future = None  # it waits for another node, whatever becomes of this one
+        if result and result.of_node and not spec.stop.exists():
+            work.future = None  # it waits for another node, whatever becomes of this one
             self._registry.set_node_aside(node_of(result.outcome.node), result.of_node)
             self._registry.look(at_once=True)
             self._again(work)
             return None
         if result and result.of_node:
             outcome = replace(result.outcome, was_stopped=True)
-        if outcome and outcome.was_stopped and not self._is_stopped(work.spec):
-            outcome = None  # its worker was ending: nobody asked for the task's end
+        if outcome and outcome.was_stopped and not (spec.stop.exists() or (spec.folder / STOP).exists()):
+            outcome = None  # its worker was ending: nobody asked for the end of the run, or of this task
         if outcome is None or not (outcome.is_done or outcome.was_stopped):
             if self._tries_again(work, outcome):
                 return None
             outcome = outcome or self._lost(work)
         status: Status = "stopped" if outcome.was_stopped else "done" if outcome.is_done else "failed"
-        spec = work.spec
         return Event(task=spec.task, key=spec.key, status=status, number=spec.number, lost=work.lost, outcome=outcome)
 
     def _tries_again(self, work: _Work, outcome: Outcome | None) -> bool:
@@ -246,11 +243,6 @@ class TaskRunner:
     def _again(self, work: _Work) -> None:
         work.spec = replace(work.spec, number=work.spec.number + 1)
         self._submit(work)
-
-    @staticmethod
-    def _is_stopped(spec: TaskSpec) -> bool:
-        """Whether this driver asked for the end of the run, or of this task."""
-        return spec.stop.exists() or (spec.folder / STOP).exists()
 
     def _answer(self, work: _Work) -> TaskResult | None:
         """None where the worker was lost. Raises ConnectionLost."""
