@@ -192,17 +192,19 @@ class _Work:
         """Fetch the weights; the number of the gradient to begin with."""
         for index in self._order:
             self._channels[index].send({})
-        done = [self._receive(index, self._channels[index]) for index in self._order]
+        # At once: where transfers take turns, one worker has its turn at a server that the other one waits for.
+        done = list(self._threads.map(self._receive, self._order))
         if not self._spec.plan.waits:
             return min(done)
         least = min(self._versions)
         for index, channel in enumerate(self._channels):
             if self._versions[index] > least:
                 channel.send({"version": least})
-                self._receive(index, channel)
+                self._receive(index)
         return least
 
-    def _receive(self, index: int, channel: Channel) -> int:
+    def _receive(self, index: int) -> int:
+        channel = self._channels[index]
         message = channel.receive()
         if "version" not in message.header:
             raise ConnectionError("the session is over")
@@ -229,7 +231,7 @@ class _Work:
                     raise ConnectionError("the session is over")
                 request = {}
             channel.send(request, own)
-            self._receive(index, channel)
+            self._receive(index)
 
         # All at once: one after another, a server that is slow to take would hold up what others wait for.
         for _ in self._threads.map(exchange, self._order):

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fieldray_cluster.training.channel import Channel, connect
 from fieldray_cluster.training.server import DRIVER, ConnectionReplaced, ServedShard, Service, Turns
 from fieldray_cluster.training.shard import Layout, Rule, ShardState
 from fieldray_cluster.training.tasks import Plan
+from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, perform
 from waiting import wait_for
 
 TOKEN = "a" * 32
@@ -231,3 +233,29 @@ def test_whoever_ends_in_the_middle_of_a_turn_holds_up_nobody() -> None:
         other.send({}, np.ones(4, np.float32))
         assert _answer(other)["version"] == 1
         other.close()
+
+
+class _Nothing:
+    """A task without epochs: its worker fetches the weights and is done."""
+
+    batches, epochs = 1, 0
+
+    def open(self) -> None:
+        """No network is needed for that."""
+
+
+def test_a_worker_that_waits_for_its_turn_at_one_server_gives_it_up_at_the_other() -> None:
+    plan, runs = Plan(workers=2, mode="async", server="distributed", takes_turns=True), ((0, 4),)
+    with _served(plan) as first, _served(plan) as second, ThreadPoolExecutor(1) as threads:
+        other = [_worker(served, 1) for served in (first, second)]
+        assert _pull(other[0]) == (0, 0)  # its turn, until it says that it has the weights
+        servers = ((first.address, runs), (second.address, runs))
+        spec = WorkerSpec(task=_Nothing(), plan=plan, layout=LAYOUT, worker=0, token=TOKEN, servers=servers)  # type: ignore[arg-type]
+        waiting = threads.submit(perform, spec)
+        wait_for(lambda: 0 in second._server._fetched)
+        assert _pull(other[1]) == (0, 0)
+        for channel in other:
+            channel.send({})
+        assert waiting.result(20) == WorkerResult()
+        for channel in other:
+            channel.close()
