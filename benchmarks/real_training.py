@@ -43,7 +43,7 @@ class Case:
 def report(recipe: Path, *, count: int, notify: Notify) -> Report:
     """Train so many epochs in each mode, and set an epoch's time against the formulas."""
     notify("times of a gradient and of a transfer")
-    costs = measure_costs(recipe, address=None, certificates=None, repeats=_REPEATS)
+    costs = measure_costs(recipe, Plan(), repeats=_REPEATS)
     with task_of(recipe) as task:
         steps_s = {workers: statistics.fmean(_steps_s(task, workers)) for workers in _WORKERS}
         found = list(_cases(task, costs, steps_s, count, notify))

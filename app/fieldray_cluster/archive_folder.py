@@ -214,7 +214,7 @@ class ImageList:
         self._path = path
         metadata = self._file.metadata
         sizes = (metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-        self._starts = [0, *itertools.accumulate(sizes)]
+        self._starts: list[int] = [0, *itertools.accumulate(sizes)]
         if within and not self._lies_in(_beginnings(within)):
             self._file.close()
             raise UsageProblem(reason("archive_damaged", path=path))

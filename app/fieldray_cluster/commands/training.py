@@ -120,10 +120,10 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     """Measure and print; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
+        from fieldray_cluster.training.tasks import Plan
         from fieldray_cluster.training.trainer import measure_costs
-    costs = measure_costs(
-        options.recipe, address=options.cluster, certificates=options.certificates, repeats=options.repeats
-    )
+    plan = Plan(address=options.cluster, certificates=options.certificates)
+    costs = measure_costs(options.recipe, plan, repeats=options.repeats)
     for line in costs.lines():
         console.print_line(line)
     measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)

@@ -27,7 +27,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -38,7 +38,6 @@ from fieldray_cluster.training.formulas import Runs
 from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
 from fieldray_cluster.training.tasks import Plan
 
-_Kind = TypeVar("_Kind")
 DRIVER: Final = "driver"
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
@@ -345,7 +344,7 @@ class ServedShard:
         self._waiting.cancel()
         try:
             while True:
-                asked = _read(channel.receive().header, _DriverRequest)
+                asked = converted(channel.receive().header, _DriverRequest)
                 facts, state = self._server.snapshot(asked.epoch, has_ended=channel.has_ended)
                 channel.send({**facts, "steps": state.steps}, state.joined())
         finally:
@@ -357,7 +356,7 @@ class ServedShard:
         try:
             while True:
                 message = channel.receive()
-                asked = _read(message.header, _WorkerRequest)
+                asked = converted(message.header, _WorkerRequest)
                 if asked.gradient is None:
                     version, done, values = self._server.pull(connection, version=asked.version)
                     self._give(channel, {"version": version, "done": done}, values)
@@ -382,11 +381,3 @@ class ServedShard:
         with self._outward.turn(channel.has_ended):
             channel.send(header, values)
             channel.receive()
-
-
-def _read(header: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
-    """What a header says. Raises ValueError for what nobody of this session would say."""
-    try:
-        return converted(header, kind)
-    except ValueError as error:
-        raise ValueError("not a message of this session") from error

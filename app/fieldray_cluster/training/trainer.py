@@ -68,10 +68,7 @@ class _Divided:
         self.state = replace(self.state, values=self.layout.vector(weights))
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        state = self.state
-        return {
-            "average": state.average, "first": state.first, "second": state.second, "steps": np.array(state.steps)
-        }  # fmt: skip
+        return {name: np.asarray(getattr(self.state, name)) for name in ("average", "first", "second", "steps")}
 
     def set_optimiser_state(self, found: Mapping[str, NDArray[Any]]) -> None:
         parts = {name: found[name] for name in ("average", "first", "second")}
@@ -279,21 +276,14 @@ class Costs:
         yield f"Latency {1000 * self.latency_s:.2f} ms, bandwidth {rate:.0f} Mbit/s"
 
 
-def measure_costs(path: Path, *, address: str | None, certificates: Path | None, repeats: int) -> Costs:
+def measure_costs(path: Path, plan: Plan, *, repeats: int) -> Costs:
     """Measure for a recipe, whose data step is done first. Raises UsageProblem, EnvironmentProblem."""
     with task_of(path) as task:
         replica = task.open()
     layout = Layout.of(replica.weights())
-    found_s = _median_s(lambda batch: replica.gradient(0, batch, Plan(), 0), task, repeats)
-    there, back, latency = _transfers(layout.size, address=address, certificates=certificates, repeats=repeats)
-    return Costs(
-        gradient_s=found_s,
-        there_s=there,
-        back_s=back,
-        latency_s=latency,
-        elements=layout.size,
-        batches=task.batches,
-    )
+    gradient_s = _median_s(lambda batch: replica.gradient(0, batch, Plan(), 0), task, repeats)
+    transfers_s = _transfers_s(layout.size, plan, repeats)
+    return Costs(gradient_s=gradient_s, **transfers_s, elements=layout.size, batches=task.batches)
 
 
 def step_s(task: DividedTask, repeats: int) -> float:
@@ -324,11 +314,9 @@ def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) ->
     return statistics.median(times[1:])
 
 
-def _transfers(
-    elements: int, *, address: str | None, certificates: Path | None, repeats: int
-) -> tuple[float, float, float]:
+def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
     """Medians there, back, and of a short message. Raises EnvironmentProblem where the other side is lost."""
-    plan, token = Plan(address=address, certificates=certificates), secrets.token_hex(16)
+    token = secrets.token_hex(16)
     with opened(plan) as client:
         registry = registry_of(client)
         worker_address = addresses_of_workers(registry, plan)[0]
@@ -350,7 +338,7 @@ def _transfers(
             raise EnvironmentProblem(reason("training_measured_lost", host=host_of(worker_address))) from error
     latency = statistics.median(one for pair in empty for one in pair) / 2
     there, back = (statistics.median(pair[way] for pair in whole) - latency for way in range(2))
-    return there, back, latency
+    return {"there_s": there, "back_s": back, "latency_s": latency}
 
 
 @contextlib.contextmanager

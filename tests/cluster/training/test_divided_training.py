@@ -251,4 +251,4 @@ def test_a_process_that_is_lost_while_transfers_are_measured_is_named(
     monkeypatch.setattr(trainer, "opened", lambda _plan: contextlib.nullcontext(own_client))
     monkeypatch.setattr(trainer, "round_trips", kill_first)
     with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1, with which transfers are measured"):
-        trainer._transfers(1000, address=None, certificates=None, repeats=3)
+        trainer._transfers_s(1000, Plan(), 3)
