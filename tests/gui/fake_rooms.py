@@ -525,9 +525,7 @@ def pair_comparison(*, shift: float = 0.0, regions: int = 2, why: Reason | None 
         top, strength = 120 + 60 * number, 5.0 - 9 * (number % 2)
         change[top : top + 40, 180:220] = strength
         found.append(ChangeRegion(box=Box(top=top, left=180, rows=40, columns=40), area_px=1600, strength=strength))
-    match = Match(
-        row=200, column=200, prior_row=200 + shift, prior_column=200, first_peak=0.9, second_peak=0.3, is_kept=True
-    )
+    match = Match(row=200, column=200, is_kept=True)
     alignment = Alignment(
         displacement=field_,
         matches=(match, replace(match, row=300.0, is_kept=False)),

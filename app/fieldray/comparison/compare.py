@@ -253,22 +253,23 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]
     overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
     outlines = outline(prior.lungs), outline(current.lungs)
-    field, rest, matches = overlay.affine.displacement(), overlay.affine, list[Match]()
+    field, rest, matches = overlay.affine.displacement(), overlay.affine, tuple[Match, ...]()
     for number, step in enumerate(_ROUNDS):
         positions, found = _matches(*compared, field, step)
         points = positions + np.stack([found.rows, found.columns], axis=1) - step.reach_px
         targets = points_in_prior(points, field)
-        is_good = _believable(found)
+        is_good = believable(found)
         if number == 0:
             rest = _affine(positions, targets, is_good, otherwise=rest)
         pull = outline_pull(*outlines, field)
         field, is_good = _relaxed(positions, targets, found, is_good, pull, rest=rest, step=step)
-        matches = _as_matches(positions, targets, found, is_good)
+        found_at = zip(positions.tolist(), is_good.tolist(), strict=True)
+        matches = tuple(Match(row, column, kept) for (row, column), kept in found_at)
     before = similarity(*structures, current.lungs, displacement=None)
     after = similarity(*structures, current.lungs, displacement=field)
     done = Alignment(
         displacement=field,
-        matches=tuple(matches),
+        matches=matches,
         similarity_before=before,
         similarity_after=after,
         least_jacobian=least_jacobian(field),
@@ -308,13 +309,10 @@ def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray
     return np.asarray(local > _LEAST_TEXTURE**2 * energy.mean())
 
 
-def _believable(found: Peaks) -> NDArray[np.bool_]:
+def believable(found: Peaks) -> NDArray[np.bool_]:
+    """Which of n places are good enough, better than the next best, and not where the true one may lie outside."""
     alike = (found.first >= _LEAST_PEAK) & (found.first - found.second >= _LEAST_DIFFERENCE)
     return np.asarray(alike & ~found.is_at_border)
-
-
-def _weights(found: Peaks, is_good: NDArray[np.bool_]) -> NDArray[np.float64]:
-    return np.where(is_good, found.first.clip(0, None) ** 2, 0.0)
 
 
 def _affine(positions: Points, targets: Points, is_good: NDArray[np.bool_], *, otherwise: Affine) -> Affine:
@@ -352,7 +350,7 @@ def _relaxed(
     points, targets = np.concatenate([positions, pull[0]]), np.concatenate([targets, pull[1]])
     held = np.full(len(pull[0]), step.outline)
     for _ in range(_REJECTIONS):
-        weights = np.concatenate([_weights(found, is_good), held])
+        weights = np.concatenate([np.where(is_good, found.first.clip(0, None) ** 2, 0.0), held])
         field, moved = relaxed(points, targets, weights, rest=rest, stiffness=step.stiffness)
         errors = np.linalg.norm(points + moved - targets, axis=1)[: len(is_good)]
         if not is_good.any():
@@ -363,21 +361,6 @@ def _relaxed(
             break
         is_good = nearer
     return field, is_good
-
-
-def _as_matches(positions: Points, targets: Points, found: Peaks, is_good: NDArray[np.bool_]) -> list[Match]:
-    return [
-        Match(
-            row=float(at[0]),
-            column=float(at[1]),
-            prior_row=float(target[0]),
-            prior_column=float(target[1]),
-            first_peak=float(first),
-            second_peak=float(second),
-            is_kept=bool(kept),
-        )
-        for at, target, first, second, kept in zip(positions, targets, found.first, found.second, is_good, strict=True)
-    ]
 
 
 def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displacement | None) -> float:

@@ -32,26 +32,16 @@ _BACK_STEPS: Final = 8  # of a fixed point: the mesh is smooth, so that each lea
 ImageOfPair = Literal["prior", "current", "both"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Match:
-    """Where a template of the current image was found in the prior, in pixels of their frames (centres).
+    """A template of the current image that was sought in the prior: where it is, in pixels of the frame (centres).
 
-    first_peak, second_peak  P1 and P2 of the normalised cross-correlation, -1..1; P2 at a distance from P1
-    is_kept                  whether the mesh was drawn by it; else it was rejected
+    is_kept  whether the mesh was drawn by where it was found; else that was rejected
     """
 
     row: float
     column: float
-    prior_row: float
-    prior_column: float
-    first_peak: float
-    second_peak: float
     is_kept: bool
-
-    @property
-    def difference(self) -> float:
-        """P1 - P2: how much better the place is than the next best."""
-        return self.first_peak - self.second_peak
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -190,7 +190,7 @@ def _scores() -> Answer:
 def _comparisons() -> tuple[Message, Message]:
     """One with a picture of what differs, and one that shows nothing."""
     displacement = np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32)
-    match = Match(row=1.0, column=2.0, prior_row=1.0, prior_column=2.0, first_peak=0.9, second_peak=0.1, is_kept=True)
+    match = Match(row=1.0, column=2.0, is_kept=True)
     alignment = Alignment(
         displacement=displacement,
         matches=(match,) * 2,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from fieldray.comparison.compare import COMPARE, Pair, compare, find_change, handle, regions
-from fieldray.comparison.matching import blurred, locally_normalised
+from fieldray.comparison.compare import COMPARE, Pair, believable, compare, find_change, handle, regions
+from fieldray.comparison.matching import Peaks, blurred, locally_normalised
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, PairComparison, comparison_json
 from fieldray.processes.rpc import sent
 from pairs import chest, framed, moved, smooth_warp
@@ -34,11 +36,18 @@ def test_a_known_warp_is_recovered(found: PairComparison, warp: np.ndarray) -> N
     assert found.aligned.alignment.similarity_after > found.aligned.alignment.similarity_before
 
 
-def test_matches_tell_both_peaks(found: PairComparison) -> None:
+def test_matches_are_kept_or_rejected(found: PairComparison) -> None:
+    assert found.alignment.kept
     assert found.alignment.kept + found.alignment.rejected == len(found.alignment.matches)
-    assert all(match.second_peak <= match.first_peak for match in found.alignment.matches)
-    kept = [match.difference for match in found.alignment.matches if match.is_kept]
-    assert min(kept) >= 0.02
+
+
+def test_a_match_is_believed_if_it_is_alike_and_plainly_better_than_the_next_best() -> None:
+    places = np.zeros(4)
+    first, second = np.array([0.3, 0.29, 0.9, 0.9]), np.array([0.27, 0.0, 0.89, 0.1])
+    peaks = Peaks(rows=places, columns=places, first=first, second=second, is_at_border=places.astype(bool))
+    assert believable(peaks).tolist() == [True, False, False, True]
+    at_border = replace(peaks, is_at_border=np.array([False, False, False, True]))
+    assert believable(at_border).tolist() == [True, False, False, False]
 
 
 def test_an_image_and_itself_do_not_differ() -> None:
