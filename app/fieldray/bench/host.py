@@ -67,12 +67,8 @@ def software_facts() -> SoftwareFacts:
     )
 
 
-def _is_installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
 def _version(name: str, installed_as: str) -> str:
-    if not _is_installed(name):
+    if importlib.util.find_spec(name) is None:
         return ""
     try:
         return metadata.version(installed_as)

@@ -205,7 +205,7 @@ class Wording:
         word = self._word(outcome.category)
         if said := self._reasons(outcome):
             word = f"{word}: {said}"
-        return (str(count), who, self._date(header), self._image_name(outcome.ref), word, score, verdict)
+        return (str(count), who, self._day(header.study_date), self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
         said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
@@ -217,8 +217,8 @@ class Wording:
         state = run_state(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
             Field(text("Run"), text("No. {number}, {state}", number=run.run_id, state=state)),
-            Field(text("Started"), self._moment(run.started_s)),
-            *([Field(text("Ended"), self._moment(run.ended_s))] if run.ended_s else []),
+            Field(text("Started"), moment(self.translator, run.started_s)),
+            *([Field(text("Ended"), moment(self.translator, run.ended_s))] if run.ended_s else []),
         )
 
     def _folders(self) -> str:
@@ -264,11 +264,11 @@ class Wording:
         leading = leading_finding(outcome)
         why = why_of(outcome) if isinstance(outcome, Screened) else None
         findings = outcome.findings if isinstance(outcome, Screened) else ()
-        header = shown_header(outcome.ref, self._stored)
+        header, word = shown_header(outcome.ref, self._stored), self._word(outcome.category)
         return ImageText(
             title=self._image_name(outcome.ref),
             category=outcome.category,
-            word=self._word(outcome.category),
+            word=word,
             person=self._person(header),
             patient=self._about_patient(header),
             image=self._about_image(outcome),
@@ -278,7 +278,7 @@ class Wording:
             verdict=self._about_verdict(result.verdict),
             priors=tuple(self._about_priors(outcome)),
             caption=self._caption(outcome, problem),
-            spoken=self._spoken(outcome),
+            spoken=self.translator.text("Chest X-ray as the program showed it. Result: {word}.", word=word),
         )
 
     def _said(self, why: Reason, outcome: Outcome) -> str:
@@ -293,7 +293,7 @@ class Wording:
 
     def study_title(self, ref: ImageRef) -> str:
         """Of a document about one study."""
-        return _joined(self.translator.text("Results of a study"), self._date(ref.header))
+        return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
     def study_name(self, ref: ImageRef) -> tuple[str, str]:
         """By what a file about one study is found: who it is of, and the day in an order that sorts, if known."""
@@ -313,14 +313,11 @@ class Wording:
                 Field(text("Patient ID"), cut(header.patient_id)),
                 Field(text("Born"), self._day(header.patient_birth_date)),
             ]
-        age = "" if header.patient_age_years is None else self._age(header.patient_age_years)
+        years = header.patient_age_years
+        age = "" if years is None else self.translator.plural("{count} year", "{count} years", int(years))
         facts = ", ".join(part for part in (sex_label(self.translator, header), age) if part)
-        study = Field(text("Study date"), self._date(header))
+        study = Field(text("Study date"), self._day(header.study_date))
         return _filled((*named, Field(text("Sex, age"), facts), study))
-
-    def _age(self, years: float) -> str:
-        whole = int(years)
-        return self.translator.plural("{count} year", "{count} years", whole)
 
     def _about_image(self, outcome: Outcome) -> tuple[Field, ...]:
         text, ref, facts = self.translator.text, outcome.ref, outcome.facts
@@ -400,11 +397,9 @@ class Wording:
             why = self.translator.reason(pair.why_not) if pair.why_not else ""
             return f"{text('Not comparable.')} {why}".strip()
         likeness = text("Likeness inside the lungs: {value}.", value=number(self.translator, pair.similarity, digits=2))
-        return " ".join((likeness, region_count(self.translator, len(pair.regions)), *self._regions(pair)))
-
-    def _regions(self, pair: PairRecord) -> Iterator[str]:
-        for count, region in enumerate(pair.regions[:_MOST_REGIONS], 1):
-            yield region_sentence(self.translator, region, count) + "."
+        shown = enumerate(pair.regions[:_MOST_REGIONS], 1)
+        regions = (region_sentence(self.translator, region, count) + "." for count, region in shown)
+        return " ".join((likeness, region_count(self.translator, len(pair.regions)), *regions))
 
     def _caption(self, outcome: Outcome, problem: Reason | None) -> str:
         text = self.translator.text
@@ -418,20 +413,8 @@ class Wording:
         parts = (*wishes, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 
-    def _spoken(self, outcome: Outcome) -> str:
-        word = self._word(outcome.category)
-        return self.translator.text("Chest X-ray as the program showed it. Result: {word}.", word=word)
-
-    # ---- dates
-
-    def _date(self, header: ImageHeader) -> str:
-        return self._day(header.study_date)
-
     def _day(self, dicom_date: str) -> str:
         return cut(date(self.translator, dicom_date))
-
-    def _moment(self, seconds: float) -> str:
-        return moment(self.translator, seconds)
 
 
 def _joined(*parts: str) -> str:

@@ -291,14 +291,9 @@ def findings_of(text: str, run: Judged) -> tuple[Finding, ...]:
     for kept in decoded(text, tuple[Found, ...]):
         point = kept.point
         if point == OF_RUN:
-            point = _point_of(kept.label, run)
+            (point,) = (known for known in run.operating_points if known.label == kept.label)
         found.append(Finding(label=kept.label, score=kept.score, decision=kept.decision, point=point))
     return tuple(found)
-
-
-def _point_of(label: str, run: Judged) -> OperatingPoint:
-    (point,) = (point for point in run.operating_points if point.label == label)
-    return point
 
 
 def brief_of(row: sqlite3.Row) -> ResultBrief:
