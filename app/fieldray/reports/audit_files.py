@@ -6,7 +6,6 @@ Images and folders have aliases in them: their names often are those of people.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import datetime
 import io
@@ -29,7 +28,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
 from fieldray.reports.exporter import image_alias, is_own_pdf, pseudonym_key
-from fieldray.reports.exporters.csv import harmless
+from fieldray.reports.exporters.csv import write_rows
 from fieldray.reports.outputs import is_plan, require_folder, require_free, write_own
 from fieldray.translation import Translator
 
@@ -165,14 +164,9 @@ def write_audit(folder: Path, report: AuditReport, *, language: str) -> tuple[Pa
 
 def plan_table(plan: Plan, translator: Translator) -> str:
     """Every step of every group as CSV, with semicolons where numbers have a decimal comma."""
-    has_comma = translator.decimal(".") == ","
     stream = io.StringIO(newline="")
-    writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
     rows = [_flat(names, step) for names, steps in plan.groups.items() for step in steps.values()]
-    writer.writerow(rows[0])
-    for row in rows:
-        values = [harmless(value) for value in row.values()]
-        writer.writerow(translator.decimal(str(value)) if isinstance(value, float) else value for value in values)
+    write_rows(stream, rows[0], rows, has_comma=translator.decimal(".") == ",")
     return stream.getvalue()
 
 

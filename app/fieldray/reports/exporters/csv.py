@@ -17,8 +17,9 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.reports.exporter import Exporter, StoredRun
 
@@ -45,14 +46,18 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import own_text
 
     with own_text(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
-        has_comma = stored.options.decimal_comma
-        writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
-        writer.writerow(COLUMNS)
-        for row in rows_of(stored):
-            values = map(harmless, row.values())
-            writer.writerow(
-                repr(value).replace(".", ",") if has_comma and isinstance(value, float) else value for value in values
-            )
+        write_rows(stream, COLUMNS, rows_of(stored), has_comma=stored.options.decimal_comma)
+
+
+def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Value]], *, has_comma: bool) -> None:
+    """A table with its header line; `has_comma`: with semicolons and decimal commas."""
+    writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
+    writer.writerow(columns)
+    for row in rows:
+        values = map(harmless, row.values())
+        writer.writerow(
+            repr(value).replace(".", ",") if has_comma and isinstance(value, float) else value for value in values
+        )
 
 
 def is_own(head: bytes) -> bool:
