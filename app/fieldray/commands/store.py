@@ -87,12 +87,12 @@ def run_drop(options: argparse.Namespace, console: Console) -> int:
     if not options.yes:
         console.print_error(reason("store_confirm_drop").text)
         return 2
-    done, freed_bytes = drop_pictures(_store())
-    counts = {"count": done.deleted, "freed_mb": _megabytes(freed_bytes)}
+    deleted, is_wiped, freed_bytes = drop_pictures(_store())
+    counts = {"count": deleted, "freed_mb": _megabytes(freed_bytes)}
     console.print_line(reason("store_pictures_dropped", **counts).text)
-    if not done.is_wiped:
+    if not is_wiped:
         console.print_error(reason("store_not_compacted").text)
-    return 0 if done.is_wiped else 1
+    return 0 if is_wiped else 1
 
 
 def _store() -> Path:

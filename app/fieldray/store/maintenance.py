@@ -53,7 +53,7 @@ from fieldray.store.database import (
     wipe_from_now_on,
 )
 from fieldray.store.locks import EXCLUSIVE_WAIT_S, RunLocks, has_session, require_exclusive, swap_lock
-from fieldray.store.pictures import PictureDeletion, PictureKey, discard, keep_only, size_of
+from fieldray.store.pictures import PictureKey, discard, keep_only, size_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables, has_table, stated_version, version_of
 
@@ -474,15 +474,15 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
                     raise UsageProblem(reason("history_grown"))
                 _hold(connection, locks, plan.run_ids)
                 _delete_rows(connection, plan.run_ids)
-                pictures = keep_only(path, _needed(connection))
+                previews, are_wiped = keep_only(path, _needed(connection))
             for run_id in plan.run_ids:
                 locks.finish(run_id)
         finally:
             locks.release()
-        is_wiped = build_again(connection) and pictures.is_wiped
+        is_wiped = build_again(connection) and are_wiped
     return Deletion(
         plan=plan,
-        previews=pictures.deleted,
+        previews=previews,
         freed_bytes=before - size_of(path),
         is_wiped=is_wiped,
         copies_left=tuple(map(str, _set_aside(path))),
@@ -552,15 +552,18 @@ def compact(path: Path) -> tuple[int, bool]:
     """
     before = size_of(path)
     with closing(open_database(path)) as connection, storage_problems(path):
-        pictures = keep_only(path, _needed(connection))
+        _, are_wiped = keep_only(path, _needed(connection))
         is_small = build_again(connection)
-    return before - size_of(path), is_small and pictures.is_wiped
+    return before - size_of(path), is_small and are_wiped
 
 
-def drop_pictures(path: Path) -> tuple[PictureDeletion, int]:
-    """Delete all pictures; what was done, and by how many bytes the files have shrunk. Raises StorageProblem."""
+def drop_pictures(path: Path) -> tuple[int, bool, int]:
+    """Delete all pictures: how many, whether their bytes are gone, and by how many the files have shrunk.
+
+    Raises StorageProblem.
+    """
     before = size_of(path)
-    return keep_only(path, ()), before - size_of(path)
+    return *keep_only(path, ()), before - size_of(path)
 
 
 def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:

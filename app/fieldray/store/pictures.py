@@ -10,7 +10,6 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -151,40 +150,34 @@ class Pictures:
 # ---- maintenance, which raises what is wrong
 
 
-def keep_only(database: Path, needed: Iterable[PictureKey]) -> PictureDeletion:
+def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
     """Delete all pictures but those that are `needed`, which come in ascending order, and leave nothing of them.
 
-    A file that is damaged goes as a whole. Raises StorageProblem.
+    How many were deleted, as far as they could be counted, and whether their bytes are gone. A file that is damaged
+    goes as a whole. Raises StorageProblem.
     """
     path = pictures_path(database)
     if not path.exists():
-        return discard(database)  # what is left of one
+        discard(database)  # what is left of one
+        return 0, True
     try:
         with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
             wipe_from_now_on(connection)
             with transaction(connection):
                 deleted = sum(_delete(connection, page) for page in _unneeded(connection, iter(needed)))
-            return PictureDeletion(deleted=deleted, is_wiped=build_again(connection))
+            return deleted, build_again(connection)
     except StorageProblem as problem:
         if not is_damage(problem):
             raise
-        return discard(database)
+        discard(database)
+        return 0, True
 
 
-def discard(database: Path) -> PictureDeletion:
+def discard(database: Path) -> None:
     """Delete the file of the pictures. Raises StorageProblem."""
     path = pictures_path(database)
     with storage_problems(path):
         remove_files(path)
-    return PictureDeletion(deleted=0, is_wiped=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PictureDeletion:
-    """How many pictures were deleted, as far as they could be counted, and whether their bytes are gone."""
-
-    deleted: int
-    is_wiped: bool
 
 
 def _unneeded(connection: sqlite3.Connection, needed: Iterator[PictureKey]) -> Iterator[list[PictureKey]]:
