@@ -325,11 +325,11 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
 
 def test_the_usual_letters_need_no_further_font() -> None:
     with Fonts() as fonts:
-        assert fonts.fallbacks(["Пневмонія в дітей № 5 – 90 % «так» …", "Pneumonia Ż"]) == ()
-        (greek, japanese) = fonts.fallbacks(["Διον", "山"])
-        assert greek.path.suffix == ".ttf"
-        assert japanese.path.suffix == ".otf"
-        folder = greek.path.parent
+        assert fonts.fallbacks(["Пневмонія в дітей № 5 – 90 % «так» …", "Pneumonia Ż"]) == {}
+        (greek, japanese) = fonts.fallbacks(["Διον", "山"]).values()
+        assert greek.suffix == ".ttf"
+        assert japanese.suffix == ".otf"
+        folder = greek.parent
         assert fonts.drawable("a𒀀山") == "a\\U00012000山"
     assert not folder.exists()
 

@@ -103,9 +103,9 @@ class Document(FPDF):
         for font in fonts.usual(every, self):
             self.fonts[font.fontkey] = font
         fallbacks = fonts.fallbacks(every)
-        for fallback in fallbacks:
-            self.add_font(fallback.family, "", fallback.path)
-        self.set_fallback_fonts([fallback.family for fallback in fallbacks], exact_match=False)
+        for family, path in fallbacks.items():
+            self.add_font(family, "", path)
+        self.set_fallback_fonts(list(fallbacks), exact_match=False)
         self.add_page()
 
     def header(self) -> None:
@@ -162,11 +162,11 @@ class Document(FPDF):
 
     # ---- text
 
-    def heading(self, text: str, *, tag: Tag = "H2", size: float = 11, colour: Colour = TEXT) -> None:
+    def heading(self, text: str, *, tag: Tag = "H2", size: float = 11) -> None:
         """A heading over the whole width, kept with what follows."""
         self._room(18)
         self.ln(2.5 if tag == "H2" else 0)
-        self.paragraph(text, tag=tag, style="B", size=size, colour=colour)
+        self.paragraph(text, tag=tag, style="B", size=size)
         self.ln(0.8)
 
     def paragraph(

@@ -15,7 +15,6 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -57,14 +56,6 @@ _BREAKING: Final = frozenset("\n\r\f\u00ad")  # besides blanks
 _DROPPED: Final = ("GSUB", "GPOS", "GDEF", "kern", "FFTM", "JSTF", "BASE")
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """A font for letters that the usual ones lack."""
-
-    family: str
-    path: Path
-
-
 class Fonts:
     """The font files of one export, in a temporary folder that goes with the context."""
 
@@ -95,16 +86,16 @@ class Fonts:
         letters = _PARTS[0].union(*(part for part in _PARTS[1:] if part & used))
         return tuple(self._font(style, letters, document) for style in _STYLES)
 
-    def fallbacks(self, texts: Iterable[str]) -> tuple[Fallback, ...]:
-        """Fonts for the letters of these texts that the usual ones lack."""
+    def fallbacks(self, texts: Iterable[str]) -> dict[str, Path]:
+        """Fonts for the letters of these texts that the usual ones lack, by their families."""
         wanted = _letters(texts) - _USUAL
         foreseen = self._wanted if wanted <= self._wanted else wanted
-        found: list[Fallback] = []
+        found: dict[str, Path] = {}
         for name, has in ((_STYLES[""], self._covered_by_dejavu), (_ALL_SCRIPTS, self._covered_by_unifont)):
             if wanted & has:
-                found.append(Fallback(f"{FAMILY} {len(found) + 2}", self._subset(name, foreseen & has)))
+                found[f"{FAMILY} {len(found) + 2}"] = self._subset(name, foreseen & has)
             wanted, foreseen = wanted - has, foreseen - has
-        return tuple(found)
+        return found
 
     def drawable(self, text: str) -> str:
         """The text, with escapes for what no font can draw."""
