@@ -22,10 +22,8 @@ from fieldray.commands.options import (
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, Report
     from fieldray.bench.host import HostFacts
-    from fieldray.domain.model import InputSpec, Model
+    from fieldray.domain.model import Model
     from fieldray.reasons import Reason
-
-    ImagesFor = Callable[[InputSpec], tuple[LoadedImage, ...]]
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
@@ -85,13 +83,9 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     models = [load_pack(library, name, options) for name in names]
     cases, problems = _usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
     meter = device.EnergyMeter()
-    with _images(options) as (images_for, images):
-        measured = device.measure(
-            {case: images_for(case.model.manifest.input) for case in cases},
-            Effort(repeats=options.repeats, images=options.images),
-            notify=console.bar,
-            meter=meter,
-        )
+    effort = Effort(repeats=options.repeats, images=options.images)
+    with _images(options, cases) as (given, images):
+        measured = device.measure(given, effort, notify=console.bar, meter=meter)
     if meter.problem:
         problems = {**problems, "power of the CPU": meter.problem}
     costs = device.Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
@@ -108,9 +102,8 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     model, cores = chosen_model(options), usable_cores()
     cases, problems = _usable(load.load_cases(model, cores=cores))
     effort = Effort(repeats=options.repeats, images=options.images)
-    with _images(options) as (images_for, images):
-        values = images_for(model.manifest.input)
-        cells = load.measure(cases, values, effort, cores=cores, notify=console.bar)
+    with _images(options, cases) as (given, images):
+        cells = load.measure(cases, given[cases[0]], effort, cores=cores, notify=console.bar)
     report = load.load_report(cells, problems=problems, images=images)
     load.keep(report)
     return show(report, options.out, console)
@@ -136,9 +129,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
         )
     )
     effort = Effort(repeats=options.repeats, images=options.images)
-    with _images(options) as (images_for, images):
-        values = images_for(model.manifest.input)
-        given = dict.fromkeys(cases, values)
+    with _images(options, cases) as (given, images):
         measured = device.measure(given, effort, notify=console.bar, scopes=(device.MESSAGES,))
     blocks = device.variant_blocks(measured, problems=problems, images=images)
     report = host_report(facts, found, kind="bench-host", measured=blocks, variants=device.variant_data(measured))
@@ -204,8 +195,10 @@ def _usable(asked: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], 
 
 
 @contextlib.contextmanager
-def _images(options: argparse.Namespace) -> Iterator[tuple[ImagesFor, str]]:
-    """Images for any network, and a phrase that names them; drawn ones exist while the block runs."""
+def _images(
+    options: argparse.Namespace, cases: Sequence[BenchmarkCase]
+) -> Iterator[tuple[Mapping[BenchmarkCase, tuple[LoadedImage, ...]], str]]:
+    """Images for each case, and a phrase that names them; drawn ones exist while the block runs."""
     import tempfile
 
     from fieldray.bench.benchmark_case import MOST_IMAGES, find_images, one_worker, read_images
@@ -213,13 +206,11 @@ def _images(options: argparse.Namespace) -> Iterator[tuple[ImagesFor, str]]:
     count = min(options.images, MOST_IMAGES)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
         refs = find_images(options.folder, count=count, drawn_in=Path(drawn_in))
-
-        def images_for(spec: InputSpec) -> tuple[LoadedImage, ...]:
-            with one_worker() as decoders:
-                return read_images(refs, spec, decoders)
-
+        with one_worker() as readers:
+            inputs = {case.model.manifest.input for case in cases}
+            images = {spec: read_images(refs, spec, readers) for spec in inputs}
         whose = f"images of {options.folder}" if options.folder else "images drawn by the program"
-        yield images_for, f"{len(refs)} {whose}"
+        yield {case: images[case.model.manifest.input] for case in cases}, f"{len(refs)} {whose}"
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
