@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
-import sqlite3
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from fieldray.persistence import FileLock
 from fieldray.pipeline.constancy import ConstancyRecords, Record
 from fieldray.reports.content import CATEGORY_TEXTS
 from program import Fieldray, write_images
+from stores import change, rows_of
 from tiny_models import tiny_manifest
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -41,11 +40,6 @@ def listed(fieldray: Fieldray, *options: str) -> list[dict[str, object]]:
     done = fieldray("history", "list", "--json", "-", *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["runs"]
-
-
-def asked(store: Path, query: str) -> int:
-    with closing(sqlite3.connect(store)) as connection:
-        return int(connection.execute(query).fetchone()[0])
 
 
 def test_runs_are_listed_filtered_and_shown_when_their_files_are_gone(screened: Fieldray, images: Path) -> None:
@@ -145,19 +139,18 @@ def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Pa
 
 def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:
     store, pictures = home / "results.sqlite", home / "results.pictures.sqlite"
-    assert asked(pictures, PICTURES) == 6
+    assert rows_of(pictures, PICTURES) == [(6,)]
     unconfirmed = screened("history", "delete", "1", "2")
     assert unconfirmed.returncode == 2 and "12 results will be deleted for good" in unconfirmed.stdout
     assert "Add --yes" in unconfirmed.stderr and len(listed(screened)) == 2
     with FileLock(home / "results.sqlite.run-2.lock", holder="4711"):
-        with closing(sqlite3.connect(store)) as other, other:
-            other.execute("UPDATE runs SET state = 'running' WHERE id = 2")
+        change(store, "UPDATE runs SET state = 'running' WHERE id = 2")
         refused = screened("history", "delete", "--all", "--yes")
         assert refused.returncode == 2 and "in use by another program (process 4711)" in refused.stderr
         assert len(listed(screened)) == 2
     done = screened("history", "delete", "--all", "--yes")
     assert done.returncode == 0 and "2 runs were deleted." in done.stdout, done.stderr
-    assert listed(screened) == [] and asked(pictures, PICTURES) == 0
+    assert listed(screened) == [] and rows_of(pictures, PICTURES) == [(0,)]
     left = b"".join(found.read_bytes() for found in home.iterdir() if found.is_file())
     assert str(images).encode() not in left
     assert "There are no runs." in screened("history", "delete", "--all", "--yes").stdout
@@ -170,4 +163,4 @@ def test_who_wants_no_previews_keeps_none(screen: Fieldray, home: Path) -> None:
     assert screen().returncode == 0
     assert not (home / "results.pictures.sqlite").exists()
     store = home / "results.sqlite"
-    assert asked(store, "SELECT COUNT(*) FROM results WHERE class_maps IS NOT NULL") == 6
+    assert rows_of(store, "SELECT COUNT(*) FROM results WHERE class_maps IS NOT NULL") == [(6,)]

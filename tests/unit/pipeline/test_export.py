@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +34,7 @@ from pairs import compared_with
 from phantoms import write_dicom
 from report_runs import screened_files
 from shipped_packs import ADULTS
+from stores import change, save_run
 
 MARK = b"ours"
 SAID = ("TextValue", "NumericValue", "Date", "CodeMeaning")
@@ -55,10 +54,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_dicom(folder / f"{number}.dcm", chest_phantom(160, 128, seed=number, abnormal=True))
     path = tmp_path / "results.sqlite"
     with ResultStore(path) as store:
-        run_id = store.open_run(run_spec())
-        for outcome in screened_files([folder]):
-            store.save(run_id, outcome, spec=run_spec())
-        store.finish(run_id)
+        save_run(store, *screened_files([folder]), is_over=True)
     return path
 
 
@@ -116,10 +112,7 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path, monk
     for number in range(2):
         PillowImage.fromarray(chest_phantom(160, 128, seed=number, abnormal=True)).save(folder / f"{number}.png")
     with ResultStore(tmp_path / "results.sqlite") as store:
-        run_id = store.open_run(run_spec())
-        for outcome in screened_files([folder]):
-            store.save(run_id, outcome, spec=run_spec())
-        store.finish(run_id)
+        run_id = save_run(store, *screened_files([folder]), is_over=True)
     (folder / "0.png").unlink()
     reports, captures, masks = export_run(
         tmp_path / "results.sqlite", run_id, tmp_path / "out", ["sr", "sc", "seg"], readers=pool, note=notes.append
@@ -154,16 +147,17 @@ def test_every_format_is_written_and_written_again(database: Path, tmp_path: Pat
 
 def test_what_was_written_of_another_run_with_the_same_number_is_kept(database: Path, tmp_path: Path) -> None:
     """Another computer saved it into the folder that both share."""
-    names, out = ["pdf", "pdf-studies", "sr", "sc", "seg"], tmp_path / "out"
+    names, out = ["csv", "json", "pdf", "pdf-studies", "sr", "sc", "seg"], tmp_path / "out"
     first = export_run(database, 1, out, names, readers=pool)
     kept = {path: path.read_bytes() for path in _files(out)}
-    with closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("UPDATE runs SET started_s = started_s + 1000")
+    change(database, "UPDATE runs SET started_s = started_s + 1000")
     for name, path in zip(names, first, strict=True):
         for _ in range(2):
             (other,) = export_run(database, 1, out, [name], readers=pool)
             assert other.name == path.name.replace("run-1", "run-1-2")
     assert {path: path.read_bytes() for path in kept} == kept
+    change(database, "UPDATE runs SET started_s = started_s - 1000")
+    assert export_run(database, 1, out, names, readers=pool) == first
 
 
 def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:

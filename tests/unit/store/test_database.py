@@ -20,9 +20,9 @@ from fieldray.store.locks import swap_lock
 from fieldray.store.maintenance import repair, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
-from outcomes import image_ref, run_spec, screened
+from outcomes import image_ref, screened
+from stores import SPEC, change, rows_of, save_run
 
-SPEC = run_spec()
 posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permissions of POSIX; Windows holds open files")
 # An order that is called as what belongs to SQLite itself.
 CALLED = (
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
     """A store with one result, closed in order."""
     place = tmp_path / "home" / "results.sqlite"
     with ResultStore(place) as store:
-        store.save(store.open_run(SPEC), screened(image_ref("a.dcm")), spec=SPEC)
+        save_run(store, screened(image_ref("a.dcm")))
     return place
 
 
@@ -65,11 +65,9 @@ def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path, ver
     path = tmp_path / "results.sqlite"
     if not is_empty:
         open_database(path).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {version}")
+    change(path, f"PRAGMA user_version = {version}")
     assert refusal(path) == "database_other_version"
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+    assert rows_of(path, "PRAGMA user_version") == [(version,)]
     assert not damage_mark(path).exists()
 
 
@@ -220,11 +218,9 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
     ],
 )
 def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path, order: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(order)
+    change(path, order)
     assert refusal(path) == "database_damaged"
     assert repair(path) is not None
     with ResultQuery(path) as query:
         assert len(list(query.rows(query.runs()[0].run_id))) == 1
-    with closing(open_database(path)) as connection:
-        assert not connection.execute("SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchall()
+    assert not rows_of(path, "SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view')")

@@ -6,12 +6,10 @@ import datetime
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from asked_statements import AskedStatements
 from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.history import Month
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import RunSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, unfinished
 from fieldray.pipeline.history import month_blocks
@@ -35,9 +33,9 @@ from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 from outcomes import failed, image_ref, operating_point, read_facts, refused, run_spec, screened
+from stores import AGREE, DISAGREE, SPEC, change, rows_of, save_run
 
-AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")
-SPEC, OTHER = run_spec(), run_spec(model_sha256="n" * 64, pack_name="other-2.0.0")
+OTHER = run_spec(model_sha256="n" * 64, pack_name="other-2.0.0")
 SECRET_NAME, SECRET_PREVIEW = "SECRETNAME^OF^A^PATIENT", b"\xff\xd8 preview of a patient " * 40
 
 
@@ -52,20 +50,9 @@ def image(content: str, *, score: float = 0.8, preview: bytes = b"jpeg") -> Scre
     return replace(screened(ref, score=score, decision=decision), facts=facts(content, preview=preview))
 
 
-def add(store: ResultStore, *outcomes: Outcome, spec: object = SPEC, state: str = "finished") -> int:
-    """A run with these outcomes, over unless it is running."""
-    run_id = store.open_run(spec, fresh=True)
-    for outcome in outcomes:
-        store.save(run_id, outcome, spec=spec)
-    if state == "finished":
-        store.finish(run_id)
-    return run_id
-
-
-def pictures(path: Path, what: str) -> object:
-    """Something of the pictures beside a store."""
-    with closing(sqlite3.connect(pictures_path(path))) as connection:
-        return connection.execute(f"SELECT {what} FROM pictures").fetchone()[0]
+def add(store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, is_over: bool = True) -> int:
+    """A further run with these outcomes."""
+    return save_run(store, *outcomes, spec=spec, fresh=True, is_over=is_over)
 
 
 def on_disk(path: Path) -> bytes:
@@ -97,9 +84,7 @@ def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
         store, taken("a", "lungs_cut_off_top", "lungs_cut_off_left", "lungs_tilted"), taken("b", "lungs_unseen")
     )
     add(store, taken("c", "lungs_low"), taken("d", "lungs_low"), taken("e", "perhaps_mirrored"), spec=OTHER)
-    with closing(sqlite3.connect(store.path)) as connection:
-        connection.execute("UPDATE results SET saved_s = saved_s - 200000 WHERE run_id = ?", (run_id,))
-        connection.commit()
+    change(store.path, "UPDATE results SET saved_s = saved_s - 200000 WHERE run_id = ?", run_id)
     with HistoryQuery(store.path) as query:
         first, second = query.quality(since_s=0.0).items()
         assert first > second  # the newest day first
@@ -111,13 +96,9 @@ def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
 
 
 def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
-    run_id = store.open_run(SPEC)
-    for outcome in (image("a"), image("b")):
-        store.save(run_id, outcome, spec=SPEC)
+    run_id = save_run(store, image("a"), image("b"))
     store.set_state(run_id, "cancelled")
-    assert store.open_run(SPEC) == run_id
-    store.save(run_id, image("a"), spec=SPEC)
-    store.finish(run_id)
+    assert save_run(store, image("a"), is_over=True) == run_id
     with HistoryQuery(store.path) as query:
         (summary,) = query.summaries()
         assert (summary.total, summary.not_present) == (1, 1)
@@ -173,7 +154,7 @@ def test_a_preview_is_kept_once_for_all_results_of_the_same_bytes(store: ResultS
         assert query.preview("a" * 64, frame=0) == b"first"
         assert query.preview("a" * 64, frame=1) is None
         assert query.preview("b" * 64, frame=0) is None
-    assert pictures(store.path, "COUNT(*)") == 1
+    assert rows_of(pictures_path(store.path), "SELECT COUNT(*) FROM pictures") == [(1,)]
 
 
 def test_who_wants_no_previews_keeps_no_thumbnail_either(store: ResultStore) -> None:
@@ -186,18 +167,16 @@ def test_who_wants_no_previews_keeps_no_thumbnail_either(store: ResultStore) -> 
 def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: object) -> None:
     """A number would be taken for as many bytes."""
     add(store, image("a"))
-    with closing(sqlite3.connect(pictures_path(path))) as connection, connection:
-        connection.execute("UPDATE pictures SET preview = ?", (kept,))
+    change(pictures_path(path), "UPDATE pictures SET preview = ?", kept)
     with HistoryQuery(path) as query:
         assert query.preview("a" * 64, frame=0) is None
 
 
-@pytest.mark.parametrize("change", ["thumbnail = x'010203'", "thumbnail = 7", "thumbnail_columns = 'x'", "frame = 9"])
-def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, change: str) -> None:
+@pytest.mark.parametrize("harm", ["thumbnail = x'010203'", "thumbnail = 7", "thumbnail_columns = 'x'", "frame = 9"])
+def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, harm: str) -> None:
     row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC)
     assert store.row(row_id).outcome.facts.thumbnail is not None
-    with closing(sqlite3.connect(pictures_path(store.path))) as other, other:
-        other.execute(f"UPDATE pictures SET {change}")
+    change(pictures_path(store.path), f"UPDATE pictures SET {harm}")
     outcome = store.row(row_id).outcome
     assert isinstance(outcome, Screened)
     assert (outcome.facts.thumbnail, outcome.findings[0].score) == (None, 0.8)
@@ -269,7 +248,7 @@ def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(stor
 
 def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(store: ResultStore, path: Path) -> None:
     done = add(store, image("a"))
-    under_way = add(store, image("b"), spec=OTHER, state="running")
+    under_way = add(store, image("b"), spec=OTHER, is_over=False)
     with pytest.raises(UsageProblem) as problem:
         delete_runs(path, [done, under_way])
     assert problem.value.reason.code == "history_in_use"
@@ -293,7 +272,7 @@ def test_an_unknown_run_deletes_nothing(store: ResultStore, path: Path) -> None:
 def test_a_lock_that_cannot_be_written_deletes_nothing(
     store: ResultStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = add(store, image("a"), state="running")
+    run_id = add(store, image("a"), is_over=False)
     store.close()
 
     def denied(place: Path, **options: Any) -> FileLock:
@@ -372,8 +351,7 @@ def test_a_month_does_not_count_what_failed_and_was_put_right(tmp_path: Path) ->
         add(store, image("a"))  # the same file, read at last
         others = (OTHER.pack_name, "failed", 1)
         assert counted() == [others, (SPEC.pack_name, "abnormal", 1), (SPEC.pack_name, "failed", 1)]
-        with closing(sqlite3.connect(store.path)) as connection, connection:
-            connection.execute("UPDATE results SET absent_s = 1 WHERE run_id = 1")  # b.dcm is there no more
+        change(store.path, "UPDATE results SET absent_s = 1 WHERE run_id = 1")  # b.dcm is there no more
         assert counted() == [others, (SPEC.pack_name, "abnormal", 1)]
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import replace_durably
 from fieldray.store.database import damage_mark, pictures_path
@@ -30,10 +27,9 @@ from fieldray.store.maintenance import (
 )
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
-from outcomes import image_ref, read_facts, run_spec, screened
+from outcomes import image_ref, read_facts, screened
+from stores import AGREE, SPEC, change
 
-SPEC = run_spec()
-AGREE = Verdict(choice="agree", note="seen")
 COUNT = 16
 
 
@@ -85,18 +81,12 @@ def test_what_is_whole_is_counted(path: Path) -> None:
     assert check(path, progress=nothing).pictures == 0
 
 
-def write(path: Path, *orders: str) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for order in orders:
-            connection.execute(order)
-
-
 def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
     """Each page is well, but they do not belong together: as after a backup of one file among several."""
-    write(
+    change(
         path,
-        "PRAGMA writable_schema = ON",
-        "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'runs_by_work')"
+        "PRAGMA writable_schema = ON;"
+        " UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'runs_by_work')"
         " WHERE name = 'results_by_content'",
     )
     with pytest.raises(StorageProblem) as problem:
@@ -122,8 +112,7 @@ def test_room_that_nothing_needs_is_given_back(path: Path) -> None:
     with ResultStore(path) as store:
         second = add(store, "00112233")
     before = sum(file.stat().st_size for file in path.parent.iterdir())
-    write(path, f"DELETE FROM verdicts WHERE result_id > {COUNT}", f"DELETE FROM results WHERE run_id = {second}")
-    write(path, "DELETE FROM verdicts", f"DELETE FROM results WHERE id > 4 AND id <= {COUNT}")
+    change(path, f"DELETE FROM verdicts; DELETE FROM results WHERE run_id = {second} OR id > 4")
     freed_bytes, is_whole = compact(path)
     assert is_whole
     assert freed_bytes == before - sum(file.stat().st_size for file in path.parent.iterdir()) > 50_000
@@ -230,7 +219,7 @@ def test_a_copy_of_the_files_at_work_is_taken(path: Path, tmp_path: Path) -> Non
 
 def mark(path: Path) -> None:
     """As whoever reads rows that make no sense."""
-    write(path, "UPDATE verdicts SET choice = 'perhaps'")
+    change(path, "UPDATE verdicts SET choice = 'perhaps'")
     with pytest.raises(StorageProblem):
         check(path, progress=nothing)
 
@@ -271,12 +260,12 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
 
 
 @pytest.mark.parametrize(
-    "change",
+    "harm",
     [
         lambda place: place.write_bytes(b"these are no results" * 100),
-        lambda place: write(place, "CREATE TRIGGER t AFTER INSERT ON results BEGIN DELETE FROM verdicts; END"),
-        lambda place: write(place, "PRAGMA user_version = 99"),
-        lambda place: write(place, "PRAGMA user_version = 0"),
+        lambda place: change(place, "CREATE TRIGGER t AFTER INSERT ON results BEGIN DELETE FROM verdicts; END"),
+        lambda place: change(place, "PRAGMA user_version = 99"),
+        lambda place: change(place, "PRAGMA user_version = 0"),
         lambda place: place.write_bytes(b""),
         lambda place: place.write_bytes(place.read_bytes()[:-9000]),
         lambda place: (place.rename(place.with_name("elsewhere")), place.symlink_to(place.with_name("elsewhere"))),
@@ -284,8 +273,8 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
     ],
     ids=["no database", "orders", "newer", "of no version", "empty", "cut", "a link", "no pictures"],
 )
-def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, change: Callable[[Path], object]) -> None:
-    change(copied / "results.sqlite")
+def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, harm: Callable[[Path], object]) -> None:
+    harm(copied / "results.sqlite")
     before = path.read_bytes()
     with pytest.raises(UsageProblem) as problem:
         restore(path, copied)

@@ -19,22 +19,12 @@ from fieldray.store.maintenance import check, plan_deletion, repair
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
-
-SPEC = run_spec()
-AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")
+from stores import AGREE, DISAGREE, SPEC, save_run
 
 
 def image(name: str, content: str = "c") -> Screened:
     """An image with these bytes."""
     return dataclasses.replace(screened(image_ref(name)), facts=read_facts(content * 64))
-
-
-def go_through(store: ResultStore, *outcomes: Outcome) -> int:
-    """One more pass of the run, from its beginning; its id. The pass is not ended."""
-    run_id = store.open_run(SPEC)
-    for outcome in outcomes:
-        store.save(run_id, outcome, spec=SPEC)
-    return run_id
 
 
 def names(store: ResultQuery, run_id: int) -> set[str]:
@@ -48,8 +38,8 @@ def names(store: ResultQuery, run_id: int) -> set[str]:
 
 
 def test_what_a_whole_pass_did_not_see_is_marked_and_no_longer_listed(store: ResultStore) -> None:
-    go_through(store, image("kept.dcm", "a"), image("renamed.dcm", "b"), image("deleted.dcm", "d"))
-    run_id = go_through(store, image("kept.dcm", "a"), image("new name.dcm", "b"))
+    save_run(store, image("kept.dcm", "a"), image("renamed.dcm", "b"), image("deleted.dcm", "d"))
+    run_id = save_run(store, image("kept.dcm", "a"), image("new name.dcm", "b"))
     assert names(store, run_id) == {"kept.dcm", "renamed.dcm", "deleted.dcm", "new name.dcm"}  # it may still come
     assert store.finish(run_id) == 2
     assert names(store, run_id) == {"kept.dcm", "new name.dcm"}
@@ -58,19 +48,19 @@ def test_what_a_whole_pass_did_not_see_is_marked_and_no_longer_listed(store: Res
 
 
 def test_a_pass_that_was_broken_off_takes_nothing_away(store: ResultStore) -> None:
-    go_through(store, image("a.dcm", "a"), image("b.dcm", "b"))
-    run_id = go_through(store, image("a.dcm", "a"))
+    save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
+    run_id = save_run(store, image("a.dcm", "a"))
     store.set_state(run_id, "cancelled")
     assert names(store, run_id) == {"a.dcm", "b.dcm"}
-    assert go_through(store, image("b.dcm", "b")) == run_id
+    assert save_run(store, image("b.dcm", "b")) == run_id
     assert store.finish(run_id) == 1
     assert names(store, run_id) == {"b.dcm"}
 
 
 def test_what_is_in_a_folder_that_could_not_be_read_stays(store: ResultStore) -> None:
-    go_through(store, image("a/1.dcm"), image("a/b/2.dcm"), image("ab/3.dcm"), image("4.dcm"))
+    save_run(store, image("a/1.dcm"), image("a/b/2.dcm"), image("ab/3.dcm"), image("4.dcm"))
     unread = dataclasses.replace(failed(image_ref("a")), stage="discover", reason=reason("no_permission"))
-    run_id = go_through(store, unread, image("4.dcm"))
+    run_id = save_run(store, unread, image("4.dcm"))
     assert store.finish(run_id) == 1
     assert names(store, run_id) == {"a", "1.dcm", "2.dcm", "4.dcm"}
 
@@ -78,18 +68,18 @@ def test_what_is_in_a_folder_that_could_not_be_read_stays(store: ResultStore) ->
 def test_what_is_in_a_zip_file_that_could_not_be_read_stays(store: ResultStore) -> None:
     members = [dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member=name)) for name in ("1.dcm", "2.dcm")]
     several = image_ref("frames.dcm", frame=1, header=ImageHeader(number_of_frames=2))
-    go_through(store, *members, dataclasses.replace(image("frames.dcm"), ref=several), image("4.dcm", "d"))
+    save_run(store, *members, dataclasses.replace(image("frames.dcm"), ref=several), image("4.dcm", "d"))
     unread = [dataclasses.replace(failed(image_ref(name)), stage="discover") for name in ("a.zip", "frames.dcm")]
-    run_id = go_through(store, *unread, image("4.dcm", "d"))
+    run_id = save_run(store, *unread, image("4.dcm", "d"))
     assert store.finish(run_id) == 1
     assert store.not_present(run_id) == (several.key,)  # of a damaged file no frame is left
 
 
 def test_members_that_left_a_zip_file_are_gone_though_it_has_doubled_names(store: ResultStore) -> None:
-    go_through(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member="1.dcm")))
+    save_run(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member="1.dcm")))
     doubled = reason("double_members", count=1, name="2.dcm")
     outcome = dataclasses.replace(failed(image_ref("a.zip")), stage="discover", reason=doubled)
-    assert store.finish(go_through(store, outcome)) == 1
+    assert store.finish(save_run(store, outcome)) == 1
 
 
 def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_there(store: ResultStore) -> None:
@@ -97,9 +87,7 @@ def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_the
     spec = run_spec(paths=("/images/a", "/images/b"))
     every = image("a/1.dcm", "a"), image("b/2.dcm", "b"), image("b/3.dcm", "d")
     for outcomes, gone, state in ((every, 0, "broken off"), (every[1:2], 1, "cancelled"), (every[:2], 0, "finished")):
-        run_id = store.open_run(spec)
-        for outcome in outcomes:
-            store.save(run_id, outcome, spec=spec)
+        run_id = save_run(store, *outcomes, spec=spec)
         if state == "broken off":
             row = next(store.rows(run_id))
             store.set_verdict(row.row_id, AGREE, judged=row.outcome)
@@ -122,7 +110,7 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
     ]
     for place in places[1:]:
         place.touch()
-    run_id = go_through(store, *outcomes)
+    run_id = save_run(store, *outcomes)
     row, moved, *_ = store.rows(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     if is_over:
@@ -135,8 +123,8 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
 
 
 def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore) -> None:
-    go_through(store, image("a.dcm", "a"))
-    run_id = go_through(store, image("b.dcm", "b"))
+    save_run(store, image("a.dcm", "a"))
+    run_id = save_run(store, image("b.dcm", "b"))
     assert store.finish(run_id) == 1
     last = store.last_row_id()
     assert store.earlier(SPEC, content_sha256="a" * 64, frame=0, up_to_row_id=last) is not None
@@ -144,12 +132,12 @@ def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore)
 
 def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> None:
     """The folder is where the drive was plugged in."""
-    go_through(store, image("a.dcm", "a"))
-    run_id = go_through(store)
+    save_run(store, image("a.dcm", "a"))
+    run_id = save_run(store)
     assert store.finish(run_id) == 0
     assert store.run(run_id).state == "cancelled"
     assert names(store, run_id) == {"a.dcm"}
-    assert go_through(store, image("a.dcm", "a")) == run_id
+    assert save_run(store, image("a.dcm", "a")) == run_id
     assert store.finish(run_id) == 0
     assert store.run(run_id).state == "finished"
 
@@ -166,9 +154,9 @@ def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) ->
         image_ref("c.dcm", frame=2, header=several),
     ]
     outcomes = [screened(ref) for ref in refs]
-    run_id = go_through(store, *outcomes, image("not-unicode-\udcff.dcm"))
+    run_id = save_run(store, *outcomes, image("not-unicode-\udcff.dcm"))
     assert len(list(store.rows(run_id))) == len(refs) + 1
-    go_through(store, image("new.dcm"))
+    save_run(store, image("new.dcm"))
     store.finish(run_id)
     assert store.not_present(run_id) == (*(ref.key for ref in refs), image_ref("not-unicode-\udcff.dcm").key)
 
@@ -192,10 +180,10 @@ OTHER_SCORE = dataclasses.replace(
     ids=["content", "score", "model", "refused", "failed"],
 )
 def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, other: Outcome) -> None:
-    run_id = go_through(store, screened())
+    run_id = save_run(store, screened())
     (row,) = store.rows(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    go_through(store, other)
+    save_run(store, other)
     (result,) = store.work_list(run_id)
     assert result.row_id == row.row_id
     assert result.verdict is None
@@ -213,16 +201,16 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, other: Ou
     store.set_verdict(row.row_id, DISAGREE, judged=other)
     assert store.row(row.row_id).verdict == DISAGREE
     assert store.earlier_verdicts(run_id) == (earlier,)
-    go_through(store, screened())
+    save_run(store, screened())
     assert store.row(row.row_id).verdict == AGREE
     assert [given.verdict for given in store.earlier_verdicts(run_id)] == [DISAGREE]
 
 
 def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: ResultStore) -> None:
     """A window shows a result while another program goes on with the run and finds other bytes in the file."""
-    run_id = go_through(store, image("a.dcm", "a"))
+    run_id = save_run(store, image("a.dcm", "a"))
     (row,) = store.rows(run_id)
-    go_through(store, image("a.dcm", "b"))
+    save_run(store, image("a.dcm", "b"))
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     assert store.row(row.row_id).verdict is None
     assert store.verdict(row.row_id, row.outcome) == AGREE
@@ -232,10 +220,10 @@ def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: 
 
 
 def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
-    run_id = go_through(store, image("a.dcm", "a"), image("b.dcm", "b"))
+    run_id = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
     row, _ = store.rows(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    go_through(store, image("b.dcm", "b"))
+    save_run(store, image("b.dcm", "b"))
     store.finish(run_id)
     (earlier,) = store.earlier_verdicts(run_id)
     assert (earlier.image, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
@@ -243,10 +231,10 @@ def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
 
 
 def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None:
-    run_id = go_through(store, image("old.dcm", "a"), image("b.dcm", "b"))
+    run_id = save_run(store, image("old.dcm", "a"), image("b.dcm", "b"))
     for row in store.rows(run_id):
         store.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    go_through(store, image("new.dcm", "a"), image("b.dcm", "d"))
+    save_run(store, image("new.dcm", "a"), image("b.dcm", "d"))
     store.finish(run_id)
     verdicts = {result.outcome.ref.path.name: result.verdict for result in store.rows(run_id)}
     assert verdicts == {"new.dcm": AGREE, "b.dcm": None}
@@ -257,9 +245,9 @@ def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None
 
 def judged_run(store: ResultStore, outcome: Outcome, verdict: Verdict | None = AGREE) -> int:
     """A finished run over this one image, which got this verdict; its id."""
-    run_id = go_through(store, outcome)
-    (row,) = store.rows(run_id)
+    run_id = save_run(store, outcome)
     if verdict:
+        (row,) = store.rows(run_id)
         store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[row.verdict])
     store.finish(run_id)
     return run_id
@@ -271,12 +259,12 @@ def verdicts(store: ResultStore, run_id: int) -> list[Verdict | None]:
 
 def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store: ResultStore) -> None:
     judged_run(store, image("a.dcm", "a"))
-    second = go_through(store, image("a.dcm", "a"), image("b.dcm", "b"))
+    second = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
     assert verdicts(store, second) == [AGREE, None]
     assert store.earlier_verdicts(second) == ()
     store.finish(second)
     judged_run(store, image("a.dcm", "a"), DISAGREE)
-    assert verdicts(store, go_through(store, image("a.dcm", "a"))) == [DISAGREE]  # the newest
+    assert verdicts(store, save_run(store, image("a.dcm", "a"))) == [DISAGREE]  # the newest
 
 
 @pytest.mark.parametrize("other", [image("a.dcm", "d"), OTHER_SCORE], ids=["content", "score"])
@@ -284,7 +272,7 @@ def test_a_verdict_on_what_an_image_was_in_an_earlier_run_is_told_and_not_shown(
     store: ResultStore, other: Outcome
 ) -> None:
     judged_run(store, screened())
-    second = go_through(store, other)
+    second = save_run(store, other)
     assert verdicts(store, second) == [None]
     (earlier,) = store.earlier_verdicts(second)
     assert (earlier.image, earlier.content_sha256, earlier.verdict) == (image_ref().key, "c" * 64, AGREE)
@@ -318,21 +306,21 @@ def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, 
 @pytest.mark.parametrize("last", [AGREE, DISAGREE], ids=["brought", "changed"])
 def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultStore) -> None:
     judged_run(store, image("old.dcm", "a"))
-    second = go_through(store, image("new.dcm", "a"))
+    second = save_run(store, image("new.dcm", "a"))
     (row,) = store.rows(second)
     assert row.verdict == AGREE
     for verdict, before in ((last, AGREE), (None, last)):
         store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[before])
     store.finish(second)
     for name in ("old.dcm", "new.dcm"):
-        third = go_through(store, image(name, "a"))
+        third = save_run(store, image(name, "a"))
         assert (verdicts(store, third), store.earlier_verdicts(third)) == ([None], ())
         store.finish(third)
 
 
 def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) -> None:
     """A window shows a run; an older copy of the results was put back, and has given out the same numbers since."""
-    run_id = go_through(store, image("other.dcm", "d"))
+    run_id = save_run(store, image("other.dcm", "d"))
     (row,) = store.rows(run_id)
     for row_id in (row.row_id, row.row_id + 1):
         for verdict in (AGREE, None):
@@ -342,7 +330,7 @@ def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) ->
 
 
 def test_what_is_read_at_one_moment_is_of_that_moment(store: ResultStore) -> None:
-    run_id = go_through(store, image("a.dcm", "a"))
+    run_id = save_run(store, image("a.dcm", "a"))
     with ResultQuery(store.path) as query:
         with query.at_one_moment():
             assert names(query, run_id) == {"a.dcm"}
@@ -355,7 +343,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
     """In WAL mode a commit outlives a power cut only with synchronous = FULL (https://sqlite.org/pragma.html)."""
     said = AskedStatements()
     with ResultStore(tmp_path / "results.sqlite", connect=said.connect) as store:
-        run_id = go_through(store, screened())
+        run_id = save_run(store, screened())
         (row,) = store.rows(run_id)
         for verdict in (AGREE, None):
             said.clear()
@@ -372,7 +360,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
 
 
 def test_a_run_that_another_program_works_on_is_left_to_it(store: ResultStore) -> None:
-    first = go_through(store, image("a.dcm"))
+    first = save_run(store, image("a.dcm"))
     with ResultStore(store.path) as second:
         other = second.open_run(SPEC)
         assert other != first
@@ -418,14 +406,14 @@ def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultSto
 def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: ResultStore, path: Path) -> None:
     """Given by another program: before the later run comes to its image, and after."""
     early, late = image("a.dcm", "a"), image("b.dcm", "b")
-    go_through(store, early, late)
+    save_run(store, early, late)
     rows = list(store.rows(1))
     store.finish(1)
-    later = go_through(store, early)
+    later = save_run(store, early)
     with ResultStore(path) as other:
         for row in rows:
             other.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    go_through(store, early, late)
+    save_run(store, early, late)
     assert verdicts(store, later) == [AGREE, AGREE]
     store.set_verdict(rows[0].row_id, DISAGREE, judged=early, over=[AGREE])  # a copy follows when it changes
     assert verdicts(store, later) == [DISAGREE, AGREE]
@@ -459,11 +447,11 @@ def read_in(store: ResultStore, run_id: int) -> list[bool]:
 
 
 def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(store: ResultStore) -> None:
-    first = go_through(store, image("a.dcm", "a"), image("b.dcm", "b"), image("d.dcm", "d"))
+    first = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"), image("d.dcm", "d"))
     for row_id, name, content in ((1, "a.dcm", "a"), (2, "b.dcm", "b")):
         store.set_read(row_id, judged=image(name, content), is_read=True)
     store.finish(first)
-    second = go_through(store, image("a.dcm", "a"), image("b.dcm", "e"), image("d.dcm", "d"))
+    second = save_run(store, image("a.dcm", "a"), image("b.dcm", "e"), image("d.dcm", "d"))
     assert (read_in(store, first), read_in(store, second)) == ([True, True, False], [True, False, False])
     store.set_read(4, judged=image("a.dcm", "a"), is_read=False)
     assert (read_in(store, first), read_in(store, second)) == ([False, True, False], [False, False, False])
@@ -473,9 +461,9 @@ def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(sto
 
 
 def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: ResultStore) -> None:
-    first = go_through(store, image("a.dcm", "a"))
+    first = save_run(store, image("a.dcm", "a"))
     store.finish(first)
-    second = go_through(store, image("a.dcm", "a"))
+    second = save_run(store, image("a.dcm", "a"))
     store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
     assert store.set_verdict(1, AGREE, judged=image("a.dcm", "a")) == AGREE  # another window, in the run before
     assert store.row(2).verdict == AGREE
@@ -485,12 +473,12 @@ def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: Result
     store.finish(second)
     store.set_verdict(2, None, judged=image("a.dcm", "a"), over=[AGREE])
     assert (store.row(2).verdict, store.row(2).is_read) == (None, True)  # it was read all the same
-    third = go_through(store, image("a.dcm", "a"))
+    third = save_run(store, image("a.dcm", "a"))
     assert ([result.verdict for result in store.rows(third)], read_in(store, third)) == ([None], [True])
 
 
 def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) -> None:
-    run_id = go_through(store, image("a.dcm", "a"), image("b.dcm", "b"))
+    run_id = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
     store.set_read(1, judged=image("a.dcm", "a"), is_read=True)
     store.set_verdict(2, AGREE, judged=image("b.dcm", "b"))
     store.finish(run_id)
@@ -509,12 +497,12 @@ def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) ->
 
 def test_a_run_that_nobody_holds_any_more_is_interrupted(path: Path) -> None:
     with ResultStore(path) as store, ResultQuery(path) as query, HistoryQuery(path) as history:
-        run_id = go_through(store, screened())
+        run_id = save_run(store, screened())
         assert {query.run(run_id).state, store.run(run_id).state, history.summaries()[0].run.state} == {"running"}
         store.set_state(run_id, "paused")
         assert query.runs()[0].state == "paused"
     with HistoryQuery(path) as history:  # closed without an end, as after a kill
         assert {history.run(run_id).state, history.runs()[0].state, history.summaries()[0].run.state} == {"interrupted"}
     with ResultStore(path) as store:
-        assert go_through(store, screened()) == run_id
+        assert save_run(store, screened()) == run_id
         assert store.run(run_id).state == "running"

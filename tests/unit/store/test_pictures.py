@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import sys
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +19,9 @@ from fieldray.store.maintenance import renew_pictures
 from fieldray.store.pictures import discard, keep_only, pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
-from outcomes import image_ref, read_facts, run_spec, screened
+from outcomes import image_ref, read_facts, screened
+from stores import SPEC, change, rows_of, save_run
 
-SPEC = run_spec()
 CONTENTS = "0123456789abcdef"
 
 
@@ -38,10 +36,7 @@ def path(tmp_path: Path) -> Path:
     """A store with 16 results and their pictures."""
     place = tmp_path / "home" / "results.sqlite"
     with ResultStore(place) as store:
-        run_id = store.open_run(SPEC)
-        for content in CONTENTS:
-            store.save(run_id, image(content), spec=SPEC)
-        store.finish(run_id)
+        save_run(store, *map(image, CONTENTS), is_over=True)
     return place
 
 
@@ -68,7 +63,7 @@ def test_it_can_be_deleted_by_hand_and_the_next_run_begins_another(path: Path) -
     pictures_path(path).unlink()
     assert (results(path), shown(path)) == (16, "")
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC), image("3"), spec=SPEC)
+        save_run(store, image("3"))
     assert shown(path) == "3"
 
 
@@ -87,17 +82,16 @@ def test_it_can_be_deleted_during_a_run(store: ResultStore, path: Path) -> None:
 def test_the_log_of_one_that_is_gone_is_not_read_as_that_of_a_new_one(path: Path, tmp_path: Path) -> None:
     keep_only(path, ())
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC), image("0"), spec=SPEC)
+        save_run(store, image("0"))
         copy = tmp_path / "copy"
         shutil.copytree(path.parent, copy)
     pictures = pictures_path(copy / path.name)
     assert companions(pictures)[0].stat().st_size > 0
     pictures.unlink()
     with ResultStore(copy / path.name) as store:
-        store.save(store.open_run(SPEC), image("5"), spec=SPEC)
+        save_run(store, image("5"))
     assert shown(copy / path.name) == "5"
-    with closing(sqlite3.connect(pictures)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert rows_of(pictures, "PRAGMA integrity_check") == [("ok",)]
 
 
 def damage(path: Path) -> None:
@@ -113,11 +107,11 @@ def test_damage_costs_pictures_alone_and_they_are_begun_anew(path: Path) -> None
     assert results(path) == 16
     assert damage_mark(pictures_path(path)).exists()
     with ResultStore(path) as store:  # until it is mended, no picture is kept
-        store.save(store.open_run(SPEC), image("0"), spec=SPEC)
+        save_run(store, image("0"))
     assert renew_pictures(path) == reason("pictures_renewed", path=pictures_path(path))
     assert on_disk(path) == b"" and renew_pictures(path) is None
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC), image("0"), spec=SPEC)
+        save_run(store, image("0"))
     assert shown(path) == "0"
     assert results(path) == 16
 
@@ -132,11 +126,9 @@ def test_damage_costs_pictures_alone_and_they_are_begun_anew(path: Path) -> None
     ],
 )
 def test_one_that_somebody_else_made_is_not_used_and_ends_no_run(path: Path, order: str) -> None:
-    with closing(sqlite3.connect(pictures_path(path))) as connection, connection:
-        connection.execute(order)
+    change(pictures_path(path), order)
     with ResultStore(path) as store:
-        run_id = store.open_run(SPEC)
-        store.save(run_id, image("0"), spec=SPEC)
+        run_id = save_run(store, image("0"))
         assert store.row(1).outcome.facts.thumbnail is None
         assert store.counts(run_id) == {"abnormal": 1}
 
@@ -148,7 +140,7 @@ def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
     pictures_path(path).unlink()
     pictures_path(path).symlink_to(victim)
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC), image("0"), spec=SPEC)
+        save_run(store, image("0"))
     assert victim.read_bytes() == b"an X-ray"
     with pytest.raises(StorageProblem):
         keep_only(path, ())

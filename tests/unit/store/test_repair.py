@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import stat
 import sys
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.store.database import damage_mark, open_database
 from fieldray.store.maintenance import check, delete_runs, repair, restore
@@ -21,10 +18,9 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from fieldray.store.work_list import HistoryQuery
 from lungs import lungs
-from outcomes import image_ref, run_spec, screened
+from outcomes import image_ref, screened
+from stores import AGREE, SPEC, change, save_run
 
-SPEC = run_spec()
-AGREE = Verdict(choice="agree", note="seen")
 COUNT = 60
 PAGE_BYTES = 8192
 TABLE_LEAF = 13  # the first byte of a page with rows of a table
@@ -35,9 +31,8 @@ def path(tmp_path: Path) -> Path:
     """A store with one run, results and a verdict, closed in order."""
     place = tmp_path / "home" / "results.sqlite"
     with ResultStore(place) as store:
-        run_id = store.open_run(SPEC)
         outcomes = [screened(image_ref(f"{number:03}.dcm")) for number in range(COUNT)]
-        store.save_all(run_id, outcomes, spec=SPEC)
+        run_id = save_run(store, *outcomes)
         store.set_verdict(COUNT, AGREE, judged=outcomes[-1])
         store.set_state(run_id, "finished")
     return place
@@ -103,8 +98,7 @@ def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -
 
 def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path) -> None:
     with ResultStore(path) as store:
-        run_id = store.open_run(SPEC, fresh=True)
-        store.save_all(run_id, [screened(image_ref(f"{number}.png")) for number in range(4 * COUNT)], spec=SPEC)
+        save_run(store, *(screened(image_ref(f"{number}.png")) for number in range(4 * COUNT)), fresh=True)
     data = bytearray(path.read_bytes())
     leaves = [
         place
@@ -163,8 +157,7 @@ def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 def test_what_another_version_made_is_left_to_that_one(path: Path, version: int) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {version}")
+    change(path, f"PRAGMA user_version = {version}")
     damage_mark(path).touch()
     before = path.read_bytes()
     with pytest.raises(StorageProblem) as problem:
@@ -224,9 +217,9 @@ CHECKED = [
 ]
 
 
-@pytest.mark.parametrize("change", [*READ, *CHECKED])
+@pytest.mark.parametrize("what", [*READ, *CHECKED])
 def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_once_repaired(
-    tmp_path: Path, change: str
+    tmp_path: Path, what: str
 ) -> None:
     """Or each start of a run would set the store aside again, and none would ever screen."""
     path = tmp_path / "home" / "results.sqlite"
@@ -238,15 +231,14 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
         store.finish(run_id)
         store.stamp_key()
     assert (found_damaged(path), check(path, progress=lambda _share: None).verdicts) == (None, 2)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"UPDATE {change}")
+    change(path, f"UPDATE {what}")
     (tmp_path / "copy").mkdir()
     shutil.copy(path, tmp_path / "copy")
     with pytest.raises(UsageProblem) as refused:
         restore(path, tmp_path / "copy")
     assert refused.value.reason.code == "store_not_ours"
     assert not damage_mark(path).exists()
-    if change in READ:
+    if what in READ:
         assert found_damaged(path) == "database_damaged"
         damage_mark(path).unlink()
     with pytest.raises(StorageProblem) as problem:
@@ -261,8 +253,7 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
 
 
 def lose_the_last_result(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE results SET details = '[]' WHERE id = ?", (COUNT,))
+    change(path, "UPDATE results SET details = '[]' WHERE id = ?", COUNT)
     assert found_damaged(path) == "database_damaged"
     said = repair(path)
     assert said is not None and dict(said.parameters)["verdicts"] == "1"
@@ -270,8 +261,7 @@ def lose_the_last_result(path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["finished", "cancelled"])
 def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, state: str) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE runs SET state = ?", (state,))
+    change(path, "UPDATE runs SET state = ?", state)
     lose_the_last_result(path)
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
@@ -285,8 +275,7 @@ def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, stat
 
 
 def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE runs SET state = 'asleep'")
+    change(path, "UPDATE runs SET state = 'asleep'")
     damage_mark(path).touch()
     said = repair(path)
     assert said is not None and dict(said.parameters)["results"] == "0"  # none could be shown
@@ -301,16 +290,15 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
 
 
 @pytest.mark.parametrize(
-    "change",
+    "orders",
     [
         "UPDATE runs SET state = 'asleep'",
         "DELETE FROM runs; DELETE FROM sqlite_sequence WHERE name = 'runs'",
         "DELETE FROM results; DELETE FROM runs",
     ],
 )
-def test_a_run_that_was_lost_leaves_its_number_to_nobody(path: Path, change: str) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(change)
+def test_a_run_that_was_lost_leaves_its_number_to_nobody(path: Path, orders: str) -> None:
+    change(path, orders)
     damage_mark(path).touch()
     assert repair(path) is not None
     with ResultStore(path) as store:

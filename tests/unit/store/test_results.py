@@ -1,9 +1,11 @@
+"""Results in the store: what is saved comes back, and runs are continued."""
+
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +13,18 @@ import pytest
 
 from asked_statements import AskedStatements
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.image import ImageHeader, Turn
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import open_database
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.rows import result_hash
+from fieldray.store.work_list import HistoryQuery, WorkListQuery
+from lungs import SIDE, lungs, two_lungs
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
-
-SPEC = run_spec()
-AGREE = Verdict(choice="agree", note="seen")
+from stores import AGREE, SPEC, change, rows_of, save_run
 
 
 def as_values(outcome: Outcome) -> object:
@@ -166,10 +170,9 @@ def test_a_failure_is_not_taken_over_but_a_refusal_is(store: ResultStore) -> Non
 
 
 def test_rows_come_in_pages(store: ResultStore) -> None:
-    run_id, other = store.open_run(SPEC), store.open_run(run_spec(paths=("/b",)))
-    ids = [store.save(run_id, refused(image_ref(f"{number}.dcm")), spec=SPEC) for number in range(600)]
-    store.save(other, refused(), spec=SPEC)
-    assert [row.row_id for row in store.rows(run_id)] == ids
+    run_id = save_run(store, *(refused(image_ref(f"{number}.dcm")) for number in range(600)))
+    save_run(store, refused(), spec=run_spec(paths=("/b",)))
+    assert [row.row_id for row in store.rows(run_id)] == [*range(1, 601)]
 
 
 @pytest.mark.parametrize(
@@ -186,9 +189,7 @@ def test_no_question_on_a_run_looks_through_the_whole_store(
 ) -> None:
     said = AskedStatements()
     with ResultStore(tmp_path / "results.sqlite", connect=said.connect) as store:
-        run_id = store.open_run(SPEC)
-        for number in range(300):
-            store.save(run_id, refused(image_ref(f"{number}.dcm")), spec=SPEC)
+        save_run(store, *(refused(image_ref(f"{number}.dcm")) for number in range(300)))
         said.clear()
         ask(store)
     assert 1 <= len(said) <= 3  # the work list: the order, and the rows in pages of 256
@@ -205,8 +206,7 @@ def test_an_empty_store_has_nothing(store: ResultStore) -> None:
 
 def test_a_reason_of_another_version_is_still_readable(store: ResultStore) -> None:
     row_id = store.save(store.open_run(SPEC), failed(), spec=SPEC)
-    with closing(sqlite3.connect(store.path)) as connection, connection:
-        connection.execute("""UPDATE results SET reason = '["of_the_future", []]'""")
+    change(store.path, """UPDATE results SET reason = '["of_the_future", []]'""")
     outcome = store.row(row_id).outcome
     assert isinstance(outcome, Failed)
     assert "of_the_future" in outcome.reason.text
@@ -231,3 +231,75 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
     with ResultQuery(path) as decoder:
         assert decoder.row(kept).outcome.status == "screened"
         assert decoder.run(run_id).state == "interrupted"  # it was let go without an end
+
+
+# ---- lung fields and notes
+
+
+def kept(path: Path, outcome: Screened | Refused) -> Screened | Refused:
+    """The outcome after it was stored."""
+    with ResultStore(path) as store:
+        row_id = store.save(store.open_run(run_spec()), outcome, spec=run_spec())
+        found = store.row(row_id).outcome
+    assert isinstance(found, Screened | Refused)
+    return found
+
+
+def test_lungs_and_notes_come_back_as_they_were(tmp_path: Path) -> None:
+    given = replace(
+        lungs(mirrored=0.9, region=two_lungs()), evidence_inside=0.25, latency_ms=1.5, quality=("lungs_low",)
+    )
+    notes = (reason("perhaps_mirrored"), reason("evidence_outside", percent=25))
+    back = kept(tmp_path / "results.sqlite", replace(screened(), lungs=given, notes=notes))
+    assert isinstance(back, Screened) and back.lungs is not None
+    assert back.notes == notes
+    assert np.array_equal(back.lungs.shares, given.shares)
+    for name in (
+        "found",
+        "left_share",
+        "right_share",
+        "cut_off",
+        "rotation_degrees",
+        "is_mirrored",
+        "region",
+        "quality",
+        "pixel_map",
+    ):
+        assert getattr(back.lungs, name) == getattr(given, name), name
+    assert (back.lungs.evidence_inside, back.lungs.latency_ms, back.lungs.threshold) == (0.25, 1.5, given.threshold)
+
+
+def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_result(tmp_path: Path) -> None:
+    white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))  # the patient's left lung
+    seen, unseen = (replace(screened(), lungs=lungs(shares)) for shares in (two_lungs(), white))
+    found = kept(tmp_path / "results.sqlite", unseen)
+    assert found.category == "read_first"
+    assert isinstance(found, Screened) and found.lungs is not None
+    assert found.lungs.unseen == ("left",)
+    assert result_hash(seen) != result_hash(unseen)  # a verdict on the one is none on the other
+    with HistoryQuery(tmp_path / "results.sqlite") as query:
+        assert query.summaries()[0].counts == {"read_first": 1}
+    with WorkListQuery(tmp_path / "results.sqlite") as query:
+        listed = query.listed(1, ResultFilter(category="read_first"), ResultOrder())
+    assert (len(listed.row_ids), listed.counts["read_first"]) == (1, 1)
+
+
+def test_a_refusal_keeps_why_and_what_has_no_lungs_has_none(tmp_path: Path) -> None:
+    turned = lungs(rotated_90=0.9)
+    assert turned.refusal is not None
+    found = kept(tmp_path / "results.sqlite", replace(refused(), reason=turned.refusal, lungs=turned))
+    assert isinstance(found, Refused) and found.lungs is not None
+    assert (found.reason.code, found.lungs.rotation_degrees) == ("rotated", 90)
+    plain = kept(tmp_path / "results.sqlite", screened())
+    assert isinstance(plain, Screened)
+    assert (plain.lungs, plain.notes) == (None, ())
+    with ResultStore(tmp_path / "results.sqlite") as store:
+        assert store.row(store.save(1, failed(), spec=run_spec())).outcome.status == "failed"
+
+
+def test_a_mask_takes_little_room(tmp_path: Path) -> None:
+    rows, columns = np.mgrid[0:256, 0:256]
+    soft = 1 / (1 + np.exp(((rows - 128) ** 2 / 90**2 + (columns - 70) ** 2 / 40**2 - 1) * 20))
+    kept(tmp_path / "results.sqlite", replace(screened(), lungs=lungs(soft.astype(np.float32))))
+    ((size,),) = rows_of(tmp_path / "results.sqlite", "SELECT LENGTH(lung_shares) FROM results")
+    assert size < 256 * 256 / 32

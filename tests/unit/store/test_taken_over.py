@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from fieldray.domain.finding import ResultKind, Screened
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.run import Run, Verdict
+from fieldray.domain.run import Run
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.store.results import ResultQuery, ResultStore
@@ -21,10 +19,9 @@ from fieldray.store.schema import image_key
 from fieldray.store.work_list import HistoryQuery
 from lungs import lungs
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+from stores import AGREE, SPEC, change
 
-SPEC = run_spec()
 OTHER = run_spec(paths=("/other",))
-AGREE = Verdict(choice="agree", note="seen")
 
 
 def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> Screened:
@@ -197,8 +194,7 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
     with ResultQuery(store.path) as query:
         assert {row.row_id for row in query.results(rows[:2], looks_inside=False)} == set(rows[:2])
         assert query.results([]) == ()
-        with closing(sqlite3.connect(store.path)) as connection, connection:
-            connection.execute("UPDATE results SET lung_shares = x'00' WHERE id = ?", rows[3:])
+        change(store.path, "UPDATE results SET lung_shares = x'00' WHERE id = ?", rows[3])
         assert len(query.results(rows, looks_inside=False)) == 4  # what is told in a list needs no mask
         with pytest.raises(StorageProblem):
             query.row(rows[3])

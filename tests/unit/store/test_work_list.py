@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -25,9 +24,9 @@ from fieldray.store.database import damage_mark
 from fieldray.store.maintenance import delete_runs, repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import _READ, KEY_STATEMENT, OWNER_STATEMENT, WorkListQuery, list_statement
-from outcomes import failed, image_ref, refused, run_spec, screened
+from outcomes import failed, image_ref, refused, screened
+from stores import AGREE, SPEC, rows_of, save_run
 
-SPEC = run_spec()
 ODD_NAME = "zahn\udcfc.png"  # not valid Unicode
 COLUMNS: tuple[ListColumn, ...] = get_args(ListColumn)
 
@@ -58,9 +57,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 
 
 def add(store: ResultStore, *outcomes: Outcome) -> int:
-    run_id = store.open_run(SPEC, fresh=True)
-    store.save_all(run_id, outcomes or OUTCOMES, spec=SPEC)
-    return run_id
+    return save_run(store, *(outcomes or OUTCOMES), fresh=True)
 
 
 def listed(query: WorkListQuery, run_id: int, order: ResultOrder = ResultOrder(), **wanted: object) -> list[int]:  # noqa: B008
@@ -147,7 +144,7 @@ def test_classes_devices_and_verdicts_are_filtered_alone_and_together(store: Res
 
 def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultStore, query: WorkListQuery) -> None:
     run_id = add(store, image("a.dcm", 0.9))
-    store.set_verdict(1, Verdict(choice="agree"), judged=image("a.dcm", 0.9))
+    store.set_verdict(1, AGREE, judged=image("a.dcm", 0.9))
     store.save(run_id, image("a.dcm", 0.3), spec=SPEC)
     assert listed(query, run_id, verdict="given") == []
     assert listed(query, run_id, verdict="none") == [1]
@@ -241,7 +238,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(
     run_id = add(store)
     rows = np.array([3, 5, 6, 8, 1], np.int64)
     store.set_read(5, judged=OUTCOMES[4], is_read=True)
-    store.set_verdict(8, Verdict(choice="agree"), judged=OUTCOMES[7])
+    store.set_verdict(8, AGREE, judged=OUTCOMES[7])
     store.set_read(3, judged=image("a.dcm", 0.3), is_read=True)  # what the row held before
     assert [query.next_unread(run_id, rows, index) for index in (-1, 0, 2, 4)] == [3, 6, 1, 3]
     assert query.next_unread(run_id, np.array([5, 1], np.int64), 1) is None
@@ -306,7 +303,7 @@ def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: Wor
         store.finish(run_id)
     delete_runs(store.path, [first])
     for table in ("work_list", "work_counts"):
-        assert {row["run_id"] for row in query._connection.execute(f"SELECT run_id FROM {table}")} == {second}
+        assert {run_id for (run_id,) in rows_of(store.path, f"SELECT run_id FROM {table}")} == {second}
 
 
 def test_a_store_that_was_repaired_is_listed_as_before(path: Path) -> None:
@@ -327,10 +324,10 @@ def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
     store: ResultStore, query: WorkListQuery
 ) -> None:
     add(store)
-    store.set_verdict(3, Verdict(choice="agree"), judged=OUTCOMES[2])
+    store.set_verdict(3, AGREE, judged=OUTCOMES[2])
     found = query.results([3, 99, 1])
     assert [result.row_id for result in found] == [3, 1]
-    assert found[0].verdict == Verdict(choice="agree")
+    assert found[0].verdict == AGREE
     assert isinstance(found[0].outcome, Screened) and found[0].outcome.class_maps is not None
 
 
@@ -391,12 +388,11 @@ def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, que
 
 def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
     """The rows of a run's list but for their numbers, and its counts."""
-    with closing(sqlite3.connect(store.path)) as connection:
-        names = [row[1] for row in connection.execute("PRAGMA table_info (work_list)")]
-        columns = ", ".join(f"list.{name}" for name in names if name not in ("run_id", "result_id"))
-        rows = f"""SELECT image_key, {columns} FROM work_list AS list JOIN results ON results.id = list.result_id
-                   WHERE list.run_id = ? ORDER BY image_key"""
-        return (*connection.execute(rows, (run_id,)), store.counts(run_id))
+    names = [row[1] for row in rows_of(store.path, "PRAGMA table_info (work_list)")]
+    columns = ", ".join(f"list.{name}" for name in names if name not in ("run_id", "result_id"))
+    rows = f"""SELECT image_key, {columns} FROM work_list AS list JOIN results ON results.id = list.result_id
+               WHERE list.run_id = {run_id} ORDER BY image_key"""
+    return (*rows_of(store.path, rows), store.counts(run_id))
 
 
 def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore) -> None:

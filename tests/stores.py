@@ -1,0 +1,43 @@
+"""Stores of the tests: a run of outcomes at one stroke, and what is asked of and done to a file past the program."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from fieldray.domain.finding import Outcome
+from fieldray.domain.run import RunSpec, Verdict
+from fieldray.store.results import ResultStore
+from outcomes import run_spec
+
+SPEC: Final = run_spec()
+AGREE: Final = Verdict(choice="agree", note="seen")
+DISAGREE: Final = Verdict(choice="disagree")
+
+
+def save_run(
+    store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, fresh: bool = False, is_over: bool = False
+) -> int:
+    """One pass of a run over these outcomes, from its beginning; its id. A fresh one continues none from before."""
+    run_id = store.open_run(spec, fresh=fresh)
+    store.save_all(run_id, outcomes, spec=spec)
+    if is_over:
+        store.finish(run_id)
+    return run_id
+
+
+def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """The rows of an answer."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def change(path: Path, orders: str, *values: object) -> None:
+    """Carry orders out; where there are values, one order with these."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        if values:
+            connection.execute(orders, values)
+        else:
+            connection.executescript(orders)
