@@ -27,6 +27,14 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def python(
+    code: str, *arguments: object, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run this code in a Python of its own, to its end; in this process's environment, or in this one alone."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+
+
 def runner(home: Path) -> Fieldray:
     """What runs `fieldray` to its end, with this home and with arguments; `environment` is added to this process's."""
 

@@ -6,7 +6,6 @@ import ast
 import os
 import pkgutil
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import benchmarks
 import fieldray
 from fieldray.command_names import PACKAGES
 from fieldray.imaging.synthetic import write_studies
-from program import write_images
+from program import python, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 PACKAGE = Path(fieldray.__file__).parent
@@ -132,20 +131,9 @@ def fenced(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
-def run(code: str, *arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-
-
 def test_the_fence_holds(fenced: dict[str, str]) -> None:
-    assert "No module named 'PySide6'" in run("import PySide6", environment=fenced).stderr
-    assert run("import socket; socket.socket()", environment=fenced).returncode == 99
+    assert "No module named 'PySide6'" in python("import PySide6", environment=fenced).stderr
+    assert python("import socket; socket.socket()", environment=fenced).returncode == 99
 
 
 def test_every_room_but_the_window_can_be_imported_with_the_core_alone(
@@ -158,7 +146,7 @@ def test_every_room_but_the_window_can_be_imported_with_the_core_alone(
     assert "fieldray.pipeline.session" in rooms
     code = "import importlib, sys; from fieldray.offline import stay_offline; stay_offline()"
     code += "\nfor name in sys.argv[1:]: importlib.import_module(name)"
-    done = run(code, *rooms, environment=fenced)
+    done = python(code, *rooms, environment=fenced)
     assert done.returncode == 0, done.stderr
 
 
@@ -167,7 +155,7 @@ def test_screening_needs_no_qt_no_tensorflow_and_no_socket(tmp_path: Path, fence
     write_images(tmp_path / "images", 2)
     write_studies(tmp_path / "images", count=1)
     code = "import sys; from fieldray.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    done = run(
+    done = python(
         code, "screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack), "--json", "-",
         environment=fenced,
     )  # fmt: skip
@@ -178,7 +166,7 @@ def test_screening_needs_no_qt_no_tensorflow_and_no_socket(tmp_path: Path, fence
 def test_help_is_quick_because_it_imports_almost_nothing() -> None:
     heavy = {"numpy", "pydicom", "PIL", "sqlite3", "cryptography", "psutil", "ai_edge_litert", "PySide6", "tensorflow"}
     code = "import sys; from fieldray.__main__ import main; main(['screen', '--help']); print(sorted(sys.modules))"
-    done = run(code, environment=dict(os.environ))
+    done = python(code)
     assert done.returncode == 0, done.stderr
     loaded = set(ast.literal_eval(done.stdout.splitlines()[-1]))
     assert loaded & heavy == set()

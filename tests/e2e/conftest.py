@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,14 @@ def well(fieldray: Fieldray) -> Fieldray:
         return done
 
     return run
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A test run may have been started with Ctrl-C ignored, which its children inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from program import Fieldray, lines_of, write_images
+from program import Fieldray, lines_of, python, write_images
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
 
@@ -64,18 +62,10 @@ sys.exit(program.main())
 
 
 @posix
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("after_imports", [1, 2, 5, 20, 60, 90])
 def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int) -> None:
     """Ctrl-C while the program is still being read, at the import of that number."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run may ignore it, and children inherit
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", INTERRUPTED, str(after_imports), "screen", str(tmp_path / "nowhere")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
+    done = python(INTERRUPTED, after_imports, "screen", tmp_path / "nowhere")
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 130

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from program import Fieldray, write_images
+from program import Fieldray, python, write_images
 
 
 def test_results_are_checked_copied_and_put_back_after_damage(
@@ -62,12 +59,11 @@ sys.exit(main(["store", "backup", sys.argv[1]]))
 
 
 def test_what_a_killed_backup_left_of_patients_goes_with_the_next(
-    fieldray: Fieldray, screen: Fieldray, home: Path, tmp_path: Path
+    fieldray: Fieldray, screen: Fieldray, tmp_path: Path
 ) -> None:
     write_images(tmp_path / "images", 1)
     assert screen().returncode == 0
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "backup")]
-    assert subprocess.run(command, env={**os.environ, "FIELDRAY_HOME": str(home)}, check=False).returncode == 9
+    assert python(KILLED, tmp_path / "backup").returncode == 9
     assert any(file.name.endswith(".new") for file in (tmp_path / "backup").iterdir())
     assert fieldray("store", "backup", tmp_path / "backup").returncode == 0
     left = {file.name for file in (tmp_path / "backup").iterdir()}

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import struct
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import fieldray
 from fieldray.command_names import OWN, PACKAGES, command_line_of, command_lines, is_command, names_images, opens_window
 from fieldray.offline import filter_code, is_screen_remote, leave_only_the_screen
 from fieldray.paths import child_command, program_command
+from program import python
 
 PACKAGE = Path(fieldray.__file__).parent
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filter is Linux's")
@@ -28,11 +28,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filt
 
 def run(code: str, *arguments: str, **environment: str) -> str:
     """What a process of its own prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = python(code, *arguments, environment={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -392,9 +388,8 @@ for words in (["screen", "--help"], ["adapt", "run", "recipe.toml"], ["nonsense"
 
 
 def test_without_the_packages_beside_the_program_says_what_is_missing() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_THEM], capture_output=True, text=True, timeout=60, check=False)
-    code, said, *rest = done.stderr.splitlines()
-    assert (code, rest[0], rest[2]) == ("0", "2", "2"), done.stderr
+    code, said, *rest = python(WITHOUT_THEM).stderr.splitlines()
+    assert (code, rest[0], rest[2]) == ("0", "2", "2"), (said, rest)
     assert said == (
         "fieldray: There is no command adapt in this installation. Making packs, archives, clusters and workflows are "
         "not part of the installed program. They come with: pip install 'fieldray[adapt,cluster]'"

@@ -17,6 +17,7 @@ from fieldray.errors import FieldrayError
 from fieldray.paths import program_command
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
+from program import python
 
 PACKAGE = Path(fieldray.__file__).parent
 ROOT = PACKAGE.parent.parent
@@ -103,8 +104,7 @@ def test_what_a_person_starts_there_runs_none_either(tmp_path: Path, variables: 
 @pytest.mark.skipif(os.name != "posix", reason="a folder that is in use cannot be removed")
 def test_a_current_directory_that_was_removed_is_no_error(tmp_path: Path) -> None:
     code = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); "
-    command = [sys.executable, "-c", code + "from fieldray.__main__ import main; main()", "packs", "list"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = python(code + "from fieldray.__main__ import main; main()", "packs", "list", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -115,8 +115,7 @@ def test_drawing_takes_no_settings_from_there_either(tmp_path: Path, module: str
     pytest.importorskip("matplotlib")
     (tmp_path / "matplotlibrc").write_bytes(b"font.size: 77\n\xff\xfe\n")
     code = f"import {module}, matplotlib; print(matplotlib.rcParams['font.size'] == 77)"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = python(code, cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from fieldray.paths import child_command, installed_program, program_command
 from fieldray.surroundings import has_screen, keep_foreign_code_out
+from program import python
 
 _CODE = """
 #include <stdio.h>
@@ -69,13 +70,12 @@ def test_the_current_directory_is_in_no_search_path() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="core files of POSIX")
-def test_the_program_itself_leaves_no_core_file(tmp_path: Path) -> None:
+def test_the_program_itself_leaves_no_core_file() -> None:
     code = (
         "import resource\nfrom fieldray.__main__ import main\nresource.setrlimit(resource.RLIMIT_CORE, (4096, 4096))\n"
         "main(['packs', 'list'])\nprint(resource.getrlimit(resource.RLIMIT_CORE))"
     )
-    environment = {**os.environ, "FIELDRAY_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = python(code)
     assert done.stdout.splitlines()[-1:] == ["(0, 0)"], done.stderr
 
 
@@ -142,14 +142,16 @@ def _let_in(server: socket.socket) -> None:
             pass
 
 
+def without_screen() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
+
+
 @pytest.mark.parametrize("screen", [{}, {"DISPLAY": _NOWHERE}, {"WAYLAND_DISPLAY": _NOWHERE}])
 @pytest.mark.parametrize("arguments", [(), (".",)])
 def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ...], screen: dict[str, str]) -> None:
-    environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
-    environment |= screen
     done = subprocess.run(
         [sys.executable, "-m", "fieldray", *arguments],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
+        env=without_screen() | screen, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -159,16 +161,13 @@ def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ..
 
 
 def test_the_window_computes_with_one_thread_which_is_said_before_numpy_loads() -> None:
-    environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
+    environment = without_screen()
     environment.pop("OPENBLAS_NUM_THREADS", None)
     code = (
         "import os, sys\nfrom fieldray.__main__ import window\nwindow([])\n"
         "print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stdout.split() == ["1", "False"]
+    assert python(code, environment=environment).stdout.split() == ["1", "False"]
 
 
 @pytest.mark.parametrize("paths", [(), (".", "..")])
@@ -181,8 +180,5 @@ def test_installed_the_window_is_the_program_beside_this_one(tmp_path: Path, pat
         "from fieldray.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", frozen, str(tmp_path / "fieldray"), *paths], capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    done = python(frozen, tmp_path / "fieldray", *paths)
     assert (done.returncode, done.stdout, done.stderr) == (5, "|".join([str(window), *paths, ""]), "")

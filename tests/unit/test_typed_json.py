@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
 
 from fieldray.typed_json import converted, decoded
+from program import python
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +77,5 @@ for _ in range(40):
 
 def test_a_type_that_several_threads_meet_at_once_ends_no_process() -> None:
     """It did, with a segmentation fault of the library."""
-    done = subprocess.run([sys.executable, "-c", _FIRST_MET_BY_MANY], capture_output=True, text=True, check=False)
+    done = python(_FIRST_MET_BY_MANY)
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import contents
+from program import python
 
 ENTRIES = contents.ROOT / "installer" / "entry"
 _BEGIN = f"import sys; sys.path.insert(0, {str(ENTRIES)!r}); import program; sys.exit(program.main(sys.argv.pop(1)))"
@@ -19,10 +20,7 @@ def run(program: str, *arguments: str, environment: dict[str, str]) -> subproces
     kept = {
         name: os.environ[name] for name in ("PATH", "PYTHONPATH", "FIELDRAY_HOME", "SYSTEMROOT") if name in os.environ
     }
-    return subprocess.run(
-        [sys.executable, "-c", _BEGIN, program, *arguments], env={**kept, **environment}, capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return python(_BEGIN, program, *arguments, environment={**kept, **environment})
 
 
 def test_one_script_begins_all_programs_and_the_guard_is_before_it() -> None:
@@ -48,7 +46,4 @@ def test_the_command_line_and_the_worker_answer() -> None:
 
 def test_the_guard_holds_in_a_program_that_is_not_known(tmp_path: Path) -> None:
     code = f"import runpy; runpy.run_path({str(ENTRIES / 'guard.py')!r}); import socket; socket.socket()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
-    )
-    assert "Fieldray connects to nothing" in done.stderr
+    assert "Fieldray connects to nothing" in python(code, cwd=tmp_path).stderr
