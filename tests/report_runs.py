@@ -88,6 +88,12 @@ def screened_files(paths: Sequence[Path]) -> list[Screened]:
     return [found for ref in discover(paths) if (found := screened_file(ref)) is not None]
 
 
+def with_header(outcome: Screened, **changes: object) -> Screened:
+    """The same with other values in its header."""
+    header = replace(outcome.ref.header, **changes)  # type: ignore[arg-type]
+    return replace(outcome, ref=replace(outcome.ref, header=header))
+
+
 def write_frames(path: Path, count: int, *, sop_class_uid: str = "1.2.840.10008.5.1.4.1.1.7.3") -> None:
     """A DICOM file of several frames: by default of a class that is for them."""
     write_dicom(path, chest_phantom(160, 128, seed=1, abnormal=True))

@@ -45,9 +45,8 @@ def is_own(head: bytes) -> bool:
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def database(tmp_path: Path) -> Path:
     """A run over two images."""
-    monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path / "home"))
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(2):
@@ -105,8 +104,7 @@ def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
 
 
-def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path / "home"))
+def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path) -> None:
     folder, notes = tmp_path / "in", list[Reason]()
     folder.mkdir()
     for number in range(2):

@@ -1,4 +1,4 @@
-"""DICOM reports: what they say, whose they are, and that a library nobody here wrote reads them."""
+"""DICOM reports: what they say, whose they are, and that libraries and programs nobody here wrote read them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from fieldray.reports.exporters import sc, seg, sr
 from fieldray.reports.outputs import is_own_report
 from outcomes import failed, refused
 from pairs import compared_with
-from phantoms import write_collection, write_dicom
-from report_runs import results_of, run_with, screened_files, write_frames
+from phantoms import write_collection
+from report_programs import iod_errors, needs, orthanc
+from report_programs import said as printed
+from report_runs import results_of, run_with, screened_files, with_header, write_frames
 
 NAMED = ReportOptions(names_people=True)
 WRITERS = (sr.EXPORTER, sc.EXPORTER, seg.EXPORTER)
@@ -41,29 +43,21 @@ def written(folder: Path, exporter: Exporter, outcomes: list[Screened], **option
     return [dcmread(file) for file in sorted(path.iterdir())]
 
 
+@pytest.fixture(params=WRITERS, ids=lambda exporter: exporter.name)
+def exporter(request: pytest.FixtureRequest) -> Exporter:
+    return request.param
+
+
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> list[Screened]:
     """An image of each kind of file."""
     folder = tmp_path_factory.mktemp("images")
     write_collection(folder)
+    write_frames(folder / "frames.dcm", 2)
+    write_frames(folder / "wrong-class.dcm", 2, sop_class_uid="1.2.840.10008.5.1.4.1.1.1.1")
     return screened_files([folder])
 
 
-@pytest.fixture
-def one(tmp_path: Path) -> Screened:
-    path = tmp_path / "in" / "one.dcm"
-    path.parent.mkdir()
-    write_dicom(path, chest_phantom(160, 128, seed=1, abnormal=True))
-    (outcome,) = screened_files([path])
-    return outcome
-
-
-def with_header(outcome: Screened, **changes: object) -> Screened:
-    header = replace(outcome.ref.header, **changes)  # type: ignore[arg-type]
-    return replace(outcome, ref=replace(outcome.ref, header=header))
-
-
-@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_there_is_an_object_for_every_kind_of_image(
     exporter: Exporter, collection: list[Screened], tmp_path: Path
 ) -> None:
@@ -190,7 +184,6 @@ def test_a_frame_is_referred_to_by_its_number(tmp_path: Path) -> None:
     assert len({made.SOPInstanceUID for made in objects}) == 3
 
 
-@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_nobody_is_named_unasked(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
     person = with_header(
         one,
@@ -250,7 +243,6 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_any_name_is_written_and_read_back(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
     people = [with_header(one, patient_name=name, patient_id=name) for name in NAMES]
     objects = written(tmp_path, exporter, people, names_people=True)
@@ -262,7 +254,6 @@ def test_any_name_is_written_and_read_back(exporter: Exporter, one: Screened, tm
     assert not any(letter in "".join(names) for letter in "\\\x00\x1b\n")
 
 
-@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_a_name_that_could_not_be_read_is_left_out(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
     person = with_header(one, patient_name="\ufffd\ufffd^Anna", patient_id="7")
     (made,) = written(tmp_path, exporter, [person], names_people=True)
@@ -278,7 +269,6 @@ def test_lungs_are_on_the_grid_of_a_file_whose_pixels_are_not_square(one: Screen
 
 
 @pytest.mark.parametrize("names_people", [True, False])
-@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_two_patients_of_one_study_share_no_series(
     exporter: Exporter, names_people: bool, one: Screened, tmp_path: Path
 ) -> None:
@@ -304,7 +294,6 @@ def test_two_patients_of_one_study_share_no_series(
         {"patient_id": ""},
     ],
 )
-@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_a_header_that_is_wrong_makes_no_wrong_object(
     exporter: Exporter, changes: dict[str, str], one: Screened, tmp_path: Path
 ) -> None:
@@ -338,7 +327,6 @@ def test_copies_of_an_image_get_objects_of_their_own(one: Screened, tmp_path: Pa
     assert len({made.SOPInstanceUID for made in objects}) == 2
 
 
-@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_nothing_is_written_where_nothing_was_screened(exporter: Exporter, tmp_path: Path) -> None:
     for number, outcomes in enumerate(([], [refused(), failed()])):
         path = tmp_path / str(number)
@@ -347,7 +335,6 @@ def test_nothing_is_written_where_nothing_was_screened(exporter: Exporter, tmp_p
     assert [entry.name for entry in tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_objects_are_not_screened_in_the_next_run(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
     written(tmp_path, exporter, [one])
     head = (tmp_path / exporter.name / "00001.dcm").read_bytes()[:4096]
@@ -415,3 +402,48 @@ def test_what_was_compared_makes_another_object_and_other_images_none(one: Scree
     (made,) = written(tmp_path / "3", sr.EXPORTER, [one], pairs=(compared_with(one),))
     assert plain.SOPInstanceUID == other.SOPInstanceUID != made.SOPInstanceUID
     assert plain == other
+
+
+# ---- read by programs that nobody here wrote
+
+
+@pytest.fixture(scope="module")
+def objects(collection: list[Screened], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Every object of these images, by name."""
+    folder = tmp_path_factory.mktemp("objects")
+    for exporter in WRITERS:
+        stored = run_with(results_of(collection), options=ReportOptions(language="uk", names_people=True))
+        exporter.write(folder / exporter.name, stored)
+    return sorted(folder.rglob("*.dcm"))
+
+
+@needs("dciodvfy")
+def test_no_object_departs_from_its_definition(objects: list[Path], collection: list[Screened]) -> None:
+    assert len(objects) == len(WRITERS) * len(collection)
+    found = {str(path): errors for path in objects if (errors := iod_errors(path))}
+    assert found == {}
+
+
+@needs("dsrdump", "dcmdump")
+def test_reports_are_read(objects: list[Path]) -> None:
+    for path in objects[:: len(objects) // 12]:
+        printed("dcmdump", path)
+        if path.parent.name == "sr":
+            text = printed("dsrdump", "+Pl", path)
+            for words in ("Imaging Measurement Report", "Calibrated score", "Algorithm Name", "Research use only"):
+                assert words in text
+
+
+@needs("storescu", "Orthanc")
+def test_an_archive_files_them_under_the_study_of_the_image(objects: list[Path], tmp_path: Path) -> None:
+    some = objects[::9]
+    with orthanc(tmp_path) as archive:
+        archive.send(some)
+        for path in some:
+            sent = dcmread(path)
+            name = archive.find(sent.SOPInstanceUID)
+            assert name is not None
+            study = archive.study_of(name)
+            assert study["StudyInstanceUID"] == sent.StudyInstanceUID
+            assert study["PatientID"] == sent.PatientID
+            assert archive.download(name) == sent

@@ -20,7 +20,6 @@ from fieldray.domain.finding import Failed, Refused, Screened
 from fieldray.domain.image import Box
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import EarlierVerdict, StoredResult, Verdict
-from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
 from fieldray.reports.exporter import ReportOptions, is_own_pdf
@@ -30,10 +29,9 @@ from fieldray.reports.pdf.document import Document
 from fieldray.reports.pdf.fonts import FAMILY, Align, Fonts, MethodReturnValue, WholeFont
 from fieldray.reports.wording import Wording
 from outcomes import failed, image_ref, refused
-from phantoms import write_dicom
 from report_programs import needs, pdf_text
 from report_programs import said as printed
-from report_runs import results_of, run_with, screened_files
+from report_runs import results_of, run_with, with_header
 
 LANGUAGES = ("en", "uk")
 NOTICES = {
@@ -42,18 +40,8 @@ NOTICES = {
 }
 
 
-@pytest.fixture
-def one(tmp_path: Path) -> Screened:
-    path = tmp_path / "in" / "one.dcm"
-    path.parent.mkdir()
-    write_dicom(path, chest_phantom(160, 128, seed=1, abnormal=True))
-    (outcome,) = screened_files([path])
-    return outcome
-
-
 def called(outcome: Screened, name: str, number: str = "7") -> Screened:
-    header = replace(outcome.ref.header, patient_name=name, patient_id=number)
-    return replace(outcome, ref=replace(outcome.ref, header=header))
+    return with_header(outcome, patient_name=name, patient_id=number)
 
 
 def only(folder: Path) -> Path:
@@ -151,9 +139,8 @@ def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path:
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, tmp_path: Path) -> None:
-    header = replace(one.ref.header, study_date="20240405", patient_id="PX-1")
-    one = replace(one, ref=replace(one.ref, header=header))
-    prior = replace(header, patient_name="", study_date="20210205", sop_instance_uid="1.2.840.7.3")
+    one = with_header(one, study_date="20240405", patient_id="PX-1")
+    prior = replace(one.ref.header, patient_name="", study_date="20210205", sop_instance_uid="1.2.840.7.3")
     region = ChangeRegion(box=Box(top=10, left=20, rows=30, columns=40), area_px=2621, strength=5.0)
     pair = PairRecord(
         current=one.facts.content_sha256, current_frame=one.ref.frame, prior=prior, is_dicom=True, prior_frame=0,
@@ -257,7 +244,7 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
 
 def test_images_of_a_study_are_in_one_document(one: Screened, tmp_path: Path) -> None:
     """Whatever stands between them in the work list."""
-    other = replace(one, ref=replace(one.ref, header=replace(one.ref.header, study_instance_uid="1.2.3.4")))
+    other = with_header(one, study_instance_uid="1.2.3.4")
     write_studies(tmp_path / "s", run_with(results_of([one, other, one])))
     pages = sorted(re.findall(rb"/Count (\d)", path.read_bytes())[0] for path in (tmp_path / "s").iterdir())
     assert pages == [b"1", b"2"]
@@ -277,9 +264,7 @@ def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, t
     dates = ("20260314", "20260314", "../../ab", "20260314", "20260314")
     results = []
     for number, (name, day) in enumerate(zip(people, dates, strict=True)):
-        ref = called(one, name, "").ref
-        header = replace(ref.header, study_date=day, study_instance_uid=f"1.2.{number}")
-        results.append(replace(one, ref=replace(ref, header=header)))
+        results.append(with_header(called(one, name, ""), study_date=day, study_instance_uid=f"1.2.{number}"))
     write_studies(tmp_path / "s", run_with(results_of(results), options=ReportOptions(names_people=is_named)))
     names = {path.stem for path in (tmp_path / "s").iterdir()}
     assert len(names) == len(people)

@@ -1,4 +1,4 @@
-"""The one door for outputs: what the program did not write, it does not replace."""
+"""The one door for outputs: what the program wrote is known by its content, and nothing else is replaced."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
-from fieldray.reports.content import image_line
+from fieldray.reports.content import COLUMNS, image_line
 from fieldray.reports.exporters.csv import is_own as csv_is_own
 from fieldray.reports.exporters.csv import write_csv
 from fieldray.reports.exporters.json import is_own as json_is_own
 from fieldray.reports.exporters.json import write_json
-from fieldray.reports.outputs import Kind, Recognise, own_text, require_free, write_own
-from outcomes import screened, stored_run
+from fieldray.reports.outputs import Kind, Recognise, is_own_report, own_text, require_free, write_own
+from outcomes import refused, screened, stored_run
 
 
 def refusal(path: Path, kind: Kind | Recognise = "lines", *inputs: Path) -> str | None:
@@ -34,7 +37,8 @@ def image_file(folder: Path, name: str = "image.png") -> Path:
 
 
 def own_lines(path: Path) -> Path:
-    path.write_text(json.dumps(image_line(screened(), pack="p", model_sha256="0")) + "\n")
+    line = json.dumps(image_line(screened(), pack="p", model_sha256="0"))
+    path.write_text(f"{line}\n" * 2)
     return path
 
 
@@ -116,3 +120,48 @@ def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: str) 
         WRITERS[kind](image)
     assert image.read_bytes() == before
     assert sorted(place.name for place in tmp_path.iterdir()) == ["export", "image.png"]
+
+
+# ---- known by their content
+
+
+def test_what_a_run_writes_is_known(tmp_path: Path) -> None:
+    results = [StoredResult(row_id=1, run_id=1, outcome=refused(), is_resumed=False)]
+    write_csv(tmp_path / "table", stored_run(results))
+    write_json(tmp_path / "document", stored_run(results))
+    own_lines(tmp_path / "lines")
+    assert [path.name for path in tmp_path.iterdir() if not is_own_report(path.read_bytes()[: 2**15])] == []
+
+
+def test_a_table_is_known_however_it_was_saved_again() -> None:
+    for separator in (",", ";", "\t"):
+        for quote in ("", '"'):
+            for mark in (b"", b"\xef\xbb\xbf"):
+                line = separator.join(f"{quote}{name}{quote}" for name in (*COLUMNS, "a new one"))
+                assert is_own_report(mark + line.encode() + b"\r\n1;2;3\r\n")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"Dear colleague,\n",
+        b"path,study,image\n",
+        b"study,path," + ",".join(COLUMNS[2:]).encode(),
+        b'{"about": {"program": "another"}}',
+        b'{"path": "a", "study": "b", "image": "c", "status": "screened"}\n',
+        b'{"path": ' + b"[" * 20_000,
+        b'"' * 30_000,
+        bytes(range(256)) * 8,
+        b"a\rb",
+        json.dumps(dict.fromkeys(("patient", "status"))).encode(),
+    ],
+)
+def test_nothing_else_is(head: bytes) -> None:
+    assert not is_own_report(head)
+
+
+@given(st.binary() | st.text('\r\n\0",;{}[]:a1\ufeff').map(str.encode))
+def test_any_bytes_have_an_answer(head: bytes) -> None:
+    """True for the little that the beginning of a report may be, which Hypothesis finds among the program's texts."""
+    assert is_own_report(head) in (False, head.startswith(b'{\n "report": "fieldray audit"'))

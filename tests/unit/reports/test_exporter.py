@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +14,22 @@ from PIL import Image
 
 from fieldray.commands.screen import add_run_options
 from fieldray.domain.finding import Failed, Outcome
-from fieldray.domain.run import EarlierVerdict, StoredResult, Verdict
+from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
-from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters, image_alias
+from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters, image_alias, side_by_side
 from fieldray.reports.outputs import is_own_report, own_text
 from fieldray.reports.pdf.pages import texts_of
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
-from outcomes import run_spec, screened
+from outcomes import screened
 from phantoms import write_dicom
+from program import python
 from report_programs import missing, pdf_text
 from report_runs import KEY, results_of, run_with, screened_files
+from stores import save_run
 
 MARK = b"counted by a test"
 
@@ -90,9 +88,7 @@ def absent() -> Iterator[None]:
 def database(folder: Path) -> Path:
     path = folder / "results.sqlite"
     with ResultStore(path) as store:
-        run_id = store.open_run(run_spec())
-        store.save(run_id, screened(), spec=run_spec())
-        store.finish(run_id)
+        save_run(store, screened(), is_over=True)
     return path
 
 
@@ -111,22 +107,6 @@ def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(co
     assert is_own_report(written.read_bytes())
     every = [place.suffix for place in export_run(path, 1, tmp_path / "all")]
     assert every == [".csv", ".json", ".count"]
-
-
-def test_a_report_of_another_run_with_the_same_number_is_kept(count: Exporter, tmp_path: Path) -> None:
-    """Another computer saved it into the folder that both share, or this one before its results were deleted."""
-    out, paths = tmp_path / "out", []
-    for name in ("first", "second"):
-        paths.append(database(tmp_path / name))
-        with closing(sqlite3.connect(paths[-1])) as connection, connection:
-            connection.execute("UPDATE runs SET started_s = ?", (1_000.0 * len(paths),))
-    kept = {path.name: path.read_bytes() for path in export_run(paths[0], 1, out)}
-    for _ in range(2):
-        again = export_run(paths[1], 1, out)
-        assert [path.name for path in again] == [f"fieldray-run-1-2.{end}" for end in ("csv", "json", "count")]
-        assert all((out / name).read_bytes() == data for name, data in kept.items())
-    assert [path.name for path in export_run(paths[0], 1, out)] == list(kept)
-    assert len(list(out.iterdir())) == 6
 
 
 def test_a_format_that_is_not_available_says_why(absent: None, tmp_path: Path) -> None:
@@ -159,27 +139,11 @@ from pathlib import Path
 print(json.dumps([str(path) for path in export_run(Path(sys.argv[2]), 1, Path(sys.argv[3]), ["count"])]))
 main(["screen", "--help"])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "more", database(tmp_path), tmp_path / "out"],
-        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = python(code, tmp_path / "more", database(tmp_path), tmp_path / "out")
     assert done.returncode == 0, done.stderr
     (written,) = json.loads(done.stdout.splitlines()[0])
     assert Path(written).read_bytes() == MARK + b": 1"
     assert "--formats count,csv,json," in done.stdout
-
-
-def test_results_are_those_of_the_run(tmp_path: Path) -> None:
-    seen: list[StoredResult] = []
-    exporter = Exporter(
-        name="seen", suffix="", title="", write=lambda _, stored: seen.extend(stored.results), is_own=is_own
-    )
-    EXPORTERS.register(exporter)
-    try:
-        export_run(database(tmp_path), 1, tmp_path, ["seen"])
-    finally:
-        EXPORTERS.unregister("seen")
-    assert [result.outcome.ref for result in seen] == [screened().ref]
 
 
 @pytest.mark.parametrize("suffix", ["dcm", "png"])
@@ -217,3 +181,30 @@ def test_no_name_of_a_folder_or_file_is_in_an_export_and_all_have_one_key(
         assert not any(name in text for name in ("IVANOVA", "MARIA", "film")), text
         assert alias in text
         assert "IVANOVA" not in file.name
+
+
+# ---- what is made side by side
+
+
+def test_the_order_stays_and_no_more_is_taken_than_is_worked_on() -> None:
+    taken: list[int] = []
+
+    def given() -> Iterator[int]:
+        for number in range(20):
+            taken.append(number)
+            yield number
+
+    made = []
+    with ThreadPoolExecutor(2) as threads:
+        for found in side_by_side(lambda number: number * number, given(), threads, ahead=2):
+            made.append(found)
+            assert len(taken) <= len(made) + 2  # three wait at most, of which one was just handed out
+    assert made == [number * number for number in range(20)]
+
+
+def test_what_fails_is_raised_in_its_turn() -> None:
+    with ThreadPoolExecutor(2) as threads:
+        made = side_by_side(lambda number: 6 // number, [3, 2, 0, 1], threads, ahead=2)
+        assert [next(made), next(made)] == [2, 3]
+        with pytest.raises(ZeroDivisionError):
+            next(made)
