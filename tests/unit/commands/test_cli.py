@@ -1,0 +1,170 @@
+"""What was typed: no file is an option, no address or empty path a folder, and Ctrl-C ends a command."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fieldray.cli import CANCELLED, run
+from fieldray.commands.console import require_typed, system_console
+from fieldray.errors import UsageProblem
+
+FINGERPRINT = "ab12" * 16
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "drive"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def as_shell(folder: Path) -> list[str]:
+    """What `*` becomes."""
+    return sorted(place.name for place in folder.iterdir())
+
+
+@pytest.mark.parametrize("name", [f"--trust={FINGERPRINT}", "--allow-older", "--json=out", "--", "-h", "--pack=m"])
+def test_a_file_is_no_option(name: str, here: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / name).touch()
+    (here / "film.png").touch()
+    assert run(["screen", *as_shell(here)]) == 2
+    assert f"There is a file called {name} here" in capsys.readouterr().err
+    assert not (home / "pack_trust.json").exists()
+
+
+def test_files_are_no_command(here: Path, home: Path) -> None:
+    for name in ("packs", "trust", f"\u3000{FINGERPRINT}"):
+        (here / name).touch()
+    assert run(as_shell(here)) == 2
+    assert not (home / "pack_trust.json").exists()
+
+
+def test_what_a_person_types_passes(here: Path) -> None:
+    for name in ("screen", "images", "-", "--trust", "doctor"):
+        (here / name).mkdir()
+    for arguments in (
+        ["doctor"],
+        ["screen", "./images"],
+        ["screen", str(here / "images")],
+        ["screen", "images", "--json", "-"],
+        ["screen", "images", "--fresh"],
+        ["screen", "--", "--trust"],
+        ["screen", "./--trust"],
+        ["packs", "list"],
+    ):
+        require_typed(arguments)
+    with pytest.raises(UsageProblem):
+        require_typed(["screen", "images"])
+    (here / "screen").rmdir()
+    require_typed(["screen", "images"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "address"),
+    [
+        (["screen", "http://clinic.example/a.dcm"], "http://clinic.example/a.dcm"),
+        (["screen", ".", "file://host/share"], "file://host/share"),
+        (["screen", ".", "--out=SMB://host/share"], "SMB://host/share"),
+        (["history", "export", "1", "--out", "file:///tmp/out"], "file:///tmp/out"),
+        (["compare", "https://x/y", "b.png", "--out", "o"], "https://x/y"),
+        (["archive", "screen", "file://x/y", "--out", "o"], "file://x/y"),
+        (["archive", "screen", "a", "--out", "https://x/y"], "https://x/y"),
+        (["archive", "screen", "a", "--out=https://x/y"], "https://x/y"),
+        (["file://host/share"], "file://host/share"),
+        ([".", "file:///a%20b"], "file:///a%20b"),
+    ],
+)
+def test_an_address_is_no_path(
+    arguments: list[str], address: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"fieldray: {address} is an address")
+    assert not [*here.iterdir()]
+
+
+def test_addresses_of_a_scheduler_and_of_objects_are_none_of_them() -> None:
+    require_typed(["cluster", "status", "tls://192.168.1.10:8786"])
+    require_typed(["archive", "screen", "https://x/y", "--out", "o"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("screen", ""),
+        ("screen", "here", ""),
+        ("screen", "here", "--out", ""),
+        ("screen", "here", "--maps", ""),
+        ("screen", "here", "--json", ""),
+        ("screen", "here", "--pack", ""),
+        ("history", "export", "1", "--out", ""),
+        ("compare", "", "here", "--out", "out"),
+        ("compare", "here", "", "--out", "out"),
+        ("compare", "here", "here", "--out", ""),
+        ("audit", ""),
+        ("audit", "here", "--labels", ""),
+        ("audit", "here", "--labels", "folders", "--out", ""),
+        ("store", "backup", ""),
+        ("store", "restore", ""),
+        ("packs", "list", ""),
+        ("packs", "install", ""),
+        ("packs", "verify", ""),
+        ("demo", "--folder", ""),
+        ("doctor", "--out", ""),
+        ("bench", "load", "--out", ""),
+        ("bench", "host", "--float-file", ""),
+        ("archive", "screen", "", "--out", "out"),
+        ("archive", "screen", "here", "--out", ""),
+        ("cluster", "certificates", ""),
+        ("workflow", "run", ""),
+        ("adapt", "run", ""),
+        ("adapt", "check", ""),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_refused(arguments: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(list(arguments)) == 2
+    assert "it is empty" in capsys.readouterr().err
+    assert not list(here.iterdir())
+
+
+# ---- Ctrl-C while a native library is being loaded
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+def run_command(command: Callable[[object, object], int]) -> int:
+    """Run this as a command of the program."""
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(command=command)
+    return run([], parser=parser, console=system_console())
+
+
+@pytest.mark.parametrize("kind", [Panic, RuntimeError])
+def test_what_an_interrupted_library_raises_is_a_cancel(
+    kind: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(_options: object, _console: object) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise kind("cannot be loaded") from None
+        return 0
+
+    assert run_command(command) == CANCELLED
+    assert "cancelled" in capsys.readouterr().err
+
+
+def test_a_panic_that_nobody_asked_for_is_not_swallowed() -> None:
+    def command(_options: object, _console: object) -> int:
+        raise Panic
+
+    with pytest.raises(Panic):
+        run_command(command)
