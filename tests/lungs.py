@@ -18,12 +18,17 @@ ROWS, COLUMNS = 800, 400  # of the image: a cell of the mask is 20 x 10 pixels
 WHOLE = PixelMap(20.0, 0.0, 10.0, 0.0)
 
 
-def two_lungs() -> NDArray[np.float32]:
-    """(40, 40): 20 x 10 cells on the left, 20 x 8 on the right; shares of 1."""
+def drawn(*parts: tuple[slice, slice]) -> NDArray[np.float32]:
+    """(40, 40): shares of 1 in these cells, else 0."""
     shares = np.zeros((SIDE, SIDE), np.float32)
-    shares[10:30, 5:15] = 1
-    shares[10:30, 25:33] = 1
+    for part in parts:
+        shares[part] = 1
     return shares
+
+
+def two_lungs() -> NDArray[np.float32]:
+    """20 x 10 cells on the left, 20 x 8 on the right."""
+    return drawn(np.s_[10:30, 5:15], np.s_[10:30, 25:33])
 
 
 def lungs(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungFields:

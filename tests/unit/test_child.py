@@ -98,12 +98,14 @@ def test_what_is_printed_does_not_disturb(child: Child) -> None:
         assert child.call(Message({"what": "print"}), timeout_s=20).body["pid"] == child.pid
 
 
-@pytest.mark.parametrize("code", ["truncated", "no such reason"])
-def test_an_answer_without_sense_ends_it(code: str) -> None:
-    child = Child(strange("nonsense"), command=command)
+@pytest.mark.parametrize(
+    ("service", "body"), [("nonsense", {"code": "truncated"}), ("nonsense", {"code": "no such reason"}), ("babble", {})]
+)
+def test_an_answer_without_sense_and_garbage_on_the_stream_end_it(service: str, body: dict[str, str]) -> None:
+    child = Child(strange(service), command=command)
     child.start()
     with pytest.raises(ChildDied):
-        child.call(Message({"code": code}), timeout_s=20)
+        child.call(Message(body), timeout_s=20)
     assert not child.is_running
 
 
@@ -111,14 +113,6 @@ def test_an_answer_that_its_reader_does_not_understand_ends_it(child: Child) -> 
     assert child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"], timeout_s=20) == child.pid
     with pytest.raises(ChildDied, match="makes no sense"):
         child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"]["x"], timeout_s=20)
-    assert not child.is_running
-
-
-def test_garbage_on_the_stream_ends_it() -> None:
-    child = Child(strange("babble"), command=command)
-    child.start()
-    with pytest.raises(ChildDied):
-        child.call(Message({}), timeout_s=20)
     assert not child.is_running
 
 

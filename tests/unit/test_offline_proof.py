@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "prove_offline.py"
+from prove_offline import files_that_report, read_trace
 
 QUIET = """\
 10 execve("/usr/bin/python3", ["python3", "-m", "fieldray"], 0x7ffd /* 20 vars */) = 0
@@ -22,22 +19,8 @@ QUIET = """\
 """
 
 
-@pytest.fixture(scope="module")
-def proof() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("prove_offline", SCRIPT)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    before = list(sys.path)
-    sys.modules["prove_offline"] = module
-    specification.loader.exec_module(module)
-    sys.path[:] = before
-    del sys.modules["prove_offline"]
-    return module
-
-
-def test_sockets_inside_the_computer_are_counted_apart(proof: ModuleType) -> None:
-    seen = proof.read_trace(QUIET)
+def test_sockets_inside_the_computer_are_counted_apart() -> None:
+    seen = read_trace(QUIET)
     assert seen.internet == 0
     assert (seen.families["AF_UNIX"], seen.families["AF_NETLINK"], seen.programs) == (3, 1, 1)
     assert seen.places == {'@"/tmp/.X11-unix/X0"'}
@@ -57,15 +40,15 @@ def test_sockets_inside_the_computer_are_counted_apart(proof: ModuleType) -> Non
         "13 io_uring_setup(8, {flags=0, sq_thread_cpu=0}) = 7",
     ],
 )
-def test_anything_else_counts_as_internet_even_when_it_was_refused(proof: ModuleType, line: str) -> None:
-    assert proof.read_trace(QUIET + line + "\n").internet >= 1
+def test_anything_else_counts_as_internet_even_when_it_was_refused(line: str) -> None:
+    assert read_trace(QUIET + line + "\n").internet >= 1
 
 
-def test_names_that_speak_of_reporting_home_are_found(proof: ModuleType, tmp_path: Path) -> None:
+def test_names_that_speak_of_reporting_home_are_found(tmp_path: Path) -> None:
     for name in ("_internal/numpy/core.so", "_internal/sentry_sdk/hub.py", "_internal/PySide6/QtNetwork.abi3.so"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = proof.files_that_report(tmp_path)
+    found = files_that_report(tmp_path)
     assert "_internal/sentry_sdk/hub.py" in found
     assert "_internal/PySide6/QtNetwork.abi3.so" in found
     assert not any("numpy" in name for name in found)

@@ -2,61 +2,49 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 
 from fieldray.cli import run
-from fieldray.commands.console import Console
 from shipped_packs import ADULTS
 from tiny_packs import fingerprint
 
 
-class Typed:
-    """Runs commands and keeps what they say."""
-
-    def __init__(self) -> None:
-        self.out = io.StringIO()
-        self.error = io.StringIO()
-
-    def __call__(self, *arguments: object) -> int:
-        return run([str(argument) for argument in arguments], console=Console(self.out, self.error))
+def typed(*arguments: object) -> int:
+    return run([str(argument) for argument in arguments])
 
 
-def test_device(pack_options: list[str], tmp_path: Path) -> None:
-    typed, out = Typed(), tmp_path / "out"
+def test_device(pack_options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
     effort = ("--images", 3, "--repeats", 1, "--power-w", "cpu=15", "--price-usd", "cpu=500")
-    assert typed("bench", "device", *pack_options, *effort, "--out", out) == 0, typed.error.getvalue()
+    assert typed("bench", "device", *pack_options, *effort, "--out", out) == 0
     data = json.loads((out / "bench-device.json").read_text(encoding="utf-8"))
     assert [one["scope"] for one in data["measurements"]] == ["network alone", "file to scores"]
     for one in data["measurements"]:
         assert [len(times_ms) for times_ms in one["times_ms"]] == [3]
         assert one["fps_per_w"] == pytest.approx(one["fps_avg"] / 15)
-    assert "tiny-1.0.0 on cpu, network alone" in typed.out.getvalue()
+    assert "tiny-1.0.0 on cpu, network alone" in capsys.readouterr().out
     assert "edgetpu" in json.dumps(data["not_measured"])
 
 
-def test_doctor_says_yes(pack_options: list[str], tmp_path: Path) -> None:
-    typed = Typed()
+def test_doctor_says_yes(pack_options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("doctor", *pack_options, "--out", tmp_path) == 0
-    assert "This computer can screen." in typed.out.getvalue()
+    assert "This computer can screen." in capsys.readouterr().out
     assert json.loads((tmp_path / "doctor.json").read_text(encoding="utf-8"))["can_screen"] is True
 
 
-def test_a_pack_that_ships_can_be_tried_and_timed(home: Path) -> None:
+def test_a_pack_that_ships_can_be_tried_and_timed(capsys: pytest.CaptureFixture[str]) -> None:
     """That one is cropped to the lungs, which nobody finds here, is no reason why not."""
-    typed = Typed()
-    assert typed("doctor", "--pack", ADULTS.name) == 0, typed.error.getvalue()
-    assert "This computer can screen." in typed.out.getvalue()
-    assert typed("bench", "device", "--pack", ADULTS.name, "--images", 3, "--repeats", 1) == 0, typed.error.getvalue()
+    assert typed("doctor", "--pack", ADULTS.name) == 0
+    assert "This computer can screen." in capsys.readouterr().out
+    assert typed("bench", "device", "--pack", ADULTS.name, "--images", 3, "--repeats", 1) == 0
 
 
-def test_doctor_says_no_and_what_to_do(pack: Path) -> None:
-    typed = Typed()
+def test_doctor_says_no_and_what_to_do(pack: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("doctor", "--pack", pack) == 1
-    said = typed.out.getvalue()
+    said = capsys.readouterr().out
     assert "cannot screen yet" in said and fingerprint(pack) in said
 
 
@@ -73,12 +61,11 @@ def test_doctor_says_no_and_what_to_do(pack: Path) -> None:
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...]) -> None:
-    assert Typed()("bench", *arguments) == 2
+    assert typed("bench", *arguments) == 2
 
 
-def test_a_folder_without_images(pack_options: list[str], tmp_path: Path) -> None:
-    typed = Typed()
+def test_a_folder_without_images(pack_options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("bench", "device", tmp_path / "none", *pack_options) == 2
     (tmp_path / "empty").mkdir()
     assert typed("bench", "device", tmp_path / "empty", *pack_options) == 2
-    assert "nothing can be measured" in typed.error.getvalue()
+    assert "nothing can be measured" in capsys.readouterr().err

@@ -56,15 +56,28 @@ def reach(entry: PackCandidate | None = None, *, ready: tuple[PackCandidate, ...
     return PacksInReach(used=used(entry) if entry else None, ready=ready, is_settled=True)
 
 
+def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentPlaybook:
+    """A playbook that has seen which pack is in use."""
+    playbook = IntentPlaybook()
+    playbook.see(reach(pack), default=(default, ""))
+    return playbook
+
+
+def looked(
+    playbook: IntentPlaybook, commands: Commands, known: RememberedPack | None = None, *, lacks_ages: bool = True
+) -> Commands:
+    """What it wants to know of a folder is found out; what it said before that is of a folder it gave up."""
+    *lost, look = commands
+    assert isinstance(look, Look) and all(isinstance(one, SayLost) for one in lost)
+    return playbook.looked(look.intent, known, lacks_ages)
+
+
 def opened(
     pack: PackCandidate | None, known: RememberedPack | None = None, *, lacks_ages: bool = True
 ) -> tuple[IntentPlaybook, Commands]:
     """A folder was opened with a pack in use, and what is known of it was found out."""
-    playbook = IntentPlaybook()
-    playbook.see(reach(pack), default=("", ""))
-    (look,) = playbook.open([ONE])
-    assert isinstance(look, Look)
-    return playbook, playbook.looked(look.intent, known, lacks_ages)
+    playbook = seeing(pack)
+    return playbook, looked(playbook, playbook.open([ONE]), known, lacks_ages=lacks_ages)
 
 
 def question(playbook: IntentPlaybook) -> IntentQuestion:
@@ -83,16 +96,13 @@ def test_a_card_answers_for_the_folder_that_was_asked_about() -> None:
 
 
 def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None:
-    playbook = IntentPlaybook()
-    playbook.see(reach(), default=("", ""))
-    (look,) = playbook.open([ONE], watches=True)
-    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    playbook = seeing(None)
+    looked(playbook, playbook.open([ONE], watches=True))
     playbook.answer(question(playbook), CHILDREN)
     playbook.see(reach(ADULTS), default=("", ""))  # a drive with another one
     asked = question(playbook)
     assert (asked.kind, asked.intent.watches) == ("pack", True)
-    (look,) = playbook.start([ONE])
-    (run,) = playbook.looked(look.intent, None, False)  # type: ignore[union-attr]
+    (run,) = looked(playbook, playbook.start([ONE]), lacks_ages=False)
     assert isinstance(run, Screen) and run.intent.watches
     (look,) = playbook.start([ONE])
     assert isinstance(look, Look) and not look.intent.watches, "the watch has begun: this is another start"
@@ -101,10 +111,9 @@ def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None
 def test_a_card_is_no_answer_for_a_folder_that_is_opened_while_its_pack_is_loaded() -> None:
     playbook, _ = opened(None)
     playbook.answer(question(playbook), CHILDREN)
-    lost, look = playbook.open([OTHER])
+    lost, *_ = commands = playbook.open([OTHER])
     assert isinstance(lost, SayLost) and lost.intent.paths == (ONE,)
-    assert isinstance(look, Look)
-    playbook.looked(look.intent, None, True)
+    looked(playbook, commands)
     assert playbook.see(reach(CHILDREN), default=("", "")) == ()
     assert (question(playbook).kind, question(playbook).intent.paths) == ("pack", (OTHER,))
 
@@ -112,8 +121,7 @@ def test_a_card_is_no_answer_for_a_folder_that_is_opened_while_its_pack_is_loade
 def test_an_answer_to_a_question_that_is_not_open_is_ignored() -> None:
     playbook, _ = opened(None)
     before = question(playbook)
-    (_, look) = playbook.open([OTHER])
-    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    looked(playbook, playbook.open([OTHER]))
     assert playbook.answer(before, ADULTS) == () and playbook.answer(before, True) == ()
     assert playbook.answer(None, ADULTS) == ()
     assert playbook.intent is not None and playbook.intent.chosen is None
@@ -150,18 +158,15 @@ def test_ages_that_were_confirmed_for_a_remembered_pack_are_those_of_no_other() 
     known = RememberedPack("children", ages_confirmed=True)
     _, (run,) = opened(CHILDREN, known)
     assert isinstance(run, Screen) and run.intent.ages_confirmed
-    playbook = IntentPlaybook()
-    playbook.see(reach(ADULTS), default=("", ""))
-    (look,) = playbook.start([ONE])
-    playbook.looked(look.intent, known, True)  # type: ignore[union-attr]
+    playbook = seeing(ADULTS)
+    looked(playbook, playbook.start([ONE]), known)
     assert question(playbook).kind == "ages" and question(playbook).intent.pack == used(ADULTS)
 
 
 def test_a_run_of_the_past_is_asked_about_by_its_own_folder() -> None:
     playbook, _ = opened(CHILDREN, RememberedPack("children"))
     assert isinstance(playbook.drop()[0], SayLost)
-    (look,) = playbook.start([OTHER], images=4)
-    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    looked(playbook, playbook.start([OTHER], images=4))
     asked = question(playbook).intent
     assert (asked.paths, asked.images, asked.pack) == ((OTHER,), 4, used(CHILDREN))
 
@@ -170,13 +175,11 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
     playbook = IntentPlaybook()
     playbook.answer(None, CHILDREN)
     playbook.see(reach(CHILDREN), default=("", ""))
-    (look,) = playbook.open([ONE])
-    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    looked(playbook, playbook.open([ONE]))
     assert question(playbook).kind == "ages"
     (run,) = playbook.answer(question(playbook), True)
     assert isinstance(run, Screen)
-    (look,) = playbook.open([OTHER])  # it was for one folder
-    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    looked(playbook, playbook.open([OTHER]))  # it was for one folder
     assert question(playbook).kind == "pack"
 
 
@@ -184,8 +187,7 @@ def test_a_card_before_the_folder_does_not_overrule_what_the_folder_is_remembere
     playbook = IntentPlaybook()
     playbook.answer(None, CHILDREN)
     playbook.see(reach(CHILDREN), default=("", ""))
-    (look,) = playbook.open([ONE])
-    assert playbook.looked(look.intent, RememberedPack("adults"), False) == ()  # type: ignore[union-attr]
+    assert looked(playbook, playbook.open([ONE]), RememberedPack("adults"), lacks_ages=False) == ()
     assert question(playbook).kind == "pack"
 
 
@@ -197,10 +199,8 @@ def test_what_needs_a_yes_says_no_ages() -> None:
 
 
 def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() -> None:
-    playbook = IntentPlaybook()
-    playbook.see(reach(CHILDREN), default=("children", ""))
-    (look,) = playbook.open([ONE])
-    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    playbook = seeing(CHILDREN, default="children")
+    looked(playbook, playbook.open([ONE]))
     assert playbook.answer(question(playbook), None) == ()
     playbook.see(reach(CHILDREN), default=("children", ""))
     assert question(playbook).kind == "pack"
@@ -372,10 +372,7 @@ def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_t
 ) -> None:
     playbook = IntentPlaybook()
     playbook.see(with_others(first, *others), default=(first.lasting_name, ""))
-    (look,) = playbook.open([ONE])
-    assert isinstance(look, Look)
-    known = RememberedPack(first.lasting_name, ages_confirmed=True)
-    commands = playbook.looked(look.intent, known, True)
+    commands = looked(playbook, playbook.open([ONE]), RememberedPack(first.lasting_name, ages_confirmed=True))
     if asked is not None:
         assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
         commands = playbook.answer(question(playbook), True)
@@ -387,8 +384,7 @@ def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_t
 def test_a_pack_that_is_ticked_while_ages_are_asked_for_makes_another_question() -> None:
     playbook, _ = opened(None)
     playbook.see(reach(YOUTHS), default=("", ""))
-    (look,) = playbook.start([ONE])
-    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    looked(playbook, playbook.start([ONE]))
     first = question(playbook)
     assert (first.kind, first.intent.ages_years) == ("ages", (15, 95))
     playbook.see(with_others(YOUTHS, ADULTS), default=("", ""))

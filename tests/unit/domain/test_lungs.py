@@ -25,7 +25,7 @@ from fieldray.domain.lungs import (
     whiteness,
 )
 from fieldray.domain.model import LUNG_CHECKS, LungRules
-from lungs import CHEST, COLUMNS, ROWS, RULES, SIDE, WHOLE, lungs, two_lungs
+from lungs import CHEST, COLUMNS, ROWS, RULES, SIDE, WHOLE, drawn, lungs, two_lungs
 from tiny_models import tiny_manifest
 
 
@@ -215,19 +215,14 @@ def test_a_classifier_gets_the_side_of_a_lung_that_was_not_seen_as_well() -> Non
     ],
 )
 def test_lungs_that_reach_the_border_are_cut_off(part: tuple[slice, slice], sides: tuple[str, ...]) -> None:
-    shares = np.zeros((SIDE, SIDE), np.float32)
-    shares[part] = 1
-    found = lungs(shares)
+    found = lungs(drawn(part))
     assert found.cut_off == sides
     assert [note.code for note in found.notes if note != found.read_first] == [f"lungs_cut_off_{s}" for s in sides]
 
 
 def test_the_border_is_that_of_the_image_not_of_the_tensor() -> None:
     """A tall image is fitted with 10 columns of nothing on each side: the lungs reach what is beside them."""
-    shares = np.zeros((SIDE, SIDE), np.float32)
-    shares[10:30, 10:18] = 1
-    padded = PixelMap(20.0, 0.0, 20.0, -200.0)
-    found = lungs(shares, pixel_map=padded)
+    found = lungs(drawn(np.s_[10:30, 10:18]), pixel_map=PixelMap(20.0, 0.0, 20.0, -200.0))
     assert found.cut_off == ("left",)
     # 160 cells of 20 x 20 pixels in an image of 800 x 400
     assert found.right_share == pytest.approx(0.2)
@@ -243,8 +238,7 @@ def test_small_spots_are_no_lung_but_a_second_part_of_one_is() -> None:
 
 
 def test_an_arm_beside_the_lungs_is_no_lung() -> None:
-    shares = np.zeros((SIDE, SIDE), np.float32)
-    shares[10:30, 8:17] = shares[10:30, 20:29] = 1
+    shares = drawn(np.s_[10:30, 8:17], np.s_[10:30, 20:29])
     alone = lungs(shares)
     shares[12:30, 34:38] = 1  # as long as a lung, and less than half as wide
     with_arm = lungs(shares)
@@ -255,19 +249,15 @@ def test_an_arm_beside_the_lungs_is_no_lung() -> None:
 
 
 def test_a_lung_that_something_divides_is_kept_whole() -> None:
-    shares = np.zeros((SIDE, SIDE), np.float32)
-    shares[10:30, 8:17] = shares[10:23, 20:29] = shares[24:30, 20:29] = 1
+    shares = drawn(np.s_[10:30, 8:17], np.s_[10:23, 20:29], np.s_[24:30, 20:29])
     assert np.array_equal(lungs(shares).mask, shares > 0)
 
 
 def test_lungs_grown_together_are_divided_in_the_middle_and_one_lung_is_not() -> None:
-    shares = np.zeros((SIDE, SIDE), np.float32)
-    shares[10:30, 5:35] = 1
-    found = lungs(shares)
+    found = lungs(drawn(np.s_[10:30, 5:35]))
     assert (found.left_share, found.right_share) == pytest.approx((0.1875, 0.1875), abs=0.02)
-    alone = np.zeros((SIDE, SIDE), np.float32)
-    alone[10:30, 24:34] = 1
-    assert (lungs(alone).left_share, lungs(alone).right_share) == pytest.approx((0.125, 0.0))
+    alone = lungs(drawn(np.s_[10:30, 24:34]))
+    assert (alone.left_share, alone.right_share) == pytest.approx((0.125, 0.0))
 
 
 def test_the_box_holds_the_lungs_and_a_margin_inside_the_image() -> None:
@@ -282,8 +272,7 @@ def test_the_box_holds_the_lungs_and_a_margin_inside_the_image() -> None:
 
 
 def test_the_box_moves_a_little_where_a_share_does() -> None:
-    shares = np.zeros((SIDE, SIDE), np.float32)
-    shares[10:30, 8:17] = shares[10:30, 20:29] = 1
+    shares = drawn(np.s_[10:30, 8:17], np.s_[10:30, 20:29])
     tops = []
     for share in (0.0, 0.25, 0.49, 0.51, 0.75, 1.0):  # of the row above both lungs
         shares[9, 8:29] = share * (shares[10, 8:29] > 0)

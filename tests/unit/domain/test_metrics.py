@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, rankdata
 from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
 from fieldray.domain import metrics
@@ -178,20 +178,15 @@ def test_a_difference_of_two_perfect_networks_is_not_known_to_be_nothing() -> No
     assert low < value < high and value == pytest.approx(auc(scores[:, 1], truth) - auc(scores[:, 0], truth))
 
 
-def midranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1 on, equal values sharing the middle of theirs."""
-    return np.array([(values < value).sum() + ((values == value).sum() + 1) / 2 for value in values])
-
-
 def delong(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     """Difference of two areas and its variance by midranks (Sun and Xu, IEEE Signal Process Lett 21 (2014) 1389)."""
     m, n = int(truth.sum()), int((~truth).sum())
     areas, of_positives, of_negatives = [], [], []
     for column in scores.T:
-        together = midranks(np.concatenate([column[truth], column[~truth]]))
+        together = rankdata(np.concatenate([column[truth], column[~truth]]))
         areas.append((together[:m].sum() - m * (m + 1) / 2) / (m * n))
-        of_positives.append((together[:m] - midranks(column[truth])) / n)
-        of_negatives.append(1 - (together[m:] - midranks(column[~truth])) / m)
+        of_positives.append((together[:m] - rankdata(column[truth])) / n)
+        of_negatives.append(1 - (together[m:] - rankdata(column[~truth])) / m)
     covariance = np.cov(of_positives) / m + np.cov(of_negatives) / n
     return areas[1] - areas[0], covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
 
