@@ -60,15 +60,15 @@ _NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Frame:
-    """One compressed frame, and what the header says about its values.
+    """One frame, and what the header says about its values.
 
-    source           the codestream, of the size that the header states
     unused_low_bits  how far the stored bits lie above bit 0
     is_plain_grey    one sample of 8 or 16 bits that is a grey value
     padding          the ends of the values that mean "no image here", so that they must not be blended with others
+    frames           how many the file has
+    source           the codestream, of the size that the header states; empty for uncompressed values
     """
 
-    source: bytes
     transfer_syntax: str
     rows: int
     columns: int
@@ -79,6 +79,13 @@ class Frame:
     is_signed: bool
     is_plain_grey: bool
     padding: Size | None
+    frames: int
+    source: bytes = b""
+
+    @property
+    def size_bits(self) -> int:
+        """Bits of the frame, uncompressed."""
+        return self.rows * self.columns * self.samples * self.bits_allocated
 
     @property
     def kind(self) -> str:

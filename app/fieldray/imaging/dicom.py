@@ -1,42 +1,65 @@
-"""DICOM files: from bytes to one upright grey image."""
+"""DICOM files: from bytes to one upright grey image, with sizes that are checked before anything is allocated.
+
+Nearly all images have one grey sample of 8 or 16 bits. These are taken as they lie in the file, or straight from their
+codec, which saves pydicom's copies. Everything else goes through pydicom, which knows every corner of the standard.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 from typing import Any, Final
 
+import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
+from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
-from pydicom.pixels import apply_color_lut
+from pydicom.encaps import encapsulate, get_frame
+from pydicom.pixels import apply_color_lut, convert_color_space, get_decoder
+from pydicom.pixels.decoders.base import Decoder
+from pydicom.uid import (
+    HTJ2K,
+    JPEG2000,
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+)
 
 from fieldray.domain.image import Image, Window
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import dicom_grey
-from fieldray.imaging.codec import codec_of
+from fieldray.imaging.codec import (
+    Codec,
+    Frame,
+    codec_of,
+    codestream_size,
+    codestreams_in,
+    not_supported,
+    stored_values_of,
+    syntax_of,
+)
 from fieldray.imaging.dicom_header import (
     LENIENT_PYDICOM,
+    UNDEFINED_LENGTH,
     DicomHeader,
     SharedContext,
     inflated,
+    problem_without_pixels,
     read_header,
     text,
     whole_number,
 )
-from fieldray.imaging.dicom_stored import (
-    LOWER_EDGES,
-    Shape,
-    check_lower_part,
-    compressed_frame,
-    pixel_value,
-    pixels_as_they_are,
-    shape_of,
-    stored_values,
-)
-from fieldray.imaging.identify import MAX_FILE_BYTES
+from fieldray.imaging.identify import MAX_FILE_BYTES, check_pixel_count, jpeg_may_lack_pixels
 from fieldray.imaging.preprocess import squared
 from fieldray.imaging.raster import grey_of_colour
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
@@ -47,6 +70,7 @@ _PALETTE: Final = tuple(
     for prefix, part in (("", "Descriptor"), ("", "Data"), ("Segmented", "Data"))
     for colour in ("Red", "Green", "Blue")
 )
+_LOWER_EDGES: Final = ("CollimatorLowerHorizontalEdge", "ShutterLowerHorizontalEdge")
 _DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
 _KEYWORDS: Final = (
     "Modality",
@@ -60,7 +84,7 @@ _KEYWORDS: Final = (
     "HighBit",
     "ExtendedOffsetTable",
     "ExtendedOffsetTableLengths",
-    *LOWER_EDGES,
+    *_LOWER_EDGES,
     *_PALETTE,
     *dicom_grey.KEYWORDS,
 )
@@ -94,30 +118,31 @@ def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = Non
             raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _decode(data: bytes, frame: int, needed: TargetSize | None, whole: Whole) -> Image:
+def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) -> Image:
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
-    shape = shape_of(header)
-    value = pixel_value(header, data if header.stream is stream else inflated(header))
-    header, value = pixels_as_they_are(header, shape, value)
-    check_lower_part(header, shape, value)
+    frame = _frame_of(header)
+    value = _pixel_value(header, data if header.stream is stream else inflated(header))
+    header, value = _pixels_as_they_are(header, frame, value)
+    frame = replace(frame, transfer_syntax=header.transfer_syntax)
+    _check_lower_part(header, frame, value)
     aspect = dicom_grey.pixel_aspect(header.dataset)
     # The shape of pixels that are not square is put right once, from all of them.
     image = squared(
-        _decode_pixels(header, shape, value, frame, needed=needed if aspect == 1 else None, whole=whole), aspect
+        _decode_pixels(header, frame, value, index, needed=needed if aspect == 1 else None, whole=whole), aspect
     )
     return replace(image, notes=("syntax_contradicted",) * header.is_contradicted + image.notes)
 
 
 def _decode_pixels(
-    header: DicomHeader, shape: Shape, value: memoryview, frame: int, *, needed: TargetSize | None, whole: Whole
+    header: DicomHeader, frame: Frame, value: memoryview, index: int, *, needed: TargetSize | None, whole: Whole
 ) -> Image:
     if needed is not None and not whole.is_kept:
-        reduced = _reduced(header, shape, value, frame, needed)
+        reduced = _reduced(header, frame, value, index, needed)
         if reduced is not None:
             return reduced
-    step = largest_reduction(shape.rows, shape.columns, needed) if needed is not None else 1
-    stored = whole.of(lambda: stored_values(header, shape, value, frame))
+    step = largest_reduction(frame.rows, frame.columns, needed) if needed is not None else 1
+    stored = whole.of(lambda: _stored_values(header, frame, value, index))
     if stored.ndim == 3 and stored.shape[2] == 1:
         stored = stored[:, :, 0]
     if text(header.dataset, "PhotometricInterpretation").upper() == "PALETTE COLOR":
@@ -127,7 +152,7 @@ def _decode_pixels(
     return dicom_grey.grey_image(stored, header.dataset, step=step)
 
 
-def _reduced(header: DicomHeader, shape: Shape, value: memoryview, index: int, needed: TargetSize) -> Image | None:
+def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, needed: TargetSize) -> Image | None:
     """The image as its compression gives it at a lower resolution; None if that offers nothing for this one.
 
     Raises Unreadable if the frame is missing or not of the size stated. If it turns out to be damaged, the whole image
@@ -136,19 +161,17 @@ def _reduced(header: DicomHeader, shape: Shape, value: memoryview, index: int, n
     codec = codec_of(header.transfer_syntax)
     if codec is None or codec.reduced is None:
         return None
-    bits = whole_number(header.dataset, "BitsStored", shape.bits_allocated)
-    is_signed = whole_number(header.dataset, "PixelRepresentation") != 0
-    if not shape.is_plain_grey or is_signed or not 1 <= bits <= shape.bits_allocated:
+    if not frame.is_plain_grey or frame.is_signed or not 1 <= frame.bits_stored <= frame.bits_allocated:
         return None
     try:
-        frame = compressed_frame(header, shape, value, index)
+        frame = _compressed(frame, value, index)
         found = None if frame.unused_low_bits else codec.reduced(frame, needed)
     except _DAMAGE:
         return None
-    if found is None or found[0].shape != (-(-shape.rows // found[1]), -(-shape.columns // found[1])):
+    if found is None or found[0].shape != (-(-frame.rows // found[1]), -(-frame.columns // found[1])):
         return None
     stored, step = found
-    image = dicom_grey.grey_image_at(stored, header.dataset, step=step, rows=shape.rows, columns=shape.columns)
+    image = dicom_grey.grey_image_at(stored, header.dataset, step=step, rows=frame.rows, columns=frame.columns)
     # Whether a presentation shows anything is for all pixels to decide.
     return None if "presentation_ignored" in image.notes else image
 
@@ -166,3 +189,313 @@ def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
     bare.ViewPosition = text(dataset, "ViewPosition")
     image = dicom_grey.grey_image(grey, bare, ("grey_from_colour",), step=step)
     return replace(image, window=Window((2**bits - 1) / 2, 2**bits - 1, "LINEAR_EXACT"))
+
+
+# ---- the stored values of one frame
+
+
+_FLOAT_TAGS: Final = {0x7FE00008: "f4", 0x7FE00009: "f8"}
+_PIXEL_DATA: Final = 0x7FE00010
+_ITEM: Final = 0xFFFEE000
+# Where a JPEG states its process: after its metadata.
+_HEAD_BYTES: Final = 2**16
+_GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2", "MONOCHROME"})
+
+
+def _frame_of(header: DicomHeader) -> Frame:
+    """What the header says about each frame. Raises Unreadable if it cannot be true, Unusable if there are none."""
+    dataset = header.dataset
+    if header.pixels is None:
+        raise problem_without_pixels(header)
+    rows, columns = whole_number(dataset, "Rows"), whole_number(dataset, "Columns")
+    if rows < 1 or columns < 1:
+        raise Unreadable(reason("damaged", detail="the header does not state the size of the image"))
+    check_pixel_count(rows, columns)
+    samples = whole_number(dataset, "SamplesPerPixel", 1)
+    bits = whole_number(dataset, "BitsAllocated", 16)
+    if samples not in (1, 3) or bits not in (1, 8, 16, 32, 64):
+        raise Unreadable(reason("unsupported_pixels", detail=f"{samples} x {bits} bits"))
+    is_grey = text(dataset, "PhotometricInterpretation").upper() in _GREYS and header.pixels.tag == _PIXEL_DATA
+    stored = whole_number(dataset, "BitsStored", bits)
+    high = whole_number(dataset, "HighBit", stored - 1)
+    return Frame(
+        transfer_syntax=header.transfer_syntax,
+        rows=rows,
+        columns=columns,
+        samples=samples,
+        bits_allocated=bits,
+        bits_stored=stored,
+        unused_low_bits=high + 1 - stored if stored - 1 < high < bits else 0,
+        is_signed=whole_number(dataset, "PixelRepresentation") != 0,
+        is_plain_grey=is_grey and samples == 1 and bits in (8, 16),
+        padding=dicom_grey.padding_of(dataset),
+        frames=max(1, whole_number(dataset, "NumberOfFrames", 1)),
+    )
+
+
+def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
+    """The value of the pixel data element in `data`, from which `header` was read (inflated if it was deflated).
+
+    Raises Unreadable `truncated` if part of it is missing, and as `problem_without_pixels` if it is empty.
+    """
+    pixels = header.pixels
+    assert pixels is not None
+    rest = memoryview(data)[pixels.offset :]
+    if pixels.length == 0:
+        raise problem_without_pixels(header)
+    if pixels.is_encapsulated:
+        _check_fragments(rest)
+        return rest
+    if pixels.length > len(rest):
+        raise Unreadable(reason("truncated"))
+    return rest[: pixels.length]
+
+
+_WAVELETS: Final = frozenset({JPEG2000, JPEG2000Lossless, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL})
+_UNCOMPRESSED: Final = frozenset(
+    {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
+)
+
+
+def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) -> tuple[DicomHeader, memoryview]:
+    """The header with the transfer syntax that its pixels really have, and the pixels in the form of that one.
+
+    Raises Unreadable: `damaged` for what contradicts the header and is nothing known, `more_images`.
+    """
+    assert header.pixels is not None
+    stated, is_encapsulated = header.transfer_syntax, header.pixels.is_encapsulated
+    fragments = list(_fragments(value)) if is_encapsulated else [value]
+    begin_so = [syntax_of(bytes(part[:_HEAD_BYTES])) for part in fragments]
+    found = begin_so[0] if is_encapsulated or stated not in _UNCOMPRESSED else None
+    if found is not None:
+        _check_count(len(begin_so) - begin_so.count(None), frame)
+        if frame.frames == 1:
+            _check_count(codestreams_in(bytes(fragments[0])), frame)
+        is_known = codec_of(found) is codec_of(stated) or (found in _WAVELETS and stated in _WAVELETS)
+        if is_known and is_encapsulated:
+            return header, value
+        if not is_encapsulated:
+            value = memoryview(encapsulate([bytes(value)]))
+        pixels = replace(header.pixels, length=UNDEFINED_LENGTH)
+        syntax = stated if is_known else found
+        return replace(header, transfer_syntax=syntax, pixels=pixels, is_contradicted=True), value
+    if is_encapsulated:
+        size = _frame_bytes(header, frame)
+        if len(fragments) == frame.frames and {len(part) for part in fragments} <= {size, size + size % 2}:
+            value = memoryview(b"".join(part[:size] for part in fragments))
+            pixels = replace(header.pixels, length=len(value))
+            return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, is_contradicted=True), value
+        if stated in _UNCOMPRESSED:
+            raise Unreadable(not_supported("", "unknown, and said to be none"))
+        return header, value
+    frames_held = len(value) // _frame_bytes(header, frame)
+    if codec_of(stated) is None:
+        _check_count(frames_held, frame)
+        return header, value
+    if frames_held != frame.frames:
+        raise Unreadable(reason("damaged", detail="its image is not compressed in the way that its header says"))
+    return replace(header, transfer_syntax=ExplicitVRLittleEndian, is_contradicted=True), value
+
+
+def _check_count(found: int, frame: Frame) -> None:
+    if found > frame.frames:
+        raise Unreadable(reason("more_images", found=found, stated=frame.frames))
+
+
+def _frame_bytes(header: DicomHeader, frame: Frame) -> int:
+    is_subsampled = text(header.dataset, "PhotometricInterpretation").upper() == "YBR_FULL_422"
+    return ceil(frame.size_bits / 8 * (2 / 3 if is_subsampled else 1))
+
+
+def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
+    """One frame as its codec receives it. Raises Unreadable if the codestream's own size is not the header's."""
+    if frame.frames == 1 and index == 0:  # all of its fragments, whatever a table says of where they begin
+        source = b"".join(_fragments(value))
+    else:
+        source = bytes(get_frame(bytes(value), index, number_of_frames=frame.frames))
+    size = codestream_size(source)
+    if size is not None and size != (frame.rows, frame.columns):
+        found, stated = f"{size[0]} x {size[1]}", f"{frame.rows} x {frame.columns}"
+        raise Unreadable(reason("size_mismatch", found=found, stated=stated))
+    return replace(frame, source=source)
+
+
+_CUT_SHARE: Final = 0.01
+_EMPTY_SHARE: Final = 1 / 3
+_ROWS_ABOVE: Final = 8
+
+
+def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> None:
+    """Raise Unreadable `lower_part_empty` for zeros at the bottom of uncompressed pixels that no collimator leaves.
+
+    A copy that allocates its file first, and is then cut off, leaves zeros; so does a collimator. Those of a copy begin
+    anywhere within a row, where the rows above have values; a collimator has not been seen to cover a third, unless the
+    header says so.
+    """
+    row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
+    if header.transfer_syntax not in _UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:
+        return
+    if row_bytes == 0 or any(value[(frame.rows - 1) * row_bytes : frame.rows * row_bytes]):
+        return
+    rows = np.frombuffer(value, np.uint8, frame.rows * row_bytes).reshape(frame.rows, row_bytes)
+    filled = int(np.flatnonzero(rows.any(axis=1))[-1]) + 1 if rows.any() else 0
+    share = 1 - filled / frame.rows
+    if filled <= _ROWS_ABOVE:
+        return
+    # where the last values of a row are: of the last one that has any, of the one above it, and of one further up
+    last, above, further = (
+        int(np.flatnonzero(rows[at])[-1]) if rows[at].any() else 0
+        for at in (filled - 1, filled - 2, filled - _ROWS_ABOVE)
+    )
+    is_cut = above - last > 0.02 * row_bytes and above >= further - 0.01 * row_bytes
+    edges, padding = [whole_number(header.dataset, keyword) for keyword in _LOWER_EDGES], frame.padding
+    is_stated = any(0 < edge <= filled + _CUT_SHARE * frame.rows for edge in edges)
+    is_stated = is_stated or (padding is not None and min(padding) <= 0 <= max(padding))
+    if (share >= _EMPTY_SHARE and not is_stated) or (share >= _CUT_SHARE and is_cut):
+        raise Unreadable(reason("lower_part_empty", percent=round(100 * share)))
+
+
+def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
+    """The stored values of one frame: (rows, columns), or (rows, columns, 3) as RGB."""
+    pixels = header.pixels
+    assert pixels is not None
+    if pixels.tag in _FLOAT_TAGS:
+        return _floats(frame, value, index, _FLOAT_TAGS[pixels.tag])
+    codec = codec_of(header.transfer_syntax)
+    if codec is not None:
+        return _encapsulated(header, codec, _compressed(frame, value, index))
+    return _native(header, _pydicom_decoder(header.transfer_syntax), frame, value, index)
+
+
+def _pydicom_decoder(syntax: UID) -> Decoder:
+    try:
+        return get_decoder(syntax)
+    except NotImplementedError as error:
+        raise Unreadable(not_supported(syntax, syntax.name)) from error
+
+
+def _floats(frame: Frame, value: memoryview, index: int, kind: str) -> NDArray[Any]:
+    count = frame.rows * frame.columns
+    size = count * np.dtype(kind).itemsize
+    if (index + 1) * size > len(value):
+        raise Unreadable(reason("truncated"))
+    return np.frombuffer(value, "<" + kind, count, index * size).reshape(frame.rows, frame.columns)
+
+
+# ---- uncompressed
+
+
+def _native(header: DicomHeader, decoder: Decoder, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
+    assert header.pixels is not None
+    frame_bytes = _frame_bytes(header, frame)
+    if (index + 1) * frame_bytes > len(value) + 1:
+        raise Unreadable(reason("truncated"))
+    plain = _as_it_lies(header, frame, value, index)
+    if plain is not None:
+        return plain
+    frames = min(frame.frames, max(index + 1, len(value) // frame_bytes))
+    options = {"number_of_frames": frames, "allow_excess_frames": False}
+    return _by_pydicom(header, decoder, frame, value, index, **options)
+
+
+def _as_it_lies(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any] | None:
+    """Grey values as they lie in the file; None if a byte is missing, or bytes are swapped in pairs."""
+    is_big = header.transfer_syntax == ExplicitVRBigEndian
+    size = frame.size_bits // 8
+    if not frame.is_plain_grey or (is_big and frame.bits_allocated == 8) or (index + 1) * size > len(value):
+        return None
+    flat = np.frombuffer(value, (">" if is_big else "<") + frame.kind, frame.rows * frame.columns, index * size)
+    return stored_values_of(flat.reshape(frame.rows, frame.columns).astype(frame.kind, copy=False), frame)
+
+
+# ---- compressed
+
+
+def _encapsulated(header: DicomHeader, codec: Codec, frame: Frame) -> NDArray[Any]:
+    values = codec.decode(frame)
+    if values is not None:
+        return _of_codec(header, frame, values)
+    if not codec.pydicom_plugin:
+        raise Unreadable(not_supported(header.transfer_syntax, codec.name))
+    decoder = _pydicom_decoder(header.transfer_syntax)
+    alone = {"number_of_frames": 1, "extended_offsets": None, "decoding_plugin": codec.pydicom_plugin}
+    values = _by_pydicom(header, decoder, frame, encapsulate([frame.source]), 0, **alone)
+    if codec.check and jpeg_may_lack_pixels(frame.source, np.ravel(values[-1, -1])):
+        codec.check(frame.source)
+    return values
+
+
+def _of_codec(header: DicomHeader, frame: Frame, values: NDArray[Any]) -> NDArray[Any]:
+    """The stored values, as RGB where they have colours: libraries undo the transform of JPEG 2000, and no other."""
+    if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples == 3 else 2]:
+        raise Unreadable(reason("damaged", detail="its pixel data are not of the kind that its header states"))
+    photometric = str(header.dataset.get("PhotometricInterpretation", ""))
+    if frame.samples == 3 and photometric in ("YBR_FULL", "YBR_FULL_422"):
+        values = convert_color_space(values, photometric, "RGB")
+    return stored_values_of(values, frame)
+
+
+# pydicom knows some of what `stored_values_of` does, for some codecs.
+_AS_ENCODED: Final = dict.fromkeys(
+    ("correct_unused_bits", "apply_j2k_sign_correction", "apply_jls_sign_correction"), False
+)
+
+
+def _by_pydicom(
+    header: DicomHeader, decoder: Decoder, frame: Frame, value: bytes | memoryview, index: int, **options: Any
+) -> NDArray[Any]:
+    """What is not plain, or what a codec leaves, by pydicom."""
+    is_usual = frame.bits_allocated in (8, 16)
+    options |= _AS_ENCODED if is_usual else {}
+    raw: NDArray[Any] = decoder.as_array(_with_pixels(header, value), index=index, **options)[0]
+    values = raw.astype(raw.dtype.newbyteorder("="), copy=False)
+    return stored_values_of(values, frame) if is_usual else values
+
+
+# ---- fragments of encapsulated pixel data
+
+
+def _check_fragments(value: memoryview) -> None:
+    """Walk the fragments of encapsulated pixel data (PS3.5 A.4) without reading them.
+
+    Raises Unreadable `truncated` where a fragment is longer than what is left, `damaged` where there are none.
+    """
+    if not list(_fragments(value)):
+        raise Unreadable(reason("damaged", detail="it holds no image data"))
+
+
+def _fragments(value: memoryview) -> Iterator[memoryview]:
+    """What follows the offset table, which is the first item."""
+    position, is_table = 0, True
+    while position + 8 <= len(value):
+        group, element, length = struct.unpack("<HHI", value[position : position + 8])
+        tag = group << 16 | element
+        if tag != _ITEM:
+            break
+        position += 8 + length
+        if position > len(value):
+            raise Unreadable(reason("truncated"))
+        if not is_table:
+            yield value[position - length : position]
+        is_table = False
+
+
+# ---- what pydicom is given
+
+
+def _with_pixels(header: DicomHeader, value: bytes | memoryview) -> Dataset:
+    """The data set with its pixel data, without another copy of them, and with the elements that old files omit."""
+    assert header.pixels is not None
+    dataset = header.dataset
+    for keyword, usual in (("PixelRepresentation", 0), ("SamplesPerPixel", 1), ("BitsAllocated", 16)):
+        if keyword not in dataset:
+            setattr(dataset, keyword, usual)
+    if "BitsStored" not in dataset:
+        dataset.BitsStored = dataset.BitsAllocated
+    if dataset.SamplesPerPixel == 3 and "PlanarConfiguration" not in dataset:
+        dataset.PlanarConfiguration = 0
+    if "PhotometricInterpretation" not in dataset:
+        dataset.PhotometricInterpretation = "RGB" if dataset.SamplesPerPixel == 3 else "MONOCHROME2"
+    element = DataElement(_PIXEL_DATA, header.pixels.representation, value, already_converted=True)
+    dataset[_PIXEL_DATA] = element
+    return dataset
