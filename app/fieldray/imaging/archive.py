@@ -17,13 +17,14 @@ import struct
 import time
 import zlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.image import ImageRef, is_name
 from fieldray.errors import InputProblem, Unreadable, Unusable
-from fieldray.imaging.discover import IsOwnReport, refs_in
+from fieldray.imaging.discover import IsOwnReport, failed_ref, refs_in
 from fieldray.imaging.identify import (
     HEAD_BYTES,
     MAX_FRAMES,
@@ -58,18 +59,6 @@ _PACKED_BYTES: Final = 2**16
 _PART_BYTES: Final = 2**20
 
 
-class Member(NamedTuple):
-    """A file in a zip, as the listing states it."""
-
-    name: str
-    offset: int
-    packed_bytes: int
-    size_bytes: int
-    method: int
-    flags: int
-    crc: int
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Directory:
     """What a zip lists, without its folders.
@@ -79,7 +68,7 @@ class Directory:
     doubles  names of several files with different contents; `by_name` has the last one, as in every tool
     """
 
-    by_name: Mapping[str, Member]
+    by_name: Mapping[str, zipfile.ZipInfo]
     names: tuple[str, ...]
     doubles: tuple[str, ...]
 
@@ -146,48 +135,34 @@ def _directory(opened: _Opened) -> Directory:
     _check_directory(opened.stream)
     try:
         with zipfile.ZipFile(opened.stream) as archive:
-            listed = [member for entry in archive.infolist() if (member := _member(entry)).name]
+            listed = [(name, entry) for entry in archive.infolist() if (name := _name_of(entry))]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # zipfile raises whatever the damaged bytes lead it to
         raise Unreadable(reason("damaged", detail="the zip file cannot be unpacked")) from error
-    _check_count(len(listed))
-    by_name = {member.name: member for member in listed}
-    contents = {(member.name, member.crc, member.size_bytes) for member in listed}
-    counted: dict[str, int] = {}
-    for name, _, _ in contents:
-        counted[name] = counted.get(name, 0) + 1
+    if len(listed) > MAX_ZIP_MEMBERS:
+        raise Unreadable(reason("too_many_members", count=len(listed), limit=MAX_ZIP_MEMBERS))
+    by_name = dict(listed)
+    contents = {(name, entry.CRC, entry.file_size) for name, entry in listed}
+    counted = Counter(name for name, _, _ in contents)
     doubles = sorted(name for name, number in counted.items() if number > 1)
     return Directory(by_name, tuple(sorted(by_name)), tuple(doubles))
 
 
-def _member(entry: zipfile.ZipInfo) -> Member:
-    """Without a name where it is a folder. One that has content is a file, whatever its name ends with."""
+def _name_of(entry: zipfile.ZipInfo) -> str:
+    """Empty where it is a folder. One that has content is a file, whatever its name ends with."""
     is_folder = not entry.file_size and entry.filename.endswith(("/", "\\"))
-    return Member(
-        "" if is_folder else "/".join(parts_of(entry.filename)),
-        entry.header_offset,
-        entry.compress_size,
-        entry.file_size,
-        entry.compress_type,
-        entry.flag_bits,
-        entry.CRC,
-    )
+    return "" if is_folder else "/".join(parts_of(entry.filename))
 
 
-def _check_member(member: Member) -> None:
+def _check_member(member: zipfile.ZipInfo) -> None:
     """Raise Unreadable for an encrypted or empty member, or one that is far larger than its packed bytes."""
-    if member.flags & _IS_ENCRYPTED:
+    if member.flag_bits & _IS_ENCRYPTED:
         raise Unreadable(reason("encrypted"))
-    check_file_size(member.size_bytes)
-    is_large = member.size_bytes > _RATIO_COUNTS_FROM_BYTES
-    if is_large and member.size_bytes > _MAX_RATIO * max(1, member.packed_bytes):
-        raise Unreadable(reason("file_too_large", size_mb=member.size_bytes // 2**20))
-
-
-def _check_count(count: int) -> None:
-    if count > MAX_ZIP_MEMBERS:
-        raise Unreadable(reason("too_many_members", count=count, limit=MAX_ZIP_MEMBERS))
+    check_file_size(member.file_size)
+    is_large = member.file_size > _RATIO_COUNTS_FROM_BYTES
+    if is_large and member.file_size > _MAX_RATIO * max(1, member.compress_size):
+        raise Unreadable(reason("file_too_large", size_mb=member.file_size // 2**20))
 
 
 def _check_directory(stream: BinaryIO) -> None:
@@ -213,80 +188,52 @@ def _positions(data: bytes, mark: bytes) -> Iterator[int]:
 # ---- unpacking
 
 
-class _Stored:
-    """Bytes that are not packed."""
-
-    eof = False
-
-    def __init__(self) -> None:
-        self._kept = b""
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._kept
-
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
-        data = self._kept + data
-        self._kept = data[max_length:]
-        return data[:max_length]
-
-
-class _Inflater:
-    """`zlib` in the same way."""
-
-    def __init__(self) -> None:
-        self._inner = zlib.decompressobj(-zlib.MAX_WBITS)
-
-    @property
-    def eof(self) -> bool:
-        return self._inner.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._inner.unconsumed_tail
-
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
-        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
-
-
-def _unpacked(stream: BinaryIO, member: Member, limit: int | None) -> Iterator[bytes]:
+def _unpacked(stream: BinaryIO, member: zipfile.ZipInfo, limit: int | None) -> Iterator[bytes]:
     """The member in pieces. Raises one of `_DAMAGE` if there is less than the listing states, or something else."""
-    if member.offset < 0:
-        raise ValueError("no member begins before the file")
-    position = member.offset + _LOCAL_HEADER.size
-    stream.seek(member.offset)
-    mark, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
-    if mark != _LOCAL_MARK:
-        raise ValueError("no member begins there")
-    position += name_bytes + extra_bytes
-    end = position + member.packed_bytes
-    unpacker = _unpacker(member)
-    left = member.size_bytes if limit is None else min(limit, member.size_bytes)
-    is_whole, crc = left == member.size_bytes, 0
+    position, end = _packed_bytes(stream, member)
+    _check_method(member)
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS) if member.compress_type == _DEFLATED else None
+    left = member.file_size if limit is None else min(limit, member.file_size)
+    is_whole, crc, packed, is_over = left == member.file_size, 0, b"", False
     while left:
-        data = b""
-        if unpacker.needs_input and position < end:
+        if not packed and position < end:
             stream.seek(position)
-            data = stream.read(min(_PACKED_BYTES, end - position))
-            position = position + len(data) if data else end
-        part = b"" if unpacker.eof else unpacker.decompress(data, min(left, _PART_BYTES))
-        if not part and (unpacker.eof or position >= end):
+            packed = stream.read(min(_PACKED_BYTES, end - position))
+            position = position + len(packed) if packed else end
+        wanted = min(left, _PART_BYTES)
+        if inflater is None:
+            part, packed = packed[:wanted], packed[wanted:]
+        else:
+            part = b"" if inflater.eof else inflater.decompress(packed, wanted)
+            packed, is_over = inflater.unconsumed_tail, inflater.eof
+        if not part and (is_over or position >= end):
             raise EOFError("it is cut short")
         left -= len(part)
         crc = zlib.crc32(part, crc)
         if part:
             yield part
-    if is_whole and crc != member.crc:
+    if is_whole and crc != member.CRC:
         raise ValueError("its checksum is another")
 
 
-def _unpacker(member: Member) -> _Stored | _Inflater:
-    """What unpacks the member. Raises Unreadable `unsupported_compression`."""
-    if member.flags & _IS_PATCH:
-        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method} with patches"))
-    if member.method not in (_STORED, _DEFLATED):
-        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method}"))
-    return _Stored() if member.method == _STORED else _Inflater()
+def _packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> tuple[int, int]:
+    """Where the bytes of a member begin and end. Raises one of `_DAMAGE`."""
+    if member.header_offset < 0:
+        raise ValueError("no member begins before the file")
+    stream.seek(member.header_offset)
+    mark, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
+    if mark != _LOCAL_MARK:
+        raise ValueError("no member begins there")
+    begin = member.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
+    return begin, begin + member.compress_size
+
+
+def _check_method(member: zipfile.ZipInfo) -> None:
+    """Raise Unreadable `unsupported_compression` for what is packed in another way than stored or deflated."""
+    if member.flag_bits & _IS_PATCH:
+        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.compress_type} with patches"))
+    if member.compress_type not in (_STORED, _DEFLATED):
+        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.compress_type}"))
 
 
 _FIRST_LOOK_BYTES: Final = 2**18
@@ -399,7 +346,7 @@ def _found(archive: Archive, ref: ImageRef, is_own_report: IsOwnReport) -> list[
     try:
         found = _identified(archive, ref, is_own_report)
     except InputProblem as error:
-        return [replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))]
+        return [failed_ref(ref, error)]
     if isinstance(found, ZipFound):
         return [replace(ref, problem=reason("nested_zip"), problem_is_refusal=True)]
     return found if isinstance(found, list) else []

@@ -16,6 +16,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -342,11 +343,4 @@ def _missing(path: Path) -> ImageRef:
 
 def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
     """The reference with what is wrong with it."""
-    return ImageRef(
-        path=ref.path,
-        member=ref.member,
-        kind=ref.kind,
-        header=ref.header,
-        problem=error.reason,
-        problem_is_refusal=isinstance(error, Unusable),
-    )
+    return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))
