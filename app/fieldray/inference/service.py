@@ -7,9 +7,9 @@ import pkgutil
 from typing import Any, Final
 
 from fieldray.errors import BackendProblem
-from fieldray.inference import calls
 from fieldray.inference.backend import Answer
 from fieldray.inference.litert import Network, load_runtime, memory_problem
+from fieldray.inference.worker import OPEN, RUN, Opening, Run
 from fieldray.processes.rpc import served
 
 
@@ -20,7 +20,7 @@ class Service:
         self._network: Network | None = None
         self._device: Any = None
 
-    def open(self, question: calls.Opening) -> str:
+    def open(self, question: Opening) -> str:
         """Load the network; what runs it, in a few words. Raises BackendProblem, ValueError where one is loaded."""
         if self._network:
             raise ValueError("opened already")
@@ -41,7 +41,7 @@ class Service:
         where = self._device.detail if self._device else f"1 x {question.threads}"
         return f"{runtime.name} {runtime.version}, {where}"
 
-    def run(self, question: calls.Run) -> Answer:
+    def run(self, question: Run) -> Answer:
         """Run an image. Raises BackendProblem, ValueError before a network is loaded."""
         if self._network is None:
             raise ValueError("no network is open")
@@ -56,4 +56,4 @@ with contextlib.suppress(BackendProblem):
     load_runtime()
 
 _service: Final = Service()
-handle: Final = served((calls.OPEN, _service.open), (calls.RUN, _service.run))
+handle: Final = served((OPEN, _service.open), (RUN, _service.run))

@@ -1,10 +1,15 @@
-"""A backend whose network lives in a child process: what is native may crash, hang or be killed there."""
+"""A backend whose network lives in a child process: what is native may crash, hang or be killed there.
+
+What that process can be asked, and what it answers, is described here for both sides of the pipe; its own side is
+`service`. There is no close: the child ends with its input.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +17,6 @@ from numpy.typing import NDArray
 from fieldray.backends import BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference import calls
 from fieldray.inference.backend import Answer, file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
@@ -24,6 +28,42 @@ log = logging.getLogger(__name__)
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class DelegateSpec:
+    """How the child opens a device, until it ends.
+
+    opener   names a class ("module:name") that opens it for options, a file's bytes and a Runtime, or raises
+             BackendProblem; has the `delegate` for the interpreter and `detail`, what the device says of itself
+    options  for it, as JSON
+    failure  the code of the reason (with a `detail`) for an image that the device did not run
+    """
+
+    opener: str
+    options: Mapping[str, Any]
+    failure: str = "inference"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Opening:
+    """Load a file (its bytes) with so many threads; `delegate` opens a device, None for the CPU."""
+
+    file: NDArray[np.uint8]
+    spec: NetworkSpec
+    threads: int
+    delegate: DelegateSpec | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Run:
+    """Run one image (height, width, channels) uint8."""
+
+    values: NDArray[np.uint8]
+
+
+OPEN: Final = Call("open", Opening, str)  # what the child opened, for the log and the status line
+RUN: Final = Call("run", Run, Answer)
 
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
@@ -61,7 +101,7 @@ class WorkerBackend:
         threads: int | None = None,
         start_timeout_s: float = 60.0,
         run_timeout_s: float = 20.0,
-        delegate: calls.DelegateSpec | None = None,
+        delegate: DelegateSpec | None = None,
         explain: Explain = explain_end,
         child: Callable[[], Child] = model_process,
         priority: Priority = "normal",
@@ -89,7 +129,7 @@ class WorkerBackend:
 
     def start(self, model: Model) -> None:
         """Start the child and load the model's file. Raises BackendProblem."""
-        question = calls.Opening(
+        question = Opening(
             file=np.frombuffer(file_for(self._entry, model), np.uint8),
             spec=NetworkSpec.of(model.manifest),
             threads=self._threads,
@@ -99,13 +139,13 @@ class WorkerBackend:
             self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
-        self.detail = self._ask(calls.OPEN, question, timeout_s=self._start_timeout_s)
+        self.detail = self._ask(OPEN, question, timeout_s=self._start_timeout_s)
         self._is_open = True
         give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
         """Run an image (height, width, channels) uint8. Raises BackendProblem."""
-        return self._ask(calls.RUN, calls.Run(values=image), timeout_s=self._run_timeout_s)
+        return self._ask(RUN, Run(values=image), timeout_s=self._run_timeout_s)
 
     def close(self) -> None:
         """Let the child end cleanly."""

@@ -22,7 +22,7 @@ from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.run import Wishes
 from fieldray.imaging.archive import Members, Search
 from fieldray.inference.backend import Answer
-from fieldray.inference.calls import Run
+from fieldray.inference.worker import Run
 from fieldray.processes.rpc import Call
 from fieldray.reasons import Reason
 

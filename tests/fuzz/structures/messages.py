@@ -32,7 +32,7 @@ from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.imaging.archive import Members, members_of
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
-from fieldray.inference.calls import RUN
+from fieldray.inference.worker import RUN
 from fieldray.processes.rpc import received, sent
 from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
 from fieldray.reasons import reason

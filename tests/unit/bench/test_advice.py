@@ -22,8 +22,7 @@ from fieldray.bench.host import (
     verdict,
 )
 from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
-from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer
-from fieldray.inference.coral.usb import UsbDevice
+from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer, UsbDevice
 from fieldray.inference.litert import RUNTIME
 from fieldray.reasons import reason
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.inference.coral.usb import (
+from fieldray.inference.coral.status import (
     UsbDevice,
     find_on_linux,
     find_on_windows,

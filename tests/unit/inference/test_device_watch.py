@@ -10,8 +10,7 @@ import pytest
 from fieldray.domain.events import DeviceChanged
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral.backend import Change, Debouncer, DeviceWatch
-from fieldray.inference.coral.status import Device, LibraryAnswer
-from fieldray.inference.coral.usb import UsbDevice
+from fieldray.inference.coral.status import Device, LibraryAnswer, UsbDevice
 from fieldray.reasons import Reason, reason
 
 READY = (UsbDevice(port="2-1", state="ready", port_mbit=480),)

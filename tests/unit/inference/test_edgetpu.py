@@ -10,7 +10,7 @@ import pytest
 from faults.edgetpu_models import edgetpu_model
 from fieldray.domain.model import Model
 from fieldray.inference.coral.backend import edgetpu_kind, explain_end
-from fieldray.inference.coral.usb import UsbDevice
+from fieldray.inference.coral.status import UsbDevice
 from fieldray.processes.child import ChildDied, ChildTimeout
 from tiny_models import tiny_model
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray.inference import calls
 from fieldray.inference.backend import Answer
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.service import Service
+from fieldray.inference.worker import Opening, Run
 from fieldray.processes.rpc import received, sent, served
 from fieldray.processes.wire import Message, read_message, write_message
 from tiny_models import tiny_inputs, tiny_manifest, tiny_model_bytes, tiny_scores
@@ -34,16 +34,16 @@ def travelled(message: Message) -> Message:
     return arrived
 
 
-def opening() -> calls.Opening:
+def opening() -> Opening:
     manifest = tiny_manifest()
     spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=1)
     file = np.frombuffer(tiny_model_bytes(), np.uint8)
-    return calls.Opening(file=file, spec=spec, threads=1)
+    return Opening(file=file, spec=spec, threads=1)
 
 
 def test_a_question_arrives_as_it_was_sent() -> None:
     asked = opening()
-    arrived = received(travelled(sent(asked)), calls.Opening)
+    arrived = received(travelled(sent(asked)), Opening)
     assert np.array_equal(arrived.file, asked.file)
     assert (arrived.spec, arrived.threads, arrived.delegate) == (asked.spec, 1, None)
 
@@ -80,7 +80,7 @@ def test_an_answer_no_network_can_give_is_not_born(change: Any) -> None:
 def test_the_service_opens_and_runs() -> None:
     service = Service()
     assert service.open(opening()).endswith(", 1 x 1")
-    answer = service.run(calls.Run(values=tiny_inputs()[0]))
+    answer = service.run(Run(values=tiny_inputs()[0]))
     assert answer.scores[0] == pytest.approx(tiny_scores(tiny_inputs()[:1])[0, 0], abs=0.008)
     with pytest.raises(ValueError, match="opened already"):
         service.open(opening())
@@ -88,6 +88,6 @@ def test_the_service_opens_and_runs() -> None:
 
 def test_the_service_refuses_what_is_out_of_order() -> None:
     with pytest.raises(ValueError, match="no network"):
-        Service().run(calls.Run(values=tiny_inputs()[0]))
+        Service().run(Run(values=tiny_inputs()[0]))
     with pytest.raises(KeyError):
         served()(Message({"call": "erase", "value": {}}))

@@ -21,12 +21,11 @@ from fieldray.backends import EDGE_TPU
 from fieldray.domain.events import DeviceChanged, Publish
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import BackendKind, BackendOptions, WatchDevice, file_for
-from fieldray.inference.calls import DelegateSpec
+from fieldray.inference.backend import BackendKind, BackendOptions, file_for
 from fieldray.inference.coral import status
 from fieldray.inference.coral.compiled import read_compiled
-from fieldray.inference.coral.usb import FindDevices, UsbDevice, find_usb_devices
-from fieldray.inference.worker import WorkerBackend
+from fieldray.inference.coral.status import FindDevices, UsbDevice, find_usb_devices
+from fieldray.inference.worker import DelegateSpec, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.processes.child import ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority
@@ -77,6 +76,9 @@ def edgetpu_kind(
         Receives what becomes of the Edge TPU; without it, the device is not watched.
     """
 
+    ask = partial(status.ask_library, libraries)
+    notes = (reason("coral_max_clock"),) if clock == "max" else ()
+
     def open_one() -> WorkerBackend:
         options = {
             "libraries": list(libraries),
@@ -96,25 +98,11 @@ def edgetpu_kind(
     return BackendKind(
         entry=EDGE_TPU,
         open=open_one,
-        probe=lambda model: _device_problem(find, libraries) or _file_problem(model),
-        watch=_watch(publish, find, libraries, clock) if publish else None,
+        probe=lambda model: _device_problem(find, ask) or _file_problem(model),
+        watch=partial(DeviceWatch, publish, find=find, ask=ask, notes=notes) if publish else None,
         permanent=_PERMANENT,
         absent=frozenset({_NOT_HERE}),
     )
-
-
-def _watch(publish: Publish, find: FindDevices, libraries: Sequence[str], clock: Clock) -> WatchDevice:
-    def watch(plugged: Callable[[], None], unplugged: Callable[[Reason], None]) -> DeviceWatch:
-        return DeviceWatch(
-            publish,
-            plugged=plugged,
-            unplugged=unplugged,
-            find=find,
-            ask=lambda: status.ask_library(libraries),
-            notes=(reason("coral_max_clock"),) if clock == "max" else (),
-        )
-
-    return watch
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
@@ -135,12 +123,12 @@ def _file_problem(model: Model) -> Reason | None:
     return reason("coral_not_compiled", pack=model.pack_name)
 
 
-def _device_problem(find: FindDevices, libraries: Sequence[str]) -> Reason | None:
+def _device_problem(find: FindDevices, ask: status.AskLibrary) -> Reason | None:
     """Why there is no use in starting a process for the Edge TPU; one on USB is best found out about by opening it."""
     devices = find()
     if devices:
         return reason("coral_no_permission") if devices[0].is_writable is False else None
-    return status.look(ask=lambda: status.ask_library(libraries), find=find).reason
+    return status.look(ask=ask, find=find).reason
 
 
 def _explain(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
@@ -221,9 +209,9 @@ class DeviceWatch:
     def __init__(
         self,
         publish: Publish,
-        *,
         plugged: Callable[[], None],
         unplugged: Callable[[Reason], None],
+        *,
         find: FindDevices = find_usb_devices,
         ask: status.AskLibrary = status.ask_library,
         notes: tuple[Reason, ...] = (),
