@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fieldray.domain.events import RunState
-from fieldray.domain.finding import Category, Outcome
+from fieldray.domain.finding import Category, Outcome, can_be_overruled, can_be_turned
+from fieldray.domain.image import UPRIGHT, Turn
 from fieldray.domain.model import OperatingPoint, Trust
 from fieldray.reasons import Reason
 
@@ -50,6 +51,14 @@ class Wishes:
 
     overrules: bool = False
     turns: bool = False
+
+    def will_turn(self, why: Reason, turn: Turn) -> bool:
+        """Whether an image that was turned so far, and is refused for this, is set right and looked at again."""
+        return self.turns and can_be_turned(why) and turn == UPRIGHT
+
+    def overrule(self, why: Reason, turn: Turn) -> bool:
+        """Whether it is screened although it is refused for this. Turning comes first."""
+        return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

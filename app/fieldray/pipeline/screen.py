@@ -19,11 +19,9 @@ from fieldray.domain.finding import (
     Refused,
     Screened,
     Stage,
-    can_be_overruled,
-    can_be_turned,
     without_normal,
 )
-from fieldray.domain.image import UPRIGHT, Detail, ImageRef, Turn
+from fieldray.domain.image import Detail, ImageRef, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import header_notes
@@ -43,25 +41,24 @@ _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise
 
 @dataclass(eq=False, slots=True)
 class _Attempt:
-    """How far one image has come, for what is told of it wherever it ends."""
+    """One image, what screens it, and how far it has come, for what is told of it wherever it ends."""
 
     ref: ImageRef
+    assessment: Assessment
+    workers: Workers
+    engine: Engine
+    detail: Detail
+    observe: Callable[[Prediction], None]
+    is_cancelled: Callable[[], bool]
+    together: FirstLook | None
     stage: Stage = "discover"
     facts: ReadFacts = field(default_factory=ReadFacts)
     lungs: LungFields | None = None
     overruled: tuple[Reason, ...] = ()
 
-    def is_overruled(self, why: Reason, assessment: Assessment) -> bool:
-        """Whether the image is screened although it is refused for this, which is then noted. Turning comes first."""
-        if not assessment.wishes.overrules or not can_be_overruled(why) or self.will_be_turned(why, assessment):
-            return False
-        if why not in self.overruled:
-            self.overruled += (why,)
-        return True
-
-    def will_be_turned(self, why: Reason, assessment: Assessment) -> bool:
-        """Whether the image, refused for this, is set right and looked at again."""
-        return assessment.wishes.turns and can_be_turned(why) and self.ref.turn == UPRIGHT
+    def overrule(self, *reasons: Reason) -> None:
+        """Note that the image is screened although it is refused for these."""
+        self.overruled = tuple(dict.fromkeys((*self.overruled, *reasons)))
 
     def turned(self) -> _Attempt:
         """The same image, set right by what its lungs said."""
@@ -105,20 +102,15 @@ def screen_image(
     Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
-    image, asked = _Attempt(ref), _Asked(assessment, workers, engine, detail, observe, is_cancelled, together)
-
-    def judged(image: _Attempt) -> Outcome:
-        seen = _look(image, asked)
-        return _judge(image, seen, assessment) if isinstance(seen, Prediction) else seen
-
+    image = _Attempt(ref, assessment, workers, engine, detail, observe, is_cancelled, together)
     try:
         if ref.problem:
             return image.stopped(ref.problem, is_refusal=ref.problem_is_refusal)
-        first = judged(image)
-        if not (isinstance(first, Refused) and image.will_be_turned(first.reason, assessment)):
+        first = _outcome(image)
+        if not (isinstance(first, Refused) and assessment.wishes.will_turn(first.reason, ref.turn)):
             return first
         image = image.turned()
-        second = judged(image)
+        second = _outcome(image)
         return first if isinstance(second, Refused) else second
     except Cancelled:
         raise
@@ -186,47 +178,39 @@ class FirstLook:
         return _question(self._ref, lane.assessment, detail="needed", runs=runs)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Asked:
-    """What screens an image, and by what it is judged."""
-
-    assessment: Assessment
-    workers: Workers
-    engine: Engine
-    detail: Detail
-    observe: Callable[[Prediction], None]
-    is_cancelled: Callable[[], bool]
-    together: FirstLook | None
+def _outcome(image: _Attempt) -> Outcome:
+    seen = _look(image)
+    return _judge(image, seen) if isinstance(seen, Prediction) else seen
 
 
-def _look(image: _Attempt, asked: _Asked) -> Prediction | Outcome:
+def _look(image: _Attempt) -> Prediction | Outcome:
     """What the classifier says of the image, or the outcome of an image that it does not get to see."""
-    model, detail, read_ms = asked.assessment.model, asked.detail, 0.0
+    assessment, detail, read_ms = image.assessment, image.detail, 0.0
     while True:
         image.stage = "decode"
-        seen = asked.together.of(asked.assessment) if asked.together else None
+        seen = image.together.of(assessment) if image.together else None
         if seen is None:
             image.stage = "inference"
-            runs = _is_for_a_worker(asked.engine, asked.is_cancelled)
+            runs = _is_for_a_worker(image.engine, image.is_cancelled)
             image.stage = "decode"
-            question = _question(image.ref, asked.assessment, detail=detail, runs=runs)
-            seen = asked.workers.look(question, model=model)
+            question = _question(image.ref, assessment, detail=detail, runs=runs)
+            seen = image.workers.look(question, model=assessment.model)
         if len({image.facts.content_sha256, seen.facts.content_sha256} - {""}) > 1:
             return image.stopped(reason("changed"), is_refusal=False)
         if seen.header is not None:  # judged and stored is the header of these bytes, not what discovery saw
             image.ref = replace(image.ref, kind=seen.kind, header=seen.header)
         image.facts, image.lungs, image.stage = seen.facts, seen.lungs, seen.stage
         image.facts = replace(image.facts, decode_ms=read_ms + seen.facts.decode_ms)
-        image.overruled = tuple(dict.fromkeys((*image.overruled, *seen.overruled)))
+        image.overrule(*seen.overruled)
         if seen.problem:
             return image.stopped(seen.problem, is_refusal=seen.is_refusal)
         if seen.answer:
-            prediction = prediction_of(seen.answer, model, backend=CPU.name, sequence=seen.sequence)
+            prediction = prediction_of(seen.answer, assessment.model, backend=CPU.name, sequence=seen.sequence)
         else:
-            prediction = _run(seen, asked)
-        asked.observe(prediction)
+            prediction = _run(seen, image)
+        image.observe(prediction)
         scores, features = prediction.scores, prediction.features
-        if seen.answer or detail != "needed" or not seen.is_close(asked.assessment, scores, features):
+        if seen.answer or detail != "needed" or not seen.is_close(assessment, scores, features):
             return prediction
         detail, read_ms = "finer", image.facts.decode_ms
 
@@ -252,15 +236,15 @@ def _is_for_a_worker(engine: Engine, is_cancelled: Callable[[], bool]) -> bool:
     return name == CPU.name
 
 
-def _run(seen: Seen, asked: _Asked) -> Prediction:
+def _run(seen: Seen, image: _Attempt) -> Prediction:
     """What the device that is in use says of the input that came back; waits for it, but not past a cancel.
 
     Raises BackendProblem, Cancelled, and ValueError for the answer to another image.
     """
     if seen.values is None:
         raise ValueError("an image without an input")
-    request = Request(request_id=next(_request_ids), values=seen.values, model=asked.assessment.model)
-    future = asked.engine.submit(request)
+    request = Request(request_id=next(_request_ids), values=seen.values, model=image.assessment.model)
+    future = image.engine.submit(request)
     while True:
         try:
             prediction = future.result(timeout=_WAIT_S)
@@ -270,7 +254,7 @@ def _run(seen: Seen, asked: _Asked) -> Prediction:
         except TimeoutError:
             if future.done():
                 raise
-            if asked.is_cancelled():
+            if image.is_cancelled():
                 future.cancel()
                 raise Cancelled from None
 
@@ -282,9 +266,10 @@ def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
     return image.stopped(reason("internal", detail=type(error).__name__), is_refusal=False)
 
 
-def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> Outcome:
+def _judge(image: _Attempt, prediction: Prediction) -> Outcome:
     """With the lungs found, the image is known to be a chest X-ray: one unlike the pack's own is judged, and noted."""
-    facts, lungs, manifest = image.facts, image.lungs, assessment.model.manifest
+    facts, lungs, assessment = image.facts, image.lungs, image.assessment
+    manifest = assessment.model.manifest
     gate = manifest.ood_gate
     extra: dict[str, float] = {}
     of_header = header_notes(image.ref.header, manifest.accepted, is_confirmed=assessment.ages_confirmed)
@@ -296,8 +281,10 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
         extra["gate_distance"] = gate.distance(prediction.features)
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
             why = reason("unlike_training")
-            if lungs is None and not image.is_overruled(why, assessment):
-                return image.stopped(why, is_refusal=True)
+            if lungs is None:
+                if not assessment.wishes.overrule(why, image.ref.turn):
+                    return image.stopped(why, is_refusal=True)
+                image.overrule(why)
             notes += (reason("unlike_measured"),) if lungs else ()
     findings = assessment.findings(prediction.scores)
     screened = Screened(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.assessment import Assessment, scores_of
-from fieldray.domain.finding import ReadFacts, can_be_overruled, can_be_turned
+from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage, Tensor
 from fieldray.domain.lungs import LungFields, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
@@ -116,10 +116,8 @@ class _View:
     needed: TargetSize | None = None  # for a finer look
 
     def refuse(self, why: Reason) -> None:
-        """Raise _Refusal, unless a person asked for the image all the same, which is noted. Turning comes first."""
-        wishes = self.question.wishes
-        will_be_turned = wishes.turns and can_be_turned(why) and self.question.ref.turn == UPRIGHT
-        if not wishes.overrules or not can_be_overruled(why) or will_be_turned:
+        """Raise _Refusal, unless a person asked for the image all the same, which is noted."""
+        if not self.question.wishes.overrule(why, self.question.ref.turn):
             raise _Refusal(why)
         if why not in self.overruled:
             self.overruled += (why,)
