@@ -85,6 +85,30 @@ def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda
     return members
 
 
+def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The paths, absolute and without duplicates, in order. Raises UsageProblem (nothing_to_screen).
+
+    Links are not followed: a person knows a file by the name given.
+    """
+    absolute = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100
+    for path in absolute:
+        if not os.path.lexists(path):
+            raise UsageProblem(reason("nothing_to_screen", path=path))
+    return absolute
+
+
+def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
+    """About how many images there are, by names alone: a zip or a multi-frame file counts as one."""
+    number = 0
+    for path in paths:
+        number += not os.path.isdir(path)  # noqa: PTH112 - never raises, unlike the method of a path
+        for _, _, names in os.walk(path):
+            if gives_up():
+                return number
+            number += sum(not name.startswith(".") for name in names)
+    return number
+
+
 class _FolderLost(Exception):
     """A folder on the path to what is visited no longer exists."""
 

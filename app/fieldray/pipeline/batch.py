@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -22,14 +23,16 @@ from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import Resuming, RunSpec
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
-from fieldray.imaging.discover import IsKnown
+from fieldray.imaging.discover import IsKnown, count_files, discover
 from fieldray.imaging.source import Stamps
 from fieldray.pipeline.keeping import Bundle, Earlier, KeptRun, PackWork, Unchanged, open_store, outcomes_ready
+from fieldray.pipeline.screen import Lane, screen_by_each
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
+from fieldray.reports.outputs import is_own_report
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.workers.pool import PoolClosed
+from fieldray.workers.pool import PoolClosed, Workers
 
 Item = TypeVar("Item")
 
@@ -489,3 +492,57 @@ class Batch:
         wanted = [number for number, outcome in enumerate(known) if outcome is None]
         screened = iter(self._work.screen(ref, wanted) if wanted else ())
         return _Done([outcome or next(screened) for outcome in known], [outcome is not None for outcome in known])
+
+
+# ---- a run put together: what is found, read, run and judged
+
+
+_AHEAD: Final = 1  # so many more images are under way than are looked at: the next one waits at the door
+
+
+def assemble(
+    paths: Sequence[Path],
+    lanes: Sequence[Lane],
+    *,
+    workers: Workers,
+    database: Path,
+    publish: Publish,
+    fresh: bool,
+    keeps_previews: bool = True,
+    resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
+    found: Sequence[ImageRef] | None = None,
+    watch: Watch | None = None,
+) -> Batch:
+    """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
+
+    lanes  of the packs that go over the images together, one most often
+
+    With `found`, the images that were looked for already, `paths` are only what the run is known by; with
+    `watch` the run ends when it is cancelled.
+    """
+    statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
+    screen = partial(screen_by_each, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
+
+    def release() -> None:
+        cancelled.set()
+        workers.give_up()
+
+    search = partial(discover, members=workers.members, is_own_report=is_own_report)
+    work = Work(
+        packs=[PackWork.of(paths, lane.assessment, database) for lane in lanes],
+        discover=partial(watch.arrivals, search, rest=cancelled.wait)
+        if watch
+        else lambda is_known: search(paths, is_known=is_known, notify=noticed.append) if found is None else iter(found),
+        noticed=lambda: noticed,
+        count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
+        content_hash=workers.content_hash,
+        stamp_with=workers.stamp_with,
+        screen=lambda ref, wanted: screen(ref, [lanes[number] for number in wanted]),
+        release=release,
+        keeps_previews=keeps_previews,
+        resuming=resuming,
+        watch=watch,
+    )
+    return Batch(
+        work, database=database, publish=publish, threads=workers.size + _AHEAD, fresh=fresh, statistics=statistics
+    )

@@ -12,15 +12,20 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
+from fieldray.domain.assessment import Assessment
 from fieldray.domain.events import Event, OutcomeReady, Publish, ResultsTakenOver, RunState, StoreRepaired
 from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, asked_for, counted_as, without_preview
 from fieldray.domain.image import ImageHeader, ImageRef
+from fieldray.domain.model import Manifest
 from fieldray.domain.run import Run, RunSpec
 from fieldray.errors import FieldrayError, StorageProblem
+from fieldray.imaging.quality import check_header
 from fieldray.imaging.source import Stamps
+from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 from fieldray.store.database import is_damage
 from fieldray.store.maintenance import renew_pictures, repair
@@ -71,6 +76,40 @@ class PackWork:
     spec: RunSpec
     check_header: Callable[[ImageHeader], Reason | None]
     doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: ()
+
+    @classmethod
+    def of(cls, paths: Sequence[Path], assessment: Assessment, database: Path) -> Self:
+        """What a pack does in a run over these paths."""
+        model = assessment.model
+        return cls(
+            spec=spec_of(paths, assessment),
+            check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
+            doubts=partial(_doubts, database, model.manifest),
+        )
+
+
+def _doubts(database: Path, manifest: Manifest, run_id: int) -> tuple[Reason, ...]:
+    from fieldray.pipeline.auditing import doubts_of  # brings much along, and is wanted at the end of a run
+    from fieldray.store.work_list import HistoryQuery
+
+    with HistoryQuery(database) as query:
+        return doubts_of(query, query.run(run_id), manifest)
+
+
+def spec_of(paths: Sequence[Path | str], assessment: Assessment) -> RunSpec:
+    """What a run over these absolute paths is known by."""
+    model = assessment.model
+    return RunSpec(
+        paths=tuple(map(str, paths)),
+        pack_name=model.pack_name,
+        trust=model.trust,
+        fingerprint=model.fingerprint,
+        model_sha256=model.model_sha256,
+        settings_hash=assessment.settings_hash,
+        operating_points=tuple(point for point in assessment.points.values() if point),
+        program_version=VERSION,
+        lungs_pack=model.lungs_pack,
+    )
 
 
 _UNLIKE: Final = "unlike_measured"

@@ -152,7 +152,9 @@ class Session:
         """
         with self._lock:
             model = self._model_to_run()
-            from fieldray.pipeline.assembly import assemble, existing  # brings much along: see the module
+            # These bring much along: they are imported while the model is being opened already.
+            from fieldray.imaging.discover import existing
+            from fieldray.pipeline.batch import assemble
             from fieldray.pipeline.screen import Lane
             from fieldray.pipeline.watching import Watch
 

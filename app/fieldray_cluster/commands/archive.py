@@ -65,9 +65,10 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with cluster_modules():
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
+        from fieldray.imaging.discover import existing
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
-        from fieldray.pipeline.assembly import existing, spec_of
+        from fieldray.pipeline.keeping import spec_of
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_request import make_request

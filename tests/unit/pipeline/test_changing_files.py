@@ -25,8 +25,7 @@ from fieldray.domain.image import Image, ImageHeader, ImageRef, ShownImage
 from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.pipeline.assembly import assemble
-from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.batch import Batch, assemble
 from fieldray.pipeline.screen import Lane
 from fieldray.store.results import ResultQuery
 from fieldray.workers.calls import Look, Seen

@@ -24,8 +24,7 @@ from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
 from fieldray.domain.run import Resuming, Verdict
 from fieldray.imaging.source import Stamps, read_with_state
-from fieldray.pipeline.assembly import assemble
-from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.batch import Batch, Work, assemble
 from fieldray.pipeline.keeping import Earlier, PackWork
 from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason

@@ -18,7 +18,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.model import OodGate
 from fieldray.domain.run import StoredResult, Verdict, Wishes
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
-from fieldray.pipeline.assembly import count_files
+from fieldray.imaging.discover import count_files
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.session import Session
 from fieldray.reasons import reason
