@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final
 
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
@@ -280,7 +280,7 @@ class HeldError(Exception):
         self.holder = holder
 
 
-class FileLock:
+class FileLock(contextlib.AbstractContextManager["FileLock"]):
     """Held from birth until `release`, or the end of the process.
 
     holder    one line about who holds it, at most 200 characters of ASCII; a disk without room for it locks as well
@@ -301,9 +301,6 @@ class FileLock:
         except BaseException:
             self.release()
             raise
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

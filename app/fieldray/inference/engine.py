@@ -6,12 +6,12 @@ run on theirs, whose backends then end; new images wait for the new model.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Final
 
 from fieldray.domain.events import Publish
@@ -25,7 +25,7 @@ _CLOSE_GRACE_S: Final = 2.0
 _ABORT_INTERVAL_S: Final = 0.2
 
 
-class Engine:
+class Engine(contextlib.AbstractContextManager["Engine"]):
     """Thread-safe; not to be closed from within `publish` or a future's callback.
 
     publish  receives `BackendChanged` of the model that is open, from the engine's threads, one at a time
@@ -148,12 +148,7 @@ class Engine:
         for deployment in deployments:
             deployment.end()
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _names(self, device: DeviceChoice) -> frozenset[BackendName]:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
@@ -116,7 +116,7 @@ def comparison_child() -> Child:
     return Child(SERVICE, memory_limit_mb=_MEMORY_LIMIT_MB)
 
 
-class PairComparer:
+class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
     """Compares pairs one after another; `cancel` from any thread ends the one under way.
 
     readers  look at images; they stay the caller's
@@ -136,9 +136,6 @@ class PairComparer:
         self._is_cancelled = False
         with contextlib.suppress(OSError):  # the first comparison tries again and reports why
             self._child.start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

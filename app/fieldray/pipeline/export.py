@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from fieldray.domain.events import Count
 from fieldray.domain.finding import Failed, Outcome, Screened
@@ -243,16 +243,13 @@ def pack_of(spec: RunSpec, model: Model | None = None) -> Model | None:
 # ---- images, read by other processes while earlier ones are written
 
 
-class _Images:
+class _Images(contextlib.AbstractContextManager["_Images"]):
     """Reads the images of results, several at a time and a few ahead. Its processes end with the context."""
 
     def __init__(self, opens: OpenReaders | None) -> None:
         self._opens = opens
         self._ends = contextlib.ExitStack()
         self._readers: Workers | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._ends.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from fieldray.backends import CPU
 from fieldray.domain.assessment import assessment_of_run, assessments_of, choose
@@ -73,7 +73,7 @@ def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
     return str(settings["device"]), cast("Policy", settings["policy"])
 
 
-class Session:
+class Session(contextlib.AbstractContextManager["Session"]):
     """See the module. All methods are thread-safe; after `close` what needs a process raises EnvironmentProblem.
 
     engines, readers  make what decides which device runs an image, and what looks at images
@@ -106,9 +106,6 @@ class Session:
         self._shows = SessionLock(self.database)
         if self._shows.problem:
             publish(StoreUnwritable(reason=self._shows.problem.reason))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -9,8 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, ReaderProblem, Unreadable, Unusable
 from fieldray.paths import child_command
@@ -72,7 +71,7 @@ class _Worker(Child):
         super().start()
 
 
-class Workers:
+class Workers(contextlib.AbstractContextManager["Workers"]):
     """`size` children; calls from any number of threads wait for a free one. Close it, or use it as a context.
 
     The first child starts at once. The others start once it has done its first image or has been at it for a while:
@@ -244,12 +243,7 @@ class Workers:
         for child in self._children:
             child.kill()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _loaded(self, child: _Worker, model: Model) -> str:
