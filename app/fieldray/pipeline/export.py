@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from fieldray.domain.events import Count
 from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ShownImage
-from fieldray.domain.model import Manifest
+from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
@@ -47,7 +47,6 @@ from fieldray.workers.calls import Look
 from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 
 if TYPE_CHECKING:
-    from fieldray.domain.model import Model
     from fieldray.workers.pool import Workers
 
 _AHEAD: Final = 4  # images that wait, read, for each that is being read
@@ -65,7 +64,7 @@ def export_run(
     *,
     spec: RunSpec | None = None,
     options: ReportOptions = PLAIN,
-    packs: Sequence[KnownPack] = (),
+    packs: Sequence[Model] = (),
     readers: OpenReaders | None = None,
     progress: Count = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
@@ -189,31 +188,18 @@ def _exporter(name: str) -> Exporter:
 # ---- the pack of a run
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class KnownPack:
-    """What a report says of a pack, and the hash of the model it belongs to."""
-
-    manifest: Manifest
-    model_sha256: str
-
-    @classmethod
-    def of(cls, model: Model) -> KnownPack:
-        """Of a pack in memory."""
-        return cls(manifest=model.manifest, model_sha256=model.model_sha256)
-
-    def made(self, spec: RunSpec) -> bool:
-        """Whether it is the very pack that made the results of a run."""
-        name = f"{self.manifest.pack_id}-{self.manifest.version}"
-        return (name, self.model_sha256) == (spec.pack_name, spec.model_sha256)
+def _made(model: Model, spec: RunSpec) -> bool:
+    """Whether it is the very pack that made the results of a run."""
+    return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 
-def manifest_of(spec: RunSpec, packs: Sequence[KnownPack] = ()) -> Manifest | None:
+def manifest_of(spec: RunSpec, packs: Sequence[Model] = ()) -> Manifest | None:
     """What the pack that made the results of a run says; None where it is not at hand.
 
     packs  those that are known already, which may have it
     """
     for pack in packs:
-        if pack.made(spec):
+        if _made(pack, spec):
             return pack.manifest
     from fieldray.packs.verified import known_manifest
 
@@ -226,7 +212,7 @@ def pack_of(spec: RunSpec, model: Model | None = None) -> Model | None:
 
     model  one that is loaded already; without it, or if it is another one, the installed packs are looked through
     """
-    if model is not None and KnownPack.of(model).made(spec):
+    if model is not None and _made(model, spec):
         return model
     from fieldray.packs.library import PackLibrary
 
@@ -235,7 +221,7 @@ def pack_of(spec: RunSpec, model: Model | None = None) -> Model | None:
         if candidate.pack_name == spec.pack_name and candidate.can_screen:
             with contextlib.suppress(FieldrayError):
                 found = library.load(candidate.folder, allow_older=True, signer=spec.fingerprint)
-                if KnownPack.of(found).made(spec):
+                if _made(found, spec):
                     return found
     return None
 
@@ -391,7 +377,7 @@ class Order:
     names_people: bool
     decimal_comma: bool
     pairs: tuple[PairRecord, ...]
-    packs: tuple[KnownPack, ...]
+    packs: tuple[Model, ...]
     settings: Mapping[str, Value]
 
 
@@ -414,7 +400,7 @@ def export_apart(
     *,
     spec: RunSpec | None,
     options: ReportOptions,
-    packs: Sequence[KnownPack],
+    packs: Sequence[Model],
     settings: Settings,
     progress: Count,
     note: Callable[[Reason], None] = lambda _: None,
@@ -438,7 +424,7 @@ def export_apart(
         names_people=options.names_people,
         decimal_comma=options.decimal_comma,
         pairs=options.pairs,
-        packs=tuple(replace(pack, manifest=replace(pack.manifest, ood_gate=None)) for pack in packs),  # nobody tells it
+        packs=tuple(map(_as_told, packs)),
         settings={row.key: settings[row.key] for row in TABLE},
     )
     try:
@@ -448,6 +434,12 @@ def export_apart(
     for one in done.notes:
         note(one)
     return done.written
+
+
+def _as_told(model: Model) -> Model:
+    """A pack with nothing that no report tells of it."""
+    manifest = replace(model.manifest, ood_gate=None)
+    return replace(model, manifest=manifest, files={}, golden=None, card="", lungs=None)
 
 
 # ---- in the process

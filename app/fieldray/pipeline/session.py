@@ -292,12 +292,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
         With `is_apart` another process does it, so that this one answers at once meanwhile.
         """
-        from fieldray.pipeline.export import KnownPack, export_apart, export_run
+        from fieldray.pipeline.export import export_apart, export_run
 
         with self._lock:
             batch = self._batch
         spec = batch.spec if batch and batch.run_id == run_id else None
-        packs = [KnownPack.of(model) for model in (self.model, *self._beside) if model]
+        packs = [model for model in (self.model, *self._beside) if model]
         apart = partial(export_apart, settings=self._settings)
         here = partial(export_run, readers=lambda: self._readers(self._settings, number_of_workers(self._settings)))
         export = partial(apart if is_apart else here, spec=spec, packs=packs)

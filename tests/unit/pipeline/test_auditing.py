@@ -21,7 +21,7 @@ from fieldray.domain.run import RunSpec, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoints, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drift_of, stored_run, take_local_point
-from fieldray.pipeline.export import KnownPack, export_run
+from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.audit_files import audit_document
@@ -271,7 +271,7 @@ def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, mode
     outcomes = [dataclasses.replace(one, lungs=far_out) for one in collection(model) if isinstance(one, Screened)]
     run_id = fill(store, spec(model), list(outcomes))
     metrics = {"evidence_inside": {"images": 200, "limit": 0.8}}
-    pack = KnownPack(manifest=dataclasses.replace(model.manifest, metrics=metrics), model_sha256=model.model_sha256)
+    pack = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, metrics=metrics))
     table, document = export_run(store.path, run_id, tmp_path / "out", ["csv", "json"], packs=[pack])
     assert {row["run_notes"] for row in csv.DictReader(table.read_text("utf-8-sig").splitlines())} == {"drift_evidence"}
     (note,) = json.loads(document.read_text())["about"]["notes"]

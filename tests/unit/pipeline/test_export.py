@@ -21,7 +21,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.persistence import unfinished, write_new
-from fieldray.pipeline.export import SERVICE, KnownPack, export_apart, export_run
+from fieldray.pipeline.export import SERVICE, export_apart, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, pseudonym, pseudonym_key
@@ -276,7 +276,7 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
             store.save(run_id, replace(outcome, findings=found), spec=spec)
         store.finish(run_id)
     options = ReportOptions(language="uk", names_people=True, decimal_comma=True, pairs=pairs)
-    formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "packs": [KnownPack.of(model)]}
+    formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "packs": [model]}
     here = export_run(database, run_id, tmp_path / "here", formats, readers=pool, **what)
     steps: list[tuple[int, int]] = []
     there = export_apart(
