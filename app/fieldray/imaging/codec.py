@@ -28,7 +28,7 @@ from pydicom.uid import (
 )
 
 from fieldray.errors import Unreadable
-from fieldray.imaging.identify import jpeg_frame
+from fieldray.imaging.identify import JpegFrame, jpeg_frame
 from fieldray.imaging.reduction import TargetSize
 from fieldray.reasons import Reason, reason
 from fieldray.registry import Registry
@@ -124,8 +124,9 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     whole = 8 * container
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
     bits = frame.bits_stored if 1 <= frame.bits_stored <= whole else whole
-    precision, is_dct = _precision(frame.source)
-    precision = min(precision or whole, whole)
+    stated = codestream_of(frame.source)
+    precision = min((stated and stated.bits) or whole, whole)
+    is_dct = stated is not None and stated.process in _DCT_PROCESSES  # which has only 8 or 12 bits
     shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
     if not shift:
         is_more = bits < precision and (precision < whole or is_dct)
@@ -180,15 +181,6 @@ def _roughness(values: Stored) -> float:
     return _variation(values) / spread if spread else 0.0
 
 
-def _precision(source: bytes) -> tuple[int, bool]:
-    """Bits of each value of a codestream, 0 where it does not say; and whether it is a DCT, which has only 8 or 12."""
-    start = source.find(_JPEG_2000_START, 0, 256)
-    if start >= 0 and len(source) > start + 42:
-        return (source[start + 42] & 0x7F) + 1, False
-    frame = jpeg_frame(source) if source[:2] == b"\xff\xd8" else None
-    return (frame.bits, frame.process in _DCT_PROCESSES) if frame else (0, False)
-
-
 def syntax_of(source: bytes) -> UID | None:
     """A transfer syntax for what begins like a frame of one of the usual compressions; None for anything else."""
     if source.startswith(_JPEG_2000_START) or source[4:8] == b"jP  ":
@@ -205,14 +197,13 @@ def codestreams_in(source: bytes) -> int:
     return 1 + len(_ANOTHER.findall(source))
 
 
-def codestream_size(source: bytes) -> Size | None:
-    """(rows, columns) that a JPEG, JPEG-LS or JPEG 2000 codestream states itself; None for other data."""
+def codestream_of(source: bytes) -> JpegFrame | None:
+    """What a JPEG, JPEG-LS or JPEG 2000 codestream states itself, of process 0 for the last; None for other data."""
     start = source.find(_JPEG_2000_START, 0, 256)
-    if start >= 0 and len(source) >= start + 24:
+    if start >= 0 and len(source) > start + 42:
         right, bottom, left, top = struct.unpack(">4I", source[start + 8 : start + 24])
-        return bottom - top, right - left
-    frame = jpeg_frame(source) if source[:2] == b"\xff\xd8" else None
-    return (frame.rows, frame.columns) if frame else None
+        return JpegFrame(0, (source[start + 42] & 0x7F) + 1, bottom - top, right - left)
+    return jpeg_frame(source) if source[:2] == b"\xff\xd8" else None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ from fieldray.imaging.codec import (
     Codec,
     Frame,
     codec_of,
-    codestream_size,
+    codestream_of,
     codestreams_in,
     not_supported,
     stored_values_of,
@@ -313,9 +313,9 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
         source = b"".join(_fragments(value))
     else:
         source = bytes(get_frame(bytes(value), index, number_of_frames=frame.frames))
-    size = codestream_size(source)
-    if size is not None and size != (frame.rows, frame.columns):
-        found, stated = f"{size[0]} x {size[1]}", f"{frame.rows} x {frame.columns}"
+    own = codestream_of(source)
+    if own and (own.rows, own.columns) != (frame.rows, frame.columns):
+        found, stated = f"{own.rows} x {own.columns}", f"{frame.rows} x {frame.columns}"
         raise Unreadable(reason("size_mismatch", found=found, stated=stated))
     return replace(frame, source=source)
 
