@@ -74,8 +74,7 @@ def _main(arguments: list[str]) -> int:
         shows_window=opens_window(arguments),
         joins_cluster=beside is not None and beside.joins_cluster(arguments),
     )
-    _keep_foreign_code_out()
-    _open_closed_streams()
+    _prepare()
     if not names_images(arguments):
         from fieldray.cli import run
 
@@ -91,19 +90,16 @@ def _window(arguments: Sequence[str]) -> int:
     from fieldray.offline import stay_offline
 
     stay_offline(shows_window=True)
-    _keep_foreign_code_out()
-    _open_closed_streams()
+    _prepare()
     return _show(tuple(map(Path, arguments)))
 
 
-def _keep_foreign_code_out() -> None:
+def _prepare() -> None:
+    """What is around this process as the program needs it; console is imported where nothing foreign is left."""
     from fieldray.surroundings import keep_foreign_code_out, leave_no_core
 
     keep_foreign_code_out()
     leave_no_core()
-
-
-def _open_closed_streams() -> None:
     from fieldray.commands.console import open_closed_streams
 
     open_closed_streams()
