@@ -314,7 +314,7 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
     else:
         source = bytes(get_frame(bytes(value), index, number_of_frames=frame.frames))
     own = codestream_of(source)
-    if own and (own.rows, own.columns) != (frame.rows, frame.columns):
+    if own and own.size != (frame.rows, frame.columns):
         found, stated = f"{own.rows} x {own.columns}", f"{frame.rows} x {frame.columns}"
         raise Unreadable(reason("size_mismatch", found=found, stated=stated))
     return replace(frame, source=source)

@@ -210,8 +210,11 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     begun = begin(stream, inflated_limit)
     media_class = begun.meta.get(_MEDIA_CLASS, "")
     tags: list[Any] = [tag_for_keyword(keyword) for keyword in keywords]
-    stop = _at_once if media_class == INDEX_CLASS else _is_at_pixels  # the records of an index are read one by one
-    dataset = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=stop, specific_tags=tags)
+
+    def ends(tag: int, *_: object) -> bool:
+        return media_class == INDEX_CLASS or tag in _PIXEL_TAGS  # the records of an index are read one by one
+
+    dataset = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=ends, specific_tags=tags)
     pixels = element_at(begun, _PIXEL_TAGS)
     is_cut, is_contradicted = begun.stream.is_cut, begun.is_contradicted
     return DicomHeader(dataset, begun.syntax, media_class, begun.stream.raw, pixels, is_cut, is_contradicted)
@@ -280,14 +283,6 @@ def inflated(header: DicomHeader) -> bytes:
     if header.is_cut:
         raise Unreadable(reason("truncated"))
     return header.stream.getvalue()
-
-
-def _is_at_pixels(tag: int, _representation: str | None, _length: int) -> bool:
-    return tag in _PIXEL_TAGS
-
-
-def _at_once(_tag: int, _representation: str | None, _length: int) -> bool:
-    return True
 
 
 def _read_meta(stream: BoundedStream) -> Mapping[int, str]:

@@ -205,7 +205,7 @@ def _records(stream: BinaryIO) -> Iterator[Dataset]:
     Raises EOFError where the file breaks off, HeaderTooLong, ValueError and whatever pydicom raises for a damaged one.
     """
     begun = begin(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
-    read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=_is_at_sequence)
+    read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=lambda tag, *_: tag == _SEQUENCE)
     sequence = element_at(begun, frozenset({_SEQUENCE}))
     if sequence is None:
         if begun.stream.is_cut:
@@ -233,7 +233,3 @@ def _record(begun: Begun) -> Dataset | None:
     if begun.stream.is_cut:
         raise EOFError
     return record
-
-
-def _is_at_sequence(tag: int, _representation: str | None, _length: int) -> bool:
-    return tag == _SEQUENCE

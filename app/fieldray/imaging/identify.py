@@ -101,6 +101,10 @@ class JpegFrame(NamedTuple):
     rows: int
     columns: int
 
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.rows, self.columns
+
 
 def jpeg_frame(data: bytes) -> JpegFrame | None:
     """The first JPEG or JPEG-LS frame header in `data`; None if there is none."""
@@ -153,11 +157,6 @@ def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
             return
         if marker not in _WITHOUT_LENGTH and position + 2 <= len(data):
             position += struct.unpack(">H", data[position : position + 2])[0]
-
-
-def _jpeg_size(head: bytes) -> tuple[int, int] | None:
-    frame = jpeg_frame(head)
-    return (frame.rows, frame.columns) if frame else None
 
 
 log = logging.getLogger(__name__)
@@ -220,7 +219,8 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         return [_raster(ref, "png", png_size(head))]
     if content == "jpeg":
         stream.seek(0)
-        return [_raster(ref, "jpeg", _jpeg_size(stream.read(_JPEG_HEAD_BYTES)))]
+        frame = jpeg_frame(stream.read(_JPEG_HEAD_BYTES))
+        return [_raster(ref, "jpeg", frame.size if frame else None)]
     if content == "unknown":
         if (other := _OF_OTHER_KINDS.match(head)) and other.lastgroup:
             raise Unusable(reason(other.lastgroup))

@@ -58,7 +58,7 @@ def decode_jpeg(data: bytes, *, needed: TargetSize | None = None, whole: Whole |
     """
     whole = whole or Whole()
     frame = jpeg_frame(data)
-    size = _checked((frame.rows, frame.columns) if frame else None)
+    size = _checked(frame.size if frame else None)
     assert frame is not None
     if frame.process == _JPEG_LS:
         raise Unreadable(reason("unsupported_compression", name="JPEG-LS"))
@@ -95,7 +95,8 @@ def _finished(
     if step == 1 and needed is not None:
         step = largest_reduction(pixels.shape[0], pixels.shape[1], needed)
         pixels = block_means(pixels, step)
-    rows, columns = size if _is_alike(pixels.shape, size, step) else size[::-1]
+    # EXIF may swap rows and columns of the upright image.
+    rows, columns = size if pixels.shape == (-(-size[0] // step), -(-size[1] // step)) else size[::-1]
     return Image(
         pixels=pixels,
         window=window,
@@ -107,11 +108,6 @@ def _finished(
     )
 
 
-def _is_alike(shape: tuple[int, ...], size: tuple[int, int], step: int) -> bool:
-    """Whether the upright image has the orientation of the stored one: EXIF may swap rows and columns."""
-    return shape == (-(-size[0] // step), -(-size[1] // step))
-
-
 def _load(data: bytes, kind: type[ImageFile], step: int = 1, *, is_turned: bool = True) -> PIL.Image.Image:
     """The upright image; a grey JPEG at 1 / `step`, and anything else in full.
 
@@ -120,7 +116,7 @@ def _load(data: bytes, kind: type[ImageFile], step: int = 1, *, is_turned: bool 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with _opened(data, kind) as image:
+            with kind(io.BytesIO(data)) as image:
                 if step > 1 and image.mode == "L":
                     # Colour shows in single pixels: only a grey file may be read at a lower resolution.
                     image.draft("L", (image.width // step, image.height // step))
@@ -128,7 +124,7 @@ def _load(data: bytes, kind: type[ImageFile], step: int = 1, *, is_turned: bool 
                 if kind is JpegImageFile:
                     _check_scans(data, image.getpixel((-1, -1)))
                 return ImageOps.exif_transpose(image) if is_turned and _orientation(image) != 1 else image
-    except (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error) as error:
         is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
         why = reason("truncated") if is_short else reason("damaged", detail="the image cannot be decoded")
         raise Unreadable(why) from error
@@ -140,13 +136,6 @@ def _check_scans(data: bytes, last: Any) -> None:
         from fieldray.imaging.codecs.jpeg import check_scans
 
         check_scans(data)
-
-
-def _opened(data: bytes, kind: type[ImageFile]) -> ImageFile:
-    try:
-        return kind(io.BytesIO(data))
-    except (SyntaxError, IndexError, TypeError, struct.error) as error:
-        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
 def _orientation(image: PIL.Image.Image) -> int:
@@ -265,7 +254,7 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
         from fieldray.imaging.codecs.jpeg import with_end
 
         return with_end(data), ["end_was_missing"]
-    sizes = [(frame.rows, frame.columns) for frame in map(jpeg_frame, _jpegs(data, end)) if frame]
+    sizes = [frame.size for frame in map(jpeg_frame, _jpegs(data, end)) if frame]
     if size in sizes:
         raise Unusable(reason("several_images", count=1 + sizes.count(size)))
     return data, ["further_images"] if sizes else []
