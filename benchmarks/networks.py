@@ -22,7 +22,7 @@ from benchmarks.network_cases import NetworkCase
 from benchmarks.network_engines import timed_ms
 from benchmarks.processes import toolchain_command
 from fieldray.errors import FieldrayError
-from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.worker import cpu_kind
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
 

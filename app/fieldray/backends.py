@@ -43,7 +43,7 @@ EDGE_TPU: Final = BackendEntry(
     clock_setting="edgetpu_clock",
 )
 CPU: Final = BackendEntry(
-    name="cpu", title="CPU", roles=("litert",), kind="fieldray.inference.cpu:system_kind", shares_cpu=True
+    name="cpu", title="CPU", roles=("litert",), kind="fieldray.inference.worker:system_kind", shares_cpu=True
 )
 
 

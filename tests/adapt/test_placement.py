@@ -21,8 +21,7 @@ from fieldray.errors import BackendProblem, EnvironmentProblem, UsageProblem
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.coral.compiled import read_package
-from fieldray.inference.cpu import cpu_kind
-from fieldray.inference.worker import WorkerBackend
+from fieldray.inference.worker import WorkerBackend, cpu_kind
 from fieldray.packs.verified import read_card, read_files, read_verified_manifest
 from fieldray_adapt.command import compile_pack
 from fieldray_adapt.edgetpu import (

@@ -13,8 +13,8 @@ from fieldray.domain.events import BackendChanged, Publish
 from fieldray.domain.model import Request
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.coral.backend import edgetpu_kind
-from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
+from fieldray.inference.worker import cpu_kind
 from tiny_models import SIDE
 
 WAIT_S: Final = 20.0

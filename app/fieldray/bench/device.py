@@ -36,7 +36,7 @@ from fieldray.bench.benchmark_case import (
 )
 from fieldray.domain.events import Say
 from fieldray.domain.model import BackendName, Model
-from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.worker import cpu_kind
 from fieldray.reasons import Reason, reason
 from fieldray.workers.pool import Workers
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.backends import BackendEntry
+from fieldray.backends import CPU, BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.backend import Answer, file_for
+from fieldray.inference.backend import Answer, BackendKind, BackendOptions, file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority, give_priority, usable_cores
@@ -166,3 +167,16 @@ class WorkerBackend:
             raise BackendProblem(self._explain(error, is_open=self._is_open, timeout_s=timeout_s)) from error
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
+
+
+# ---- the CPU, which is always there
+
+
+def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> BackendKind:
+    """Runs the pack's CPU file in a child process; see `WorkerBackend` for the parameters."""
+    return BackendKind(entry=CPU, open=partial(WorkerBackend, CPU, threads=threads, priority=priority))
+
+
+def system_kind(options: BackendOptions) -> BackendKind:
+    """As the program runs it: by what the options name, else in a process of its own."""
+    return options.cpu or cpu_kind(threads=options.threads, priority=options.priority)

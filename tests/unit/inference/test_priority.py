@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.worker import cpu_kind
 from fieldray.processes.priority import Priority, give_priority, niceness
 from tiny_models import tiny_model
 
