@@ -27,7 +27,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.processes.priority import usable_cores
+from fieldray.surroundings import usable_cores
 
 USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
 _SIZES: Final = 6  # different numbers of pixels, from the smallest to the largest

@@ -33,9 +33,9 @@ from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import workers_kind
-from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
 from fieldray.settings import Settings
+from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import Workers, open_workers
 
 _LEAST_PIXELS: Final = 1_000_000

@@ -20,8 +20,8 @@ from fieldray.bench.benchmark_case import Report
 from fieldray.commands.console import Console
 from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_library, pack_to_measure
 from fieldray.domain.model import Model
-from fieldray.processes.priority import usable_cores
 from fieldray.processes.wire import Message
+from fieldray.surroundings import usable_cores
 
 _STARTING_IMAGES: Final = 12
 

@@ -33,13 +33,13 @@ from fieldray.inference.engine import Engine
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import system_engine
-from fieldray.processes.priority import usable_cores
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.pictures import picture_row, thumbnail_of
 from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.store.schema import reason_of, reason_text
+from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
 from fieldray_cluster.archive_request import ArchiveRequest, load_model, lost_path
 from fieldray_cluster.node import cores_of_worker

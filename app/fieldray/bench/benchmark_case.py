@@ -30,12 +30,12 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import write_studies
 from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
 from fieldray.paths import VERSION
-from fieldray.processes.priority import Priority, give_priority
 from fieldray.reasons import Reason, reason
 from fieldray.reports import document
 from fieldray.reports.document import Points, Table
 from fieldray.reports.outputs import own_text
 from fieldray.settings import Settings
+from fieldray.surroundings import Priority, give_priority
 from fieldray.workers.pool import Workers
 
 START_UP: Final = 2  # images at the start of a repetition that are kept apart

@@ -46,10 +46,10 @@ from fieldray.packs.library import PackLibrary
 from fieldray.paths import scratch_folder, user_data
 from fieldray.persistence import require_plain, write_atomically
 from fieldray.processes.child import Child
-from fieldray.processes.priority import usable_cores
 from fieldray.processes.rpc import Call, served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason
+from fieldray.surroundings import usable_cores
 from fieldray.typed_json import decoded
 
 Item = TypeVar("Item")

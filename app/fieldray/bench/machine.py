@@ -26,8 +26,8 @@ import numpy as np
 import psutil
 
 from fieldray.processes.child import Child
-from fieldray.processes.priority import usable_cores
 from fieldray.processes.wire import Message
+from fieldray.surroundings import usable_cores
 
 _BUSY_S = 0.5
 

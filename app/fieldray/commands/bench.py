@@ -97,7 +97,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure beside loads; the exit code. Raises as `run_device` does."""
     from fieldray.bench import load
     from fieldray.bench.benchmark_case import Effort
-    from fieldray.processes.priority import usable_cores
+    from fieldray.surroundings import usable_cores
 
     model, cores = chosen_model(options), usable_cores()
     cases, problems = _usable(load.load_cases(model, cores=cores))
@@ -114,7 +114,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench import device
     from fieldray.bench.benchmark_case import Effort
     from fieldray.bench.host import findings, host_report
-    from fieldray.processes.priority import usable_cores
+    from fieldray.surroundings import usable_cores
 
     model = chosen_model(options)
     console.bar("checking this computer")

@@ -18,9 +18,9 @@ from fieldray.domain.assessment import scores_of
 from fieldray.domain.events import Publish
 from fieldray.domain.model import BackendName, GoldenVectors, Model, Prediction
 from fieldray.errors import BackendProblem
-from fieldray.processes.priority import Priority
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
+from fieldray.surroundings import Priority
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

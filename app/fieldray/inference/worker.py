@@ -21,9 +21,9 @@ from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import Answer, BackendKind, BackendOptions, file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
-from fieldray.processes.priority import Priority, give_priority, usable_cores
 from fieldray.processes.rpc import Call
 from fieldray.reasons import Reason, reason
+from fieldray.surroundings import Priority, give_priority, usable_cores
 
 log = logging.getLogger(__name__)
 

@@ -54,10 +54,10 @@ from fieldray.imaging.discover import discover
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
-from fieldray.processes.priority import give_priority
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.work_list import WorkListQuery
+from fieldray.surroundings import give_priority
 from fieldray.workers.calls import Look
 from fieldray.workers.pool import Workers, open_workers
 

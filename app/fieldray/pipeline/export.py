@@ -23,7 +23,6 @@ from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned, is_plain, storage_problem
 from fieldray.pipeline.auditing import doubts_of
 from fieldray.processes.child import Child
-from fieldray.processes.priority import step_back
 from fieldray.processes.rpc import Call, served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
@@ -43,6 +42,7 @@ from fieldray.reports.images import MapNames, overlay_spec, write_class_map, wri
 from fieldray.settings import TABLE, Settings, Value
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
+from fieldray.surroundings import step_back
 from fieldray.workers.calls import Look
 from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 

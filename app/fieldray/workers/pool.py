@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, ReaderProblem, Unreadable, Unusable
 from fieldray.paths import child_command
 from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout
-from fieldray.processes.priority import usable_cores
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import Reason, reason
+from fieldray.surroundings import usable_cores
 
 # Everything else is imported where it is used: the children start first, and import what they need meanwhile.
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from fieldray.inference.coral.status import FindDevices, UsbDevice, find_usb_dev
 from fieldray.inference.worker import DelegateSpec, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.processes.child import ChildDied, ChildTimeout
-from fieldray.processes.priority import Priority
 from fieldray.reasons import Reason, reason
+from fieldray.surroundings import Priority
 
 Clock = Literal["std", "max"]
 
