@@ -33,6 +33,7 @@ _NAMES = (
 OF_ONE_CONCEPT = {
     "app/fieldray/comparison/compare.py",
     "app/fieldray/domain/lungs.py",
+    "app/fieldray/imaging/dicom.py",
     "app/fieldray/imaging/dicom_header.py",
     "app/fieldray/inference/backend_runner.py",
     "app/fieldray/pipeline/batch.py",
