@@ -45,6 +45,7 @@ _SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
     **{(0xC3, is_deep): JPEGLossless for is_deep in (False, True)},
     **{(0xF7, is_deep): JPEGLSLossless for is_deep in (False, True)},
 }
+# Which have 8 or 12 bits, and no other number.
 _DCT_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
 _NEARLY_LOSSLESS: Final = frozenset({JPEG2000, HTJ2K, JPEGLSNearLossless})
 # By how much a lossy codec overshoots the highest value beside a sharp edge, at most.
@@ -124,9 +125,8 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     whole = 8 * container
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
     bits = frame.bits_stored if 1 <= frame.bits_stored <= whole else whole
-    stated = codestream_of(frame.source)
-    precision = min((stated and stated.bits) or whole, whole)
-    is_dct = stated is not None and stated.process in _DCT_PROCESSES  # which has only 8 or 12 bits
+    stated = codestream_of(frame.source) or JpegFrame(0, whole, frame.rows, frame.columns)
+    precision, is_dct = min(stated.bits or whole, whole), stated.process in _DCT_PROCESSES
     shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
     if not shift:
         is_more = bits < precision and (precision < whole or is_dct)

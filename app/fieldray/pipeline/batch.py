@@ -511,15 +511,16 @@ def assemble(
     keeps_previews: bool = True,
     resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
     found: Sequence[ImageRef] | None = None,
-    watch: Watch | None = None,
+    watches: bool = False,
 ) -> Batch:
     """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
 
     lanes  of the packs that go over the images together, one most often
 
-    With `found`, the images that were looked for already, `paths` are only what the run is known by; with
-    `watch` the run ends when it is cancelled.
+    With `found`, the images that were looked for already, `paths` are only what the run is known by. One that `watches`
+    ends when it is cancelled; raises UsageProblem (watch_no_folder).
     """
+    watch = Watch(paths) if watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
     screen = partial(screen_by_each, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
 

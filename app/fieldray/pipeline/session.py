@@ -149,11 +149,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """
         with self._lock:
             model = self._model_to_run()
-            # These bring much along: they are imported while the model is being opened already.
-            from fieldray.imaging.discover import existing
+            from fieldray.imaging.discover import existing  # these bring much along
             from fieldray.pipeline.batch import assemble
             from fieldray.pipeline.screen import Lane
-            from fieldray.pipeline.watching import Watch
 
             searched = existing(paths) if found is None else tuple(paths)
             assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
@@ -169,7 +167,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 keeps_previews=bool(self._settings["keep_previews"]),
                 resuming=replace(resuming, verifies=whole),
                 found=found,
-                watch=Watch(searched) if watches else None,
+                watches=watches,
             )
             batch.start()  # where no thread is to be had, there is no run that anybody could wait for
             self._batch = batch

@@ -9,7 +9,7 @@ import pytest
 
 from fieldray.domain.events import DeviceChanged
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.backend import Change, Debouncer, DeviceWatch
+from fieldray.inference.coral.backend import Change, Clock, Debouncer, DeviceWatch
 from fieldray.inference.coral.status import Device, LibraryAnswer, UsbDevice
 from fieldray.reasons import Reason, reason
 
@@ -60,14 +60,14 @@ class World:
         self.calls: list[str] = []
         self.happened = threading.Condition()
 
-    def watch(self, *, notes: tuple[Reason, ...] = ()) -> DeviceWatch:
+    def watch(self, *, clock: Clock = "std") -> DeviceWatch:
         return DeviceWatch(
             self.hear,
             plugged=lambda: self.note("plugged"),
             unplugged=lambda why: self.note(why.code),
             find=lambda: self.devices,
             ask=self.ask,
-            notes=notes,
+            clock=clock,
             interval_s=0.005,
             ask_after_s=0.03,
         )
@@ -95,7 +95,7 @@ class World:
 def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
     world = World()
     world.answer = LibraryAnswer(library="x", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
-    watch = world.watch(notes=(reason("coral_max_clock"),))
+    watch = world.watch(clock="max")
     world.devices = READY
     watch.start()
     first, second = world.wait_for(1), world.wait_for(2)

@@ -77,7 +77,6 @@ def edgetpu_kind(
     """
 
     ask = partial(status.ask_library, libraries)
-    notes = (reason("coral_max_clock"),) if clock == "max" else ()
 
     def open_one() -> WorkerBackend:
         options = {
@@ -99,7 +98,7 @@ def edgetpu_kind(
         entry=EDGE_TPU,
         open=open_one,
         probe=lambda model: _device_problem(find, ask) or _file_problem(model),
-        watch=partial(DeviceWatch, publish, find=find, ask=ask, notes=notes) if publish else None,
+        watch=partial(DeviceWatch, publish, find=find, ask=ask, clock=clock) if publish else None,
         permanent=_PERMANENT,
         absent=frozenset({_NOT_HERE}),
     )
@@ -203,7 +202,7 @@ class DeviceWatch:
     plugged    an Edge TPU is there: try it
     unplugged  it is gone, and why
     ask        asks the Edge TPU runtime; may take its time
-    notes      to be told whenever an Edge TPU is there
+    clock      the Edge TPU's: of the highest a person is told whenever it is there
     """
 
     def __init__(
@@ -214,7 +213,7 @@ class DeviceWatch:
         *,
         find: FindDevices = find_usb_devices,
         ask: status.AskLibrary = status.ask_library,
-        notes: tuple[Reason, ...] = (),
+        clock: Clock = "std",
         interval_s: float = status.LOOK_INTERVAL_S,
         ask_after_s: float = 3.0,
     ) -> None:
@@ -223,7 +222,7 @@ class DeviceWatch:
         self._unplugged = unplugged
         self._find = find
         self._ask = ask
-        self._notes = notes
+        self._notes = (reason("coral_max_clock"),) if clock == "max" else ()
         self._interval_s = interval_s
         self._ask_after_s = ask_after_s
         self._steady = Debouncer()
