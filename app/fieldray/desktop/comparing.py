@@ -129,7 +129,8 @@ class Comparing(QObject):
 
         def work(services: Services) -> tuple[Outcome, StoredResult | None]:
             found = services.priors.read(path, outcome)
-            return found, services.work_list.find(run_id, found.ref) if run_id else None
+            stored = services.work_list.asked(lambda query: query.find(run_id, found.ref)) if run_id else None
+            return found, stored
 
         self._background.ask(work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found))
 
@@ -227,7 +228,9 @@ class Comparing(QObject):
         run_id, patient_id = row.run_id, row.header.patient_id  # the priors by the pack that is in sight
         self.is_searching = True
         self._background.ask(
-            lambda services: services.work_list.of_patient(run_id, patient_id) if run_id else (),
+            lambda services: (
+                services.work_list.asked(lambda query: query.of_patient(patient_id, run_id=run_id)) if run_id else ()
+            ),
             channel=_SEARCH,
             newest_only=True,
             done=lambda found: self._has_listed(row, found),

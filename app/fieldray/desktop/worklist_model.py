@@ -29,7 +29,7 @@ from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
     from fieldray.desktop.services import Services
-    from fieldray.pipeline.history import WorkList
+    from fieldray.store.work_list import WorkListQuery
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
@@ -233,7 +233,7 @@ class WorkListModel(QAbstractTableModel):
         )
 
     def _find(
-        self, look: Callable[[WorkList, int, NDArray[np.int64]], int | None], *, none: LocalText | None = None
+        self, look: Callable[[WorkListQuery, int, NDArray[np.int64]], int | None], *, none: LocalText | None = None
     ) -> None:
         run_id, row_ids = self.run_id, self._ids
         if run_id is None:
@@ -246,7 +246,7 @@ class WorkListModel(QAbstractTableModel):
                 self._board.post("list", none)
 
         self._background.ask(
-            lambda services: look(services.work_list, run_id, row_ids),
+            lambda services: services.work_list.asked(lambda rows: look(rows, run_id, row_ids)),
             channel="study",
             newest_only=True,
             done=found,

@@ -6,15 +6,12 @@ import datetime
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fieldray.domain.finding import WORK_LIST_ORDER, Outcome
+from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import (
     Comparison,
     Deletion,
@@ -28,10 +25,9 @@ from fieldray.domain.history import (
     Tally,
     compare,
 )
-from fieldray.domain.image import ImageRef
 from fieldray.domain.metrics import share_of
 from fieldray.domain.model import Manifest, Model
-from fieldray.domain.run import Run, StoredResult, Verdict
+from fieldray.domain.run import Run, StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.formatting import calendar_date, category_label, count, percent, research_only
 from fieldray.paths import SCRATCH
@@ -46,6 +42,8 @@ from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from fieldray.pipeline.constancy import ConstancyRecords
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -196,30 +194,10 @@ class WorkList:
         with WorkListQuery(self._database) as query:
             return (*query.results(row_ids), *(query.beside(row_ids, beside) if beside else ()))
 
-    def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
-        """The verdict on this outcome in this row, even if the row holds another outcome by now."""
+    def asked(self, question: Callable[[WorkListQuery], T]) -> T:
+        """What the store answers to any other question about its rows."""
         with WorkListQuery(self._database) as query:
-            return query.verdict(row_id, outcome)
-
-    def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
-        """The first row of another study, going down (step 1) or up (-1) these rows from a position."""
-        with WorkListQuery(self._database) as query:
-            return query.next_study(run_id, row_ids, position, step)
-
-    def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
-        """The row of the first result below a position that nobody has read, else of the first one above it."""
-        with WorkListQuery(self._database) as query:
-            return query.next_unread(run_id, row_ids, position)
-
-    def of_patient(self, run_id: int, patient_id: str) -> tuple[StoredResult, ...]:
-        """The images of a run that give this Patient ID, the newest results first."""
-        with WorkListQuery(self._database) as query:
-            return query.of_patient(patient_id, run_id=run_id)
-
-    def find(self, run_id: int, ref: ImageRef) -> StoredResult | None:
-        """The result of an image in a run."""
-        with WorkListQuery(self._database) as query:
-            return query.find(run_id, ref)
+            return question(query)
 
     def _note(self, query: WorkListQuery | None) -> None:
         with self._lock:
