@@ -29,7 +29,7 @@ import string
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -184,7 +184,7 @@ def _read_header(data: bytes) -> tuple[re.Match[bytes], int]:
 
 _LONGEST_KEY: Final = 100
 _LINE_BREAKS: Final = frozenset("\n\t")
-_DEEPEST: Final = 32  # far more than any description needs, far less than any stack bears
+_DEEPEST: Final = 31  # far more than any description needs, far less than any stack bears
 
 
 def manifest_error(detail: str) -> PackProblem:
@@ -196,7 +196,6 @@ def read_document(data: bytes) -> dict[str, Any]:
     """The object that a JSON document in UTF-8 holds. Raises PackProblem("pack_manifest")."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
-        _check_depth(value)
     except (ValueError, RecursionError) as error:
         raise manifest_error(f"not valid JSON: {error}") from error
     _check_texts(value, "")
@@ -227,18 +226,20 @@ def is_plain(text: str) -> bool:
     return is_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 
-def _check_texts(value: object, location: str) -> None:
-    """No text anywhere, nor any key, may mislead on a screen; the depth is known to be small."""
+def _check_texts(value: object, location: str, *, deepest: int = _DEEPEST) -> None:
+    """No text anywhere, nor any key, may mislead on a screen; and whoever walks through it may do so by recursion."""
     if isinstance(value, str) and not is_plain(value):
         raise manifest_error(f"{location}: the text holds control characters")
+    if isinstance(value, list | dict) and value and not deepest:
+        raise manifest_error(f"not valid JSON: lists and objects are nested more than {_DEEPEST} deep")
     if isinstance(value, list):
         for index, item in enumerate(value):
-            _check_texts(item, f"{location}[{index}]")
+            _check_texts(item, f"{location}[{index}]", deepest=deepest - 1)
     if isinstance(value, dict):
         if not all(len(name) <= _LONGEST_KEY and is_line(name) for name in value):
             raise manifest_error(f"{location or 'the file'}: a key is too long or holds control characters")
         for name, member in value.items():
-            _check_texts(member, f"{location}.{name}" if location else name)
+            _check_texts(member, f"{location}.{name}" if location else name, deepest=deepest - 1)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -246,20 +247,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise ValueError("a key stands twice in one object")
     return members
-
-
-def _check_depth(value: object) -> None:
-    """So that whoever walks through the document may do so by recursion. Raises ValueError."""
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [inner for outer in level if isinstance(outer, list | dict) for inner in _inside(outer)]
-        if not level:
-            return
-    raise ValueError(f"lists and objects are nested more than {_DEEPEST - 1} deep")
-
-
-def _inside(outer: list[Any] | dict[str, Any]) -> Iterable[Any]:
-    return outer.values() if isinstance(outer, dict) else outer
 
 
 def _refuse(constant: str) -> float:
