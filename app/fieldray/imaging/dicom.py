@@ -244,7 +244,6 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
     if pixels.length == 0:
         raise problem_without_pixels(header)
     if pixels.is_encapsulated:
-        _check_fragments(rest)
         return rest
     if pixels.length > len(rest):
         raise Unreadable(reason("truncated"))
@@ -260,11 +259,14 @@ _UNCOMPRESSED: Final = frozenset(
 def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) -> tuple[DicomHeader, memoryview]:
     """The header with the transfer syntax that its pixels really have, and the pixels in the form of that one.
 
-    Raises Unreadable: `damaged` for what contradicts the header and is nothing known, `more_images`.
+    Raises Unreadable: `truncated` where a fragment is longer than what is left; `damaged` where there are none, and for
+    what contradicts the header and is nothing known; `more_images`.
     """
     assert header.pixels is not None
     stated, is_encapsulated = header.transfer_syntax, header.pixels.is_encapsulated
     fragments = list(_fragments(value)) if is_encapsulated else [value]
+    if not fragments:
+        raise Unreadable(reason("damaged", detail="it holds no image data"))
     begin_so = [syntax_of(bytes(part[:_HEAD_BYTES])) for part in fragments]
     found = begin_so[0] if is_encapsulated or stated not in _UNCOMPRESSED else None
     if found is not None:
@@ -455,17 +457,8 @@ def _by_pydicom(
 # ---- fragments of encapsulated pixel data
 
 
-def _check_fragments(value: memoryview) -> None:
-    """Walk the fragments of encapsulated pixel data (PS3.5 A.4) without reading them.
-
-    Raises Unreadable `truncated` where a fragment is longer than what is left, `damaged` where there are none.
-    """
-    if not list(_fragments(value)):
-        raise Unreadable(reason("damaged", detail="it holds no image data"))
-
-
 def _fragments(value: memoryview) -> Iterator[memoryview]:
-    """What follows the offset table, which is the first item."""
+    """What follows the offset table, which is the first item (PS3.5 A.4)."""
     position, is_table = 0, True
     while position + 8 <= len(value):
         group, element, length = struct.unpack("<HHI", value[position : position + 8])
