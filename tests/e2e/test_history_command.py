@@ -114,7 +114,7 @@ def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path)
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "compared.json").read_text("ascii"))
     assert (document["images_in_both"], document["changed"]) == (6, 0)
-    (images / "image-00000.png").unlink(missing_ok=True)
+    (images / "image-000.png").unlink()
     words = screened("history", "compare", "1", "2", "--all").stdout
     assert "6 images in both, 0 in another class" in words and "+0.000" in words
     assert screened("history", "compare", "1", "1").returncode == 2
