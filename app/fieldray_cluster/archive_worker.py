@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import distributed
 import pyarrow as pa
@@ -26,10 +26,9 @@ import pyarrow.parquet as pq
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Failed, Outcome, without_preview
 from fieldray.domain.image import ImageRef
-from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.model import OperatingPoint
 from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.imaging.source import file_problem, open_file
-from fieldray.inference.engine import Engine
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import system_engine
@@ -40,7 +39,7 @@ from fieldray.store.pictures import picture_row, thumbnail_of
 from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.store.schema import reason_of, reason_text
 from fieldray.surroundings import usable_cores
-from fieldray.workers.pool import Workers, number_of_workers, open_workers
+from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_cluster.archive_request import ArchiveRequest, load_model, lost_path
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead
@@ -104,35 +103,30 @@ class SentFiles:
 # ---- what a node screens with
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PieceSession:
-    """For one request, from `open` to `close`; one piece at a time."""
+    """What screens for one request, on so many cores, until `close` ends every thread and process; a piece at a time.
 
-    request: ArchiveRequest
-    _model: Model
-    _engine: Engine
-    _workers: Workers
-    _threads: ThreadPoolExecutor
+    Raises FieldrayError where the pack cannot be loaded, or nothing can read or run images.
+    """
 
-    @classmethod
-    def open(cls, request: ArchiveRequest, *, cores: int) -> Self:
-        """Load the pack and start what reads and runs images, on so many cores. Raises FieldrayError."""
+    def __init__(self, request: ArchiveRequest, *, cores: int) -> None:
+        self._request = request
         settings = Settings({**dict(request.settings), "decoders": 0})
         settings.set("decoders", min(cores, number_of_workers(settings)))
-        with contextlib.ExitStack() as unless_open:
-            workers = open_workers(settings, settings.integer("decoders"))
-            unless_open.callback(workers.close)
-            model = load_model(request)
-            engine = system_engine(lambda _event: None, settings, workers)
-            unless_open.callback(engine.close)
-            engine.open(model)
-            threads = ThreadPoolExecutor(workers.size + 1, thread_name_prefix="screening")
-            unless_open.pop_all()
-        return cls(request=request, _model=model, _engine=engine, _workers=workers, _threads=threads)
+        with contextlib.ExitStack() as ends:
+            self._workers = open_workers(settings, settings.integer("decoders"))
+            self._threads = ThreadPoolExecutor(self._workers.size + 1, thread_name_prefix="screening")
+            ends.callback(self._threads.shutdown, cancel_futures=True)
+            ends.callback(self._workers.close)
+            self._model = load_model(request)
+            self._engine = system_engine(lambda _event: None, settings, self._workers)
+            ends.callback(self._engine.close)
+            self._engine.open(self._model)
+            self.close = ends.pop_all().close
 
     def screen(self, refs: Sequence[ImageRef], files: ReadAhead | SentFiles | None = None) -> list[Outcome]:
         """The outcome of each image, in order. Raises FieldrayError where no image can be read or run any more."""
-        request, is_over = self.request, threading.Event()
+        request, is_over = self._request, threading.Event()
         screen = functools.partial(
             screen_image,
             assessment=choose(
@@ -153,12 +147,6 @@ class PieceSession:
             for future in futures:
                 future.cancel()
         return outcomes if dict(request.settings)["keep_previews"] else list(map(_without_pictures, outcomes))
-
-    def close(self) -> None:
-        """End every thread and process."""
-        self._engine.close()
-        self._workers.close()
-        self._threads.shutdown(cancel_futures=True)
 
 
 def _without_pictures(outcome: Outcome) -> Outcome:
@@ -359,7 +347,7 @@ def _session(request: ArchiveRequest) -> PieceSession:
     """The open session for this request; that of another one is closed first."""
     if request not in _held:
         _end_sessions()
-        _held[request] = PieceSession.open(request, cores=cores_of_worker() or usable_cores())
+        _held[request] = PieceSession(request, cores=cores_of_worker() or usable_cores())
     return _held[request]
 
 
