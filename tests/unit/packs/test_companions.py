@@ -1,4 +1,4 @@
-"""Packs that screen nothing by themselves, and packs that do not run without one of them."""
+"""Packs that find the lungs and screen nothing by themselves, and packs that do not run without one of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fieldray.domain.model import InputSpec, Requirement
+from fieldray.domain.model import LUNG_CHECKS, InputSpec, Requirement
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.manifest import LungFieldsManifest
+from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs, parse
 from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, fingerprint_of
-from fieldray.packs.verified import read_verified_manifest
+from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.paths import builtin_packs
 from fieldray.reasons import Reason
 from packs_factory import MODEL_BYTES, key, make_lung_fields, make_pack
+from tiny_lungs import write_tiny_lungs
 
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
 OTHER = fingerprint_of(key(2).public_key().public_bytes_raw())
@@ -235,3 +237,51 @@ def test_a_crop_to_the_lungs_is_written_and_read(library: PackLibrary, drive: Pa
     assert b'"crop": "lungs"' in (folder / "manifest.json").read_bytes()
     plain = make_pack(drive, pack_id="plain")
     assert b"crop" not in (plain / "manifest.json").read_bytes()
+
+
+# ---- what their own manifest must say, and a tiny one that runs
+
+
+def _checks(*names: str) -> tuple[LungCheck, ...]:
+    return tuple(LungCheck(name=name, threshold=0.5) for name in names)
+
+
+def test_a_pack_is_read_as_it_was_written(tmp_path: Path) -> None:
+    folder = write_tiny_lungs(tmp_path, mask_threshold=0.4)
+    found = parse((folder / "manifest.json").read_bytes())
+    assert isinstance(found, LungFieldsManifest)
+    assert (found.outputs.mask, found.outputs.checks, found.mask_threshold) == (0, 1, 0.4)
+    assert tuple(check.name for check in found.checks) == LUNG_CHECKS
+    pack = read_files(folder, read_verified_manifest(folder))
+    with pytest.raises(PackProblem):  # it screens nothing by itself
+        pack.model("signed")
+    model = pack.companion("signed")
+    assert model.manifest.lung_rules.mask_threshold == 0.4
+    assert {label.scheme for label in model.manifest.labels} == {"fieldray"}
+    assert (model.manifest.outputs.mask, model.manifest.outputs.scores) == (0, 1)
+    assert tuple(label.code for label in model.manifest.labels) == tuple(model.manifest.lung_rules.thresholds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"checks": _checks(*reversed(LUNG_CHECKS))}, f": checks: need {', '.join(LUNG_CHECKS)}, in this order"),
+        ({"checks": _checks(*LUNG_CHECKS[:-1])}, "checks"),
+        ({"checks": (LungCheck(name="frontal_chest", threshold=1.0), *_checks(*LUNG_CHECKS[1:]))}, "threshold"),
+        ({"outputs": LungOutputs(mask=1, checks=1)}, ": outputs: one output has two roles"),
+        ({"mask_threshold": 0.0}, "mask_threshold"),
+        ({"golden": GoldenTolerance(tolerance=0.02)}, "golden_inputs is missing"),
+    ],
+)
+def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(PackProblem) as caught:
+        make_lung_fields(tmp_path, **changes)
+    assert message in caught.value.reason.text
+
+
+def test_golden_scores_are_those_of_the_checks(tmp_path: Path) -> None:
+    folder = write_tiny_lungs(tmp_path)
+    scores = np.load(folder / "golden_scores.npy", allow_pickle=False)
+    assert scores.shape == (5, 6)
+    with pytest.raises(PackProblem):  # five columns: none of them is that of `mirrored`
+        write_tiny_lungs(tmp_path, checks=_checks(*LUNG_CHECKS[:-1]))

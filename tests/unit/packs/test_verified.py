@@ -16,6 +16,7 @@ from fieldray.errors import PackProblem, StorageProblem
 from fieldray.packs.reading import pack_array
 from fieldray.packs.verified import read_files, read_verified_manifest, write_pack
 from packs_factory import MODEL_BYTES, golden, key, make_pack, manifest
+from raised import raises
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
 
@@ -51,7 +52,6 @@ def test_a_whole_pack_is_read_into_memory(pack: Path) -> None:
     assert model.golden is not None and np.array_equal(model.golden.inputs, golden().inputs)
     assert model.golden.scores.tolist() == golden().scores.tolist()
     expected = manifest().ood_gate
-    assert model.manifest.ood_gate is not None and expected is not None
     assert np.array_equal(model.manifest.ood_gate.projection, expected.projection)
     assert np.array_equal(model.manifest.ood_gate.mean, expected.mean)
     assert model.manifest.ood_gate.limit == 3.5
@@ -80,10 +80,8 @@ def test_a_changed_byte_of_any_other_file_is_refused(pack: Path) -> None:
         whole = (pack / name).read_bytes()
         for position in {*range(0, len(whole), 97), len(whole) - 1}:
             (pack / name).write_bytes(_flipped(whole, position))
-            with pytest.raises(PackProblem) as caught:
+            with raises(PackProblem, "pack_tampered", says=name):
                 read_files(pack, manifest)
-            assert caught.value.reason.code == "pack_tampered"
-            assert name in caught.value.reason.text
         (pack / name).write_bytes(whole)
     _read(pack)  # whole again
 
@@ -119,10 +117,8 @@ def test_files_that_are_not_listed_are_never_read(pack: Path) -> None:
 )
 def test_well_signed_nonsense_is_refused(pack: Path, role: str, data: bytes, detail: str) -> None:
     _replace_file(pack, role, data)
-    with pytest.raises(PackProblem) as caught:
+    with raises(PackProblem, "pack_manifest", says=detail):
         _read(pack)
-    assert caught.value.reason.code == "pack_manifest"
-    assert detail in caught.value.reason.text
 
 
 # ---- writing
@@ -146,9 +142,8 @@ def test_only_the_pack_is_left_behind(tmp_path: Path) -> None:
 
 def test_a_newer_version_beside_is_kept_alone(tmp_path: Path) -> None:
     make_pack(tmp_path, version="1.10.0")
-    with pytest.raises(PackProblem) as caught:
+    with raises(PackProblem, "pack_older"):
         make_pack(tmp_path, version="1.9.0")
-    assert caught.value.reason.code == "pack_older"
     make_pack(tmp_path, version="1.11.0")
     make_pack(tmp_path, pack_id="other", version="0.1.0")
     names = {path.name for path in tmp_path.iterdir()}
