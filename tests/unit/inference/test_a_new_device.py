@@ -6,26 +6,22 @@ can be out of order.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from backend_fakes import WAIT_S, Events, grey, grey_score
-from numpy.typing import NDArray
+from backend_fakes import WAIT_S, Behaviour, Events, FakeBackend, grey, grey_score
 
 from fieldray.backends import BACKENDS, BackendEntry, device_choices
 from fieldray.bench.benchmark_case import accelerator_cases, on_every_backend, usable
 from fieldray.cli import run
-from fieldray.domain.model import Model
-from fieldray.errors import BackendProblem, UsageProblem
-from fieldray.inference.backend import Answer, BackendKind, BackendOptions, system_kinds
+from fieldray.errors import UsageProblem
+from fieldray.inference.backend import BackendKind, BackendOptions, system_kinds
 from fieldray.inference.engine import Engine
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from program import lines_of, write_images
-from tiny_models import tiny_model, tiny_scores
+from tiny_models import tiny_model
 
 MODEL = tiny_model()
 NOT_HERE = reason("start_failed", detail="there is no abacus")
@@ -51,30 +47,6 @@ class Socket:
         return self
 
 
-class Abacus:
-    """`Backend` in this process."""
-
-    detail, pid, is_alive = "abacus", None, True
-
-    def __init__(self) -> None:
-        self._is_over = threading.Event()
-
-    def start(self, model: Model) -> None:
-        self.labels = len(model.manifest.labels)
-
-    def run(self, image: NDArray[np.uint8]) -> Answer:
-        if self._is_over.is_set():
-            raise BackendProblem(reason("worker_died"))
-        scores = tiny_scores(image[None], labels=self.labels)
-        return Answer(scores=scores[0], class_maps=None, features=None, latency_ms=1.0)
-
-    def close(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        self._is_over.set()
-
-
 SOCKET = Socket()
 ENTRY = BackendEntry(name="abacus", title="Abacus", roles=("abacus", "litert"), kind=f"{__name__}:kind")
 
@@ -82,7 +54,7 @@ ENTRY = BackendEntry(name="abacus", title="Abacus", roles=("abacus", "litert"), 
 def kind(_: BackendOptions) -> BackendKind:
     return BackendKind(
         entry=ENTRY,
-        open=Abacus,
+        open=lambda: FakeBackend(Behaviour()),
         probe=lambda model: SOCKET.problem,
         watch=SOCKET.watch,
         permanent=frozenset({NOT_HERE.code}),
@@ -166,7 +138,7 @@ def test_a_device_that_is_not_wanted_is_neither_watched_nor_run(abacus: Socket) 
 
 def test_without_a_file_of_its_roles_the_pack_does_not_run_on_it() -> None:
     bare = BackendEntry(name="oracle", title="Oracle", roles=("oracle",), kind="")
-    why = BackendKind(entry=bare, open=Abacus).unavailable_reason(MODEL)
+    why = BackendKind(entry=bare, open=lambda: FakeBackend(Behaviour())).unavailable_reason(MODEL)
     assert why == reason("no_model_file", device="Oracle")
 
 

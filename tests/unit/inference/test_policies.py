@@ -13,6 +13,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend_runner import BackendStatus, Scheduler
 from fieldray.inference.engine import Engine
 from fieldray.reasons import Reason, reason
+from raised import raises
 from tiny_models import tiny_model
 from waiting import wait_for
 
@@ -100,9 +101,8 @@ def test_only_the_chosen_device_is_started() -> None:
 
 
 def test_a_device_of_which_there_is_no_kind_cannot_be_chosen() -> None:
-    with pytest.raises(BackendProblem) as caught:
+    with raises(BackendProblem, "no_device"):
         Engine(Events(), kinds=[Behaviour().kind()], device="edgetpu")
-    assert caught.value.reason.code == "no_device"
 
 
 def test_a_device_that_comes_while_its_backend_finds_it_absent_is_tried_again() -> None:

@@ -1,7 +1,8 @@
-"""The network in a child process, and what the parent hears when that process dies, hangs or lacks something."""
+"""The network in a child process: what travels, and what the parent hears when it dies, hangs or lacks something."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -10,17 +11,31 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from backend_fakes import WAIT_S, Events, grey, grey_score
 
 from fieldray.backends import CPU
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME
-from fieldray.inference.worker import WorkerBackend
+from fieldray.inference.backend import Answer, BackendKind
+from fieldray.inference.engine import Engine
+from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
+from fieldray.inference.service import Service
+from fieldray.inference.worker import Opening, Run, WorkerBackend
 from fieldray.processes.child import Child
+from fieldray.processes.rpc import received, sent, served
+from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
-from tiny_models import tiny_inputs, tiny_model, tiny_model_bytes, tiny_scores, with_custom_operator
+from tiny_models import (
+    tiny_inputs,
+    tiny_manifest,
+    tiny_model,
+    tiny_model_bytes,
+    tiny_scores,
+    with_custom_operator,
+)
 
 posix_only = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
 
@@ -35,18 +50,10 @@ def started(model: Model | None = None, **options: Any) -> Iterator[WorkerBacken
         backend.close()
 
 
-def test_answers_are_those_of_the_formula() -> None:
-    inputs = tiny_inputs()
-    with started() as backend:
-        assert backend.detail.startswith(RUNTIME)
-        answers = [backend.run(image) for image in inputs]
-    assert [answer.scores[0] for answer in answers] == pytest.approx(tiny_scores(inputs)[:, 0], abs=0.008)
-    assert answers[0].class_maps is not None and answers[0].class_maps.shape == (1, 16, 16)
-    assert answers[0].features is not None and answers[0].features.shape == (4,)
-
-
 def test_closing_ends_the_process() -> None:
     with started() as backend:
+        assert backend.detail.startswith(RUNTIME)
+        assert backend.run(tiny_inputs()[0]).features.shape == (4,)
         assert backend.pid is not None and psutil.pid_exists(backend.pid)
         assert backend.is_alive
     assert backend.pid is None and not backend.is_alive
@@ -99,3 +106,109 @@ def test_a_process_that_never_was_ready_is_told_apart_from_a_bad_model() -> None
     with pytest.raises(BackendProblem) as caught, started(child=lambda: Child("any", command=lambda _: command)):
         pass
     assert caught.value.reason == reason("start_failed", detail="child process ended with 1: no memory")
+
+
+# ---- an engine whose process is killed and stopped
+
+
+def impatient_cpu() -> BackendKind:
+    return BackendKind(entry=CPU, open=lambda: WorkerBackend(CPU, run_timeout_s=0.5), restart_delay_s=0.001)
+
+
+@posix_only
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_no_image_is_lost_when_the_process_is_killed_or_hangs(blow: signal.Signals) -> None:
+    events = Events()
+    with Engine(events, kinds=[impatient_cpu()]) as engine:
+        engine.open(tiny_model())
+        futures = [engine.submit(grey(number % 256, request_id=number)) for number in range(120)]
+        for victim in (futures[20], futures[70]):
+            victim.result(WAIT_S)
+            (pid,) = engine.pids
+            os.kill(pid, blow)
+        answers = [future.result(WAIT_S) for future in futures]
+        (survivor,) = engine.pids
+    assert [prediction.request_id for prediction in answers] == list(range(120))
+    expected = [grey_score(number % 256) for number in range(120)]
+    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected, abs=0.008)
+    assert answers[0].class_maps.shape == (1, 16, 16)
+    assert events.states("cpu").count("unavailable") == 2
+    assert not psutil.pid_exists(survivor)
+
+
+# ---- what travels between the two processes
+
+ANSWER = Answer(
+    scores=np.array([0.25, 0.5], np.float32),
+    class_maps=np.arange(8, dtype=np.float32).reshape(2, 2, 2),
+    features=np.array([1, 2, 3], np.float32),
+    latency_ms=2.5,
+)
+
+
+def travelled(message: Message) -> Message:
+    stream = io.BytesIO()
+    write_message(stream, message)
+    stream.seek(0)
+    arrived = read_message(stream)
+    assert arrived
+    return arrived
+
+
+def opening() -> Opening:
+    manifest = tiny_manifest()
+    spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=1)
+    file = np.frombuffer(tiny_model_bytes(), np.uint8)
+    return Opening(file=file, spec=spec, threads=1)
+
+
+def test_a_question_arrives_as_it_was_sent() -> None:
+    asked = opening()
+    arrived = received(travelled(sent(asked)), Opening)
+    assert np.array_equal(arrived.file, asked.file)
+    assert (arrived.spec, arrived.threads, arrived.delegate) == (asked.spec, 1, None)
+
+
+def test_an_answer_arrives_as_it_was_sent() -> None:
+    arrived = received(travelled(sent(ANSWER)), Answer)
+    for name in ("scores", "class_maps", "features"):
+        assert np.array_equal(getattr(arrived, name), getattr(ANSWER, name)), name
+    assert (arrived.latency_ms, arrived.mask) == (2.5, None)
+
+
+def test_an_array_of_another_type_is_no_answer() -> None:
+    message = sent(ANSWER)
+    wrong = {name: array.astype(np.float64) for name, array in message.arrays.items()}
+    with pytest.raises(ValueError, match="float64"):
+        received(travelled(Message(message.body, wrong)), Answer)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scores": np.array([np.nan], np.float32)},
+        {"scores": np.array([1.5], np.float32)},
+        {"scores": np.array([[0.5]], np.float32)},
+        {"features": np.array([np.inf], np.float32)},
+        {"class_maps": np.zeros((2, 2), np.float32)},
+    ],
+)
+def test_an_answer_no_network_can_give_is_not_born(change: Any) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        replace(ANSWER, **change)
+
+
+def test_the_service_opens_and_runs() -> None:
+    service = Service()
+    assert service.open(opening()).endswith(", 1 x 1")
+    answer = service.run(Run(values=tiny_inputs()[0]))
+    assert answer.scores[0] == pytest.approx(tiny_scores(tiny_inputs()[:1])[0, 0], abs=0.008)
+    with pytest.raises(ValueError, match="opened already"):
+        service.open(opening())
+
+
+def test_the_service_refuses_what_is_out_of_order() -> None:
+    with pytest.raises(ValueError, match="no network"):
+        Service().run(Run(values=tiny_inputs()[0]))
+    with pytest.raises(KeyError):
+        served()(Message({"call": "erase", "value": {}}))

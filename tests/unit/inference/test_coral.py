@@ -1,0 +1,321 @@
+"""The Edge TPU: as the systems list it, its library, why it is not tried, and what its watch calls plugged in."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from faults.edgetpu_models import edgetpu_model
+from fieldray.domain.events import DeviceChanged
+from fieldray.domain.model import Model
+from fieldray.errors import BackendProblem
+from fieldray.inference.coral.backend import Change, Clock, Debouncer, DeviceWatch, edgetpu_kind, explain_end
+from fieldray.inference.coral.status import (
+    LIBRARY_NAMES,
+    Device,
+    EdgeTpuLibrary,
+    LibraryAnswer,
+    UsbDevice,
+    find_on_linux,
+    find_on_windows,
+    load_problem,
+    parse_instances,
+    split_multi_string,
+)
+from fieldray.processes.child import ChildDied, ChildTimeout
+from fieldray.reasons import Reason, reason
+from raised import raises
+from tiny_models import tiny_model
+
+# ---- as Linux and Windows list it: a tree made of files, instance ids
+
+LISTED = {"idVendor": "18d1", "idProduct": "9302", "speed": "5000", "busnum": "2", "devnum": "4"}
+UNINITIALISED = LISTED | {"idVendor": "1a6e", "idProduct": "089a"}
+
+
+def add_device(sysfs: Path, name: str, facts: dict[str, str]) -> None:
+    (sysfs / name).mkdir(parents=True)
+    for key, value in facts.items():
+        (sysfs / name / key).write_text(value + "\n")
+
+
+def linux_devices(tmp_path: Path) -> tuple[UsbDevice, ...]:
+    return find_on_linux(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
+
+
+def test_an_edgetpu_with_and_without_its_firmware(tmp_path: Path) -> None:
+    add_device(tmp_path / "sys", "2-1", LISTED)
+    add_device(tmp_path / "sys", "1-4", UNINITIALISED | {"speed": "480"})
+    add_device(tmp_path / "sys", "1-2", {"idVendor": "046d", "idProduct": "c31c", "speed": "1.5"})
+    add_device(tmp_path / "sys", "2-1:1.0", LISTED)  # an interface
+    add_device(tmp_path / "sys", "usb2", {"idVendor": "1d6b", "idProduct": "0003"})
+    assert linux_devices(tmp_path) == (
+        UsbDevice(port="1-4", state="uninitialised", port_mbit=480, is_on_weak_hub=False),
+        UsbDevice(port="2-1", state="ready", port_mbit=5000, is_on_weak_hub=False),
+    )
+
+
+@pytest.mark.parametrize(("attributes", "is_weak"), [("e0", False), ("a0", True), (None, None)])
+def test_a_hub_without_power_of_its_own_is_found(tmp_path: Path, attributes: str | None, is_weak: bool | None) -> None:
+    add_device(tmp_path / "sys", "2-1", {"bmAttributes": attributes} if attributes else {})
+    add_device(tmp_path / "sys", "2-1.4", LISTED)
+    assert [edgetpu.is_on_weak_hub for edgetpu in linux_devices(tmp_path)] == [is_weak]
+
+
+def test_a_tree_that_is_absent_or_torn_gives_no_edgetpu(tmp_path: Path) -> None:
+    assert linux_devices(tmp_path) == ()
+    add_device(tmp_path / "sys", "2-1", {"idVendor": "18d1"})
+    add_device(tmp_path / "sys", "2-2", {"idVendor": "zz", "idProduct": "9302"})
+    add_device(tmp_path / "sys", "2-3", {"idVendor": "18d1", "idProduct": "9302", "speed": "unknown"})
+    assert linux_devices(tmp_path) == (UsbDevice(port="2-3", state="ready", is_on_weak_hub=False),)
+
+
+def test_the_node_of_the_device_is_where_bus_and_device_number_say(tmp_path: Path) -> None:
+    add_device(tmp_path / "sys", "2-1", LISTED)
+    node = tmp_path / "dev" / "002" / "004"
+    node.parent.mkdir(parents=True)
+    node.touch()
+    assert [edgetpu.is_writable for edgetpu in linux_devices(tmp_path)] == [True]
+
+
+def test_windows() -> None:
+    instances = split_multi_string(
+        "USB\\ROOT_HUB30\\4&1A2B3C4D&0&0\0"
+        "USB\\VID_046D&PID_C52B&MI_00\\7&2F1B9E&0&0000\0"
+        "USB\\VID_18D1&PID_9302\\5&2d3a1f2c&0&7\0"
+        "USB\\VID_18D1&PID_9302&MI_00\\6&1&0&0000\0"
+        "usb\\vid_1a6e&pid_089a\\5&2d3a1f2c&0&8\0\0"
+    )
+    assert len(instances) == 5
+    assert parse_instances(instances) == (
+        UsbDevice(port="5&2d3a1f2c&0&7", state="ready"),
+        UsbDevice(port="5&2d3a1f2c&0&8", state="uninitialised"),
+    )
+
+
+def test_the_systems_own_lists_can_be_asked_anywhere() -> None:
+    for find in (find_on_linux, find_on_windows):
+        assert isinstance(find(), tuple)
+
+
+# ---- its library
+
+
+class WindowsError(OSError):
+    def __init__(self, winerror: int, text: str) -> None:
+        super().__init__(text)
+        self.winerror = winerror
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError("libedgetpu.so.1: cannot open shared object file: No such file or directory"), "coral_no_library"),
+        (OSError("libusb-1.0.so.0: cannot open shared object file: No such file or directory"), "coral_no_libusb"),
+        (OSError("/usr/lib/libedgetpu.so.1: invalid ELF header"), "coral_bad_library"),
+        (OSError("/usr/lib/libedgetpu.so.1: file too short"), "coral_bad_library"),
+        (OSError("libedgetpu.so.1: wrong ELF class: ELFCLASS32"), "coral_bad_library"),
+        (OSError("dlopen(libedgetpu.1.dylib, 6): no such file"), "coral_no_library"),
+        (OSError("dlopen(/usr/local/lib/libedgetpu.1.dylib): incompatible architecture"), "coral_bad_library"),
+        (WindowsError(193, "[WinError 193] %1 is not a valid Win32 application"), "coral_bad_library"),
+        (WindowsError(126, "Could not find module 'edgetpu.dll' (or one of its dependencies)"), "coral_no_library"),
+    ],
+)
+def test_the_loaders_words_become_a_reason(error: OSError, code: str) -> None:
+    assert load_problem(error, "libedgetpu.so.1").code == code
+
+
+def test_the_installed_programs_loader_hides_the_words_in_the_cause() -> None:
+    wrapped = OSError("Failed to load dynlib/dll 'libedgetpu.so.1'. Most likely this dynlib/dll was not found")
+    wrapped.__cause__ = OSError("/usr/lib/libedgetpu.so.1: invalid ELF header")
+    assert load_problem(wrapped, "libedgetpu.so.1").code == "coral_bad_library"
+
+
+def test_no_library_of_several_names() -> None:
+    with pytest.raises(BackendProblem) as caught:
+        EdgeTpuLibrary(("libfieldray-none.so.1", "/nowhere/libfieldray-none.so.1"))
+    assert caught.value.reason == reason("coral_no_library", name="libfieldray-none.so.1")
+
+
+def test_a_text_file_is_no_library(tmp_path: Path) -> None:
+    text = tmp_path / "libedgetpu.so.1"
+    text.write_text("This is a text file of some length, and not a library at all.\n" * 20)
+    with raises(BackendProblem, "coral_bad_library"):
+        EdgeTpuLibrary(("libfieldray-none.so.1", str(text)))
+
+
+def test_every_system_has_names() -> None:
+    assert set(LIBRARY_NAMES) == {"linux", "darwin", "win32"}
+
+
+# ---- why it is not tried at all, and why its process ended
+
+EDGETPU = UsbDevice(port="2-1", state="ready", is_writable=True)
+COMPILED = edgetpu_model()
+
+
+@pytest.mark.parametrize(
+    ("edgetpu", "model", "code"),
+    [
+        (EDGETPU, COMPILED, None),
+        (replace(EDGETPU, is_writable=None), COMPILED, None),
+        (replace(EDGETPU, is_writable=False), COMPILED, "coral_no_permission"),
+        (EDGETPU, tiny_model(), "coral_not_compiled"),
+        (EDGETPU, replace(COMPILED, files={"edgetpu": COMPILED.files["litert"]}), "coral_not_compiled"),
+        (EDGETPU, replace(COMPILED, files={"edgetpu": b"TFL3"}), "bad_model"),
+    ],
+)
+def test_why_an_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, model: Model, code: str | None) -> None:
+    why = edgetpu_kind(find=lambda: (edgetpu,)).unavailable_reason(model)
+    assert (why.code if why else None) == code
+
+
+def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu() -> None:
+    why = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",)).unavailable_reason(COMPILED)
+    assert why is not None and why.code == "edgetpu_not_here"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_open", "code"),
+    [
+        (ChildTimeout("late"), True, "coral_no_answer"),
+        (ChildDied(-signal.SIGABRT, ""), True, "coral_stopped"),
+        (ChildDied(-signal.SIGABRT, ""), False, "coral_stopped"),
+        (ChildDied(-signal.SIGSEGV, ""), False, "coral_wrong_abi"),
+        (ChildDied(-signal.SIGSEGV, ""), True, "coral_stopped"),
+        (ChildDied(0xC0000005, ""), False, "coral_wrong_abi"),
+        (ChildDied(None, ""), False, "coral_stopped"),
+    ],
+)
+def test_how_a_process_ended_says_why(error: ChildDied | ChildTimeout, is_open: bool, code: str) -> None:
+    assert explain_end(error, is_open=is_open, timeout_s=3.0).code == code
+
+
+# ---- what counts as plugged in and pulled out, with a clock made of numbers
+
+READY = (UsbDevice(port="2-1", state="ready", port_mbit=480),)
+BARE = (UsbDevice(port="2-1", state="uninitialised"),)
+NONE: tuple[UsbDevice, ...] = ()
+WAIT_S = 10.0
+
+
+def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[float, Change]]:
+    steady = Debouncer()
+    return [(now_s, change) for now_s, devices in looks if (change := steady.look(devices, now_s))]
+
+
+@pytest.mark.parametrize(
+    ("looks", "counts"),
+    [
+        # at once, also where it is there from the start
+        ([(0, NONE), (1, READY), (2, READY), (30, NONE), (31, NONE)], [(1, "plugged"), (30, "unplugged")]),
+        ([(0, READY), (0.2, READY)], [(0, "plugged")]),
+        # but for the moment without one while its firmware is loaded, if that is no longer than five seconds
+        ([(0, BARE), (1, NONE), (2, NONE), (3, READY), (60, READY), (90, NONE)], [(0, "plugged"), (90, "unplugged")]),
+        ([(0, BARE), (1, NONE), (5.9, NONE), (6, NONE), (7, NONE)], [(0, "plugged"), (6, "unplugged")]),
+    ],
+)
+def test_what_counts(looks: list[tuple[float, tuple[UsbDevice, ...]]], counts: list[tuple[float, Change]]) -> None:
+    assert changes(looks) == counts
+
+
+@pytest.mark.parametrize(("last", "expected"), [(READY, "plugged"), (NONE, "unplugged")])
+def test_ten_changes_a_second_are_said_once_and_then_waited_out(last: tuple[UsbDevice, ...], expected: Change) -> None:
+    flaps = [(number / 10, READY if number % 2 else NONE) for number in range(60)]
+    # the sixth change comes at 0.6 s; the last one of the row at 5.9 s, if the row does not end in `last`
+    calm = [(6.0, last), (8.5, last), (9.1, last), (9.2, last)]
+    said = changes(flaps + calm)
+    hands = ["plugged", "unplugged", "plugged", "unplugged", "plugged"]
+    assert [change for _, change in said] == [*hands, "flapping", expected]
+    assert said[-1][0] == 9.1
+
+
+class World:
+    """What the watch sees and what it says."""
+
+    def __init__(self) -> None:
+        self.devices: tuple[UsbDevice, ...] = NONE
+        self.answer: LibraryAnswer | Reason = reason("coral_no_library", name="libedgetpu.so.1")
+        self.events: list[DeviceChanged] = []
+        self.calls: list[str] = []
+        self.happened = threading.Condition()
+
+    def watch(self, *, clock: Clock = "std") -> DeviceWatch:
+        return DeviceWatch(
+            self.hear,
+            plugged=lambda: self.note("plugged"),
+            unplugged=lambda why: self.note(why.code),
+            find=lambda: self.devices,
+            ask=self.ask,
+            clock=clock,
+            interval_s=0.005,
+            ask_after_s=0.03,
+        )
+
+    def ask(self) -> LibraryAnswer:
+        if isinstance(self.answer, Reason):
+            raise BackendProblem(self.answer)
+        return self.answer
+
+    def hear(self, event: DeviceChanged) -> None:
+        with self.happened:
+            self.events.append(event)
+            self.happened.notify_all()
+
+    def note(self, call: str) -> None:
+        self.calls.append(call)
+
+    def wait_for(self, count: int) -> DeviceChanged:
+        with self.happened:
+            assert self.happened.wait_for(lambda: len(self.events) >= count, WAIT_S), self.events
+            return self.events[count - 1]
+
+
+def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
+    world = World()
+    world.answer = LibraryAnswer(library="x", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
+    watch = world.watch(clock="max")
+    world.devices = READY
+    watch.start()
+    first, second = world.wait_for(1), world.wait_for(2)
+    world.devices = NONE
+    third = world.wait_for(3)
+    watch.close()
+    assert (first.state, first.port_mbit, first.runtime_version, first.reason) == ("ready", 480, None, None)
+    assert [note.code for note in first.notes] == ["coral_usb2", "coral_max_clock"]
+    assert second.runtime_version == 14
+    assert third.reason == reason("coral_unplugged")
+    assert world.calls == ["plugged", "coral_unplugged"]
+
+
+def test_without_an_edgetpu_and_a_runtime_there_is_no_edgetpu() -> None:
+    world = World()
+    watch = world.watch()
+    watch.start()
+    event = world.wait_for(1)
+    watch.close()
+    assert (event.state, event.reason) == ("absent", reason("edgetpu_not_here"))
+
+
+def test_a_failing_look_does_not_end_the_watch() -> None:
+    world = World()
+    problems = [OSError("gone while read")]
+
+    def find() -> tuple[UsbDevice, ...]:
+        if problems:
+            raise problems.pop()
+        return READY
+
+    watch = DeviceWatch(world.hear, plugged=lambda: None, unplugged=lambda why: None, find=find, interval_s=0.001)
+    watch.start()
+    assert world.wait_for(1).state == "ready"
+    watch.close()
+
+
+def test_closing_one_that_was_never_started_is_nothing() -> None:
+    World().watch().close()
