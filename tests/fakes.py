@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Image, ImageRef, PixelMap, ShownImage, Tensor, Turn, Window
-from fieldray.domain.model import LUNG_CHECKS, BackendName, DeviceChoice, InputSpec, Model, Policy, Prediction, Request
+from fieldray.domain.image import Image, ImageRef, PixelMap, Turn, Window
+from fieldray.domain.model import LUNG_CHECKS, BackendName, DeviceChoice, Model, Policy, Prediction, Request
 from fieldray.errors import BackendProblem, Unreadable
 from fieldray.imaging.discover import members_here
 from fieldray.imaging.quality import check_header
@@ -35,11 +35,6 @@ PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
 def hash_of(ref: ImageRef) -> str:
     """As if the file's bytes were its name."""
     return hashlib.sha256(ref.path.name.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _even(grey: int, spec: InputSpec) -> Tensor:
-    values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
-    return Tensor(values=values, pixel_map=PIXEL_MAP)
 
 
 class FakeReaders:
@@ -65,12 +60,6 @@ class FakeReaders:
     def load(self, model: Model) -> str:
         return "fake"
 
-    def run(self, values: NDArray[np.uint8], *, model: Model) -> Answer:
-        raise NotImplementedError
-
-    def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
-        return _even(255 if "bright" in ref.path.name else 0, spec)
-
     def look(self, question: Look, *, model: Model | None) -> Seen:
         ref, name = question.ref, question.ref.path.name
         if self.closed.is_set():
@@ -92,8 +81,9 @@ class FakeReaders:
             return Seen(facts=facts, problem=reason("blank"), is_refusal=True)
         if "cut" in name:
             return Seen(facts=facts, problem=reason("truncated"))
-        tensor = _even(255 if "bright" in name else 0, spec)
-        return Seen(facts=replace(facts, pixel_map=tensor.pixel_map), values=tensor.values, stage="inference")
+        grey = 255 if "bright" in name else 0
+        values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
+        return Seen(facts=replace(facts, pixel_map=PIXEL_MAP), values=values, stage="inference")
 
     def load_together(self, models: Sequence[Model]) -> None:
         """Nothing is loaded."""
@@ -107,9 +97,6 @@ class FakeReaders:
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))
-
-    def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
-        return ShownImage(pixels=np.zeros((4, 4), np.uint8), rows=4, columns=4)
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         self.listed.append(ref.path)
@@ -135,7 +122,7 @@ class FakeReaders:
 
 
 class FakeEngine:
-    """Scores an image by its brightness, at once. `answer` replaces what a future is given; `problem`: all is lost."""
+    """Scores an image by its brightness, at once. `answer` replaces what a future is given."""
 
     def __init__(self, *, features: float = 0.0, answer: Callable[[Future[Prediction]], None] | None = None) -> None:
         self.unavailable_reason: Reason | None = None

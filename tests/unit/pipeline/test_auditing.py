@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.finding import Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
 from fieldray.domain.run import RunSpec, Verdict
@@ -29,7 +29,7 @@ from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 from lungs import lungs
-from outcomes import POINT, run_spec
+from outcomes import POINT, keep, run_spec, screened
 from tiny_models import tiny_model
 
 DAY = datetime.date(2026, 11, 22)
@@ -57,20 +57,8 @@ def outcome(folder: str, number: int, score: float | None, *, model: Model, grey
     facts = ReadFacts(content_sha256=content, thumbnail=np.full((3, 4), grey, np.uint8))
     if score is None:
         return Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)
-    decision = "above" if score >= 0.6 else "below" if score < 0.4 else "unsure"
-    finding = Finding(label="opacity", score=score, point=POINT, decision=decision)  # type: ignore[arg-type]
-    return Screened(
-        ref=ref, facts=facts, findings=(finding,), class_maps=None, pack_name=model.pack_name,
-        model_sha256=model.model_sha256, backend="cpu", inference_ms=1.0,
-    )  # fmt: skip
-
-
-def fill(store: ResultStore, run: RunSpec, outcomes: list[Outcome]) -> int:
-    run_id = store.open_run(run, fresh=True)
-    for one in outcomes:
-        store.save(run_id, one, spec=run)
-    store.finish(run_id)
-    return run_id
+    made = screened(ref, score=score, decision="above" if score >= 0.6 else "below" if score < 0.4 else "unsure")
+    return dataclasses.replace(made, facts=facts, pack_name=model.pack_name, model_sha256=model.model_sha256)
 
 
 def collection(model: Model, *, shift: float = 0.0, grey: int = 120, name: str = "") -> list[Outcome]:
@@ -87,7 +75,7 @@ def collection(model: Model, *, shift: float = 0.0, grey: int = 120, name: str =
 
 def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Model) -> None:
     outcomes = collection(model)
-    run_id = fill(store, spec(model), outcomes)
+    run_id = keep(store.path, outcomes, spec=spec(model))
     report = audit_run(store.path, run_id, AuditRequest(labels="folders", prevalence=0.1), model=model)
     scored = [one for one in outcomes if isinstance(one, Screened)]
     truth = [one.ref.path.parent.name == "abnormal" for one in scored]
@@ -103,7 +91,7 @@ def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Mod
 
 
 def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, model: Model) -> None:
-    run_id = fill(store, spec(model), collection(model))
+    run_id = keep(store.path, collection(model), spec=spec(model))
     report = audit_run(store.path, run_id, AuditRequest(labels="folders"), model=None)
     assert [at.point.name for at in report.audit.points] == [POINT.name]
     assert report.subject.label == "opacity"
@@ -112,7 +100,7 @@ def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, m
 
 
 def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, model: Model) -> None:
-    run_id = fill(store, spec(model), collection(model))
+    run_id = keep(store.path, collection(model), spec=spec(model))
     with pytest.raises(UsageProblem, match=f"No image of run {run_id} has a verdict"):
         audit_run(store.path, run_id, AuditRequest(labels="verdicts"), model=model)
     for row in list(store.rows(run_id)):
@@ -124,7 +112,7 @@ def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, m
 
 def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Model, tmp_path: Path) -> None:
     outcomes = collection(model)
-    run_id = fill(store, spec(model), outcomes)
+    run_id = keep(store.path, outcomes, spec=spec(model))
     lines = ["file,label,patient", *(f"{one.ref.path.name},{one.ref.path.parent.name},X" for one in outcomes[:30])]
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(lines))
@@ -134,7 +122,7 @@ def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Mod
 
 
 def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
-    empty = fill(store, spec(model), [])
+    empty = keep(store.path, [], spec=spec(model))
     for run_id, request, said in (
         (99, AuditRequest(labels="folders"), "no run 99"),
         (empty, AuditRequest(labels="folders"), "no results"),
@@ -149,7 +137,7 @@ def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
 def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     store: ResultStore, model: Model, tmp_path: Path
 ) -> None:
-    run_id = fill(store, spec(model), collection(model))
+    run_id = keep(store.path, collection(model), spec=spec(model))
     report = audit_run(store.path, run_id, AuditRequest(labels="folders", sensitivity=0.9), model=model)
     points = SitePoints(tmp_path)
     for name, person, said in (("Our point", "P", "is no name"), ("ours", "  ", "needs the name of the person")):
@@ -174,12 +162,11 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
 
 
 def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, model: Model) -> None:
-    first = fill(store, spec(model), collection(model))
+    first = keep(store.path, collection(model), spec=spec(model))
     moved = [replace_path(one, Path("/elsewhere")) for one in collection(model, shift=0.05)[10:]]
-    second = fill(store, run_spec(pack_name="other-2.0.0", model_sha256="e" * 64), moved)
+    second = keep(store.path, moved, spec=run_spec(pack_name="other-2.0.0", model_sha256="e" * 64))
     report = audit_run(store.path, first, AuditRequest(labels="folders", against=second), model=model)
     paired = report.paired
-    assert paired is not None
     assert (paired.images, paired.elsewhere, paired.both) == (70, 10, 70)  # the five refused ones are not in the second
     assert (paired.first.pack, paired.second.pack) == (model.pack_name, "other-2.0.0")
     assert paired.figures[0].difference == pytest.approx(0, abs=0.01)  # each score is higher by the same
@@ -191,7 +178,7 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     for against, said in ((first, "two different runs"), (99, "no run 99")):
         with pytest.raises(UsageProblem, match=said):
             audit_run(store.path, first, AuditRequest(labels="folders", against=against), model=model)
-    empty = fill(store, spec(model), [])
+    empty = keep(store.path, [], spec=spec(model))
     with pytest.raises(UsageProblem, match="Of 0 images"):
         audit_run(store.path, first, AuditRequest(labels="folders", against=empty), model=model)
 
@@ -205,7 +192,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
         dataclasses.replace(one, ref=dataclasses.replace(one.ref, header=ImageHeader(patient_id=str(number))))
         for number, one in enumerate(collection(model))
     ]
-    run_id = fill(store, spec(model), outcomes)
+    run_id = keep(store.path, outcomes, spec=spec(model))
     request = AuditRequest(labels="folders", threshold=0.5, prices=(2.0, 20.0), prevalence=0.1)
     report = audit_run(store.path, run_id, request, model=model)
     assert report.plan is not None and 0.5 in report.plan.shown
@@ -221,14 +208,14 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
 
 
 def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(store: ResultStore, model: Model) -> None:
-    first = fill(store, spec(model), collection(model))
-    same = fill(store, spec(model), collection(model))
+    first = keep(store.path, collection(model), spec=spec(model))
+    same = keep(store.path, collection(model), spec=spec(model))
     assert drift_of(store.path, first, model.manifest) == ()
     assert drift_of(store.path, same, model.manifest) == ()  # the same images are no comparison
-    fill(store, spec(model, settings_hash="t" * 64), collection(model, name="x"))
-    alike = fill(store, spec(model), collection(model, name="alike-"))
+    keep(store.path, collection(model, name="x"), spec=spec(model, settings_hash="t" * 64))
+    alike = keep(store.path, collection(model, name="alike-"), spec=spec(model))
     assert [found.is_out for found in drift_of(store.path, alike, model.manifest)] == [False, False, False]
-    moved = fill(store, spec(model), collection(model, name="moved-", shift=0.4, grey=20))
+    moved = keep(store.path, collection(model, name="moved-", shift=0.4, grey=20), spec=spec(model))
     found = {drift.of: drift for drift in drift_of(store.path, moved, model.manifest)}
     assert {of for of, drift in found.items() if drift.is_out} == {"scores", "exposure"}
     assert found["scores"].reference == 150  # 75 of each of two folders, once
@@ -237,7 +224,7 @@ def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(st
 def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_is_compared(
     store: ResultStore, model: Model
 ) -> None:
-    run_id, asked = fill(store, spec(model), collection(model)), AuditRequest(labels="folders")
+    run_id, asked = keep(store.path, collection(model), spec=spec(model)), AuditRequest(labels="folders")
     said = audit_run(store.path, run_id, asked, model=model)
     assert "drift_no_reference" in [note.code for note in said.audit.notes]
     assert "drift_no_reference" not in [
@@ -260,7 +247,7 @@ def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: Res
         header = dataclasses.replace(one.ref.header, sop_instance_uid=uid)
         ref = dataclasses.replace(one.ref, path=Path(f"/images/{number}.dcm"), header=header)
         with_numbers.append(dataclasses.replace(one, ref=ref))
-    run_id = fill(store, spec(model), with_numbers)
+    run_id = keep(store.path, with_numbers, spec=spec(model))
     with HistoryQuery(store.path) as query:
         said = doubts_of(query, query.run(run_id), None)
     assert said == (reason("instances_shared", count=4),)
@@ -269,7 +256,7 @@ def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: Res
 def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, model: Model, tmp_path: Path) -> None:
     far_out = dataclasses.replace(lungs(), evidence_inside=0.2)
     outcomes = [dataclasses.replace(one, lungs=far_out) for one in collection(model) if isinstance(one, Screened)]
-    run_id = fill(store, spec(model), list(outcomes))
+    run_id = keep(store.path, outcomes, spec=spec(model))
     metrics = {"evidence_inside": {"images": 200, "limit": 0.8}}
     pack = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, metrics=metrics))
     table, document = export_run(store.path, run_id, tmp_path / "out", ["csv", "json"], packs=[pack])
@@ -284,7 +271,7 @@ def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(sto
         dataclasses.replace(one, notes=asked) if number in (10, 11, 12) and isinstance(one, Screened) else one
         for number, one in enumerate(collection(model))
     ]
-    run_id = fill(store, spec(model), outcomes)
+    run_id = keep(store.path, outcomes, spec=spec(model))
     named = {"abnormal": {"en": "Signs of it", "uk": "Ознаки"}, "normal": {"en": "None found", "uk": "Не виявлено"}}
     own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
     report = audit_run(store.path, run_id, AuditRequest(labels="folders"), model=own)

@@ -187,22 +187,6 @@ def test_the_same_image_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
     assert (event.outcome.ref, event.is_resumed) == (moved, True)
 
 
-def test_a_cancelled_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    names = [f"dark{number}.png" for number in range(30)]
-    cancelled = Run(tmp_path, names)
-    cancelled.listener = lambda event: cancelled.batch.cancel() if len(cancelled.names) == 10 else None
-    cancelled.finish()
-    assert cancelled.states[-1] == "cancelled"
-    assert len(cancelled.names) == 10
-    second = Run(tmp_path, names).finish()
-    assert second.batch.run_id == cancelled.batch.run_id
-    assert Counter(second.names) == Counter(names)
-    resumed = {event.outcome.ref.path.name for event in second.of(OutcomeReady) if event.is_resumed}
-    assert resumed == set(cancelled.names)
-    with ResultQuery(second.database) as decoder:
-        assert len(list(decoder.rows(second.batch.run_id))) == 30
-
-
 def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:
     run = Run(tmp_path, ["slow.png", "slow too.png", "dark.png"])
     run.batch.start()
@@ -377,7 +361,6 @@ def test_a_store_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     run = Run(tmp_path, ["dark.png"], database=tmp_path / "file" / "results.sqlite").finish()
     assert run.states == ["failed"]
-    assert run.batch.reason is not None
     assert run.batch.reason.code == "not_writable"
     assert run.readers.closed.is_set()
 
@@ -416,7 +399,7 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     first = Run(tmp_path, names)
     first.listener = lambda event: first.batch.cancel() if len(first.names) == 30 else None
     first.finish()
-    assert first.states[-1] == "cancelled"
+    assert (first.states[-1], len(first.names)) == ("cancelled", 30)
     seen = sorted(first.names)
     left = [name for name in names if name not in seen[:2]] + ["renamed dark.png"]
     second = Run(tmp_path, left).finish()
@@ -487,42 +470,33 @@ def test_the_export_has_the_verdict_on_what_it_shows_and_keeps_the_one_on_what_w
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")
-@pytest.mark.parametrize("accident", ["removed", "replaced"])
-def test_a_store_that_vanishes_in_mid_run_fails_the_run(tmp_path: Path, accident: str) -> None:
+@pytest.mark.parametrize("accident", ["removed", "replaced", "DELETE FROM results", "DELETE FROM runs"])
+def test_a_store_that_loses_results_in_mid_run_fails_the_run(tmp_path: Path, accident: str) -> None:
     """Also after the last image: nothing is called finished that is not kept."""
     database, backup = tmp_path / "home" / "results.sqlite", tmp_path / "backup"
     Run(tmp_path, ["dark.png"], database=database).finish()
     shutil.copy(database, backup)
-    names, done = [f"dark{number}.png" for number in range(5)], Counter[type]()
+    names = [f"dark{number}.png" for number in range(5)]
 
     def act(event: Event) -> None:
-        done[type(event)] += 1
-        if isinstance(event, OutcomeReady) and done[OutcomeReady] == len(names):
-            database.unlink() if accident == "removed" else backup.replace(database)
+        if not isinstance(event, OutcomeReady) or len(run.names) < len(names):
+            return
+        if accident == "removed":
+            database.unlink()
+        elif accident == "replaced":
+            backup.replace(database)
+        else:  # as after another file was copied over the store without a new name
+            with closing(sqlite3.connect(database)) as connection, connection:
+                connection.execute(accident)
 
-    run = Run(tmp_path, names, database=database, listener=act).finish()
+    run = Run(tmp_path, names, database=database, listener=act)
+    run.finish()
+    is_gone = accident in ("removed", "replaced")
     assert run.states[-1] == "failed"
-    assert run.batch.reason and run.batch.reason.code == "store_gone"
-    assert run.batch.run_id == 0  # nobody exports what has its number in the store that is there now
-    assert Run(tmp_path, names, database=database).finish().states == ["running", "finished"]
-
-
-@pytest.mark.parametrize("statement", ["DELETE FROM results", "DELETE FROM runs"])
-def test_results_that_are_not_in_the_store_at_the_end_fail_the_run(tmp_path: Path, statement: str) -> None:
-    """As after another file was copied over the store without a new name."""
-    names, done = [f"dark{number}.png" for number in range(5)], Counter[type]()
-
-    def act(event: Event) -> None:
-        done[type(event)] += 1
-        if isinstance(event, OutcomeReady) and done[OutcomeReady] == len(names):
-            with closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection:
-                connection.execute("PRAGMA foreign_keys = OFF")
-                connection.execute(statement)
-                connection.commit()
-
-    run = Run(tmp_path, names, listener=act).finish()
-    assert run.states[-1] == "failed"
-    assert run.batch.reason and run.batch.reason.code == "results_lost"
+    assert run.batch.reason and run.batch.reason.code == ("store_gone" if is_gone else "results_lost")
+    if is_gone:
+        assert run.batch.run_id == 0  # nobody exports what has its number in the store that is there now
+        assert Run(tmp_path, names, database=database).finish().states == ["running", "finished"]
 
 
 def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: Path) -> None:

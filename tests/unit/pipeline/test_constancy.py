@@ -33,6 +33,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from outcomes import screened
 from packs_factory import key
+from raised import raises
 from shipped_packs import ADULTS
 from tiny_models import tiny_manifest, tiny_model
 
@@ -103,9 +104,8 @@ def test_nothing_but_what_was_signed_is_expected(tmp_path: Path) -> None:
 
 
 def refused(folder: Path) -> None:
-    with pytest.raises(StorageProblem) as caught:
+    with raises(StorageProblem, "constancy_set"):
         shipped_set(folder / "constancy.json")
-    assert caught.value.reason.code == "constancy_set"
 
 
 def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:

@@ -27,14 +27,14 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, pseudonym, pseudonym_key
 from fieldray.reports.outputs import own_folder
 from fieldray.settings import Settings
-from fieldray.store.results import ResultStore
 from fieldray.workers.pool import Workers
-from outcomes import image_ref, run_spec
+from outcomes import image_ref, keep, run_spec
 from pairs import compared_with
 from phantoms import write_dicom
+from raised import raises
 from report_runs import screened_files
 from shipped_packs import ADULTS
-from stores import change, save_run
+from stores import change
 
 MARK = b"ours"
 SAID = ("TextValue", "NumericValue", "Date", "CodeMeaning")
@@ -51,10 +51,8 @@ def database(tmp_path: Path) -> Path:
     folder.mkdir()
     for number in range(2):
         write_dicom(folder / f"{number}.dcm", chest_phantom(160, 128, seed=number, abnormal=True))
-    path = tmp_path / "results.sqlite"
-    with ResultStore(path) as store:
-        save_run(store, *screened_files([folder]), is_over=True)
-    return path
+    keep(tmp_path / "results.sqlite", screened_files([folder]))
+    return tmp_path / "results.sqlite"
 
 
 @pytest.fixture
@@ -109,8 +107,7 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path) -> N
     folder.mkdir()
     for number in range(2):
         PillowImage.fromarray(chest_phantom(160, 128, seed=number, abnormal=True)).save(folder / f"{number}.png")
-    with ResultStore(tmp_path / "results.sqlite") as store:
-        run_id = save_run(store, *screened_files([folder]), is_over=True)
+    run_id = keep(tmp_path / "results.sqlite", screened_files([folder]))
     (folder / "0.png").unlink()
     reports, captures, masks = export_run(
         tmp_path / "results.sqlite", run_id, tmp_path / "out", ["sr", "sc", "seg"], readers=pool, note=notes.append
@@ -202,9 +199,8 @@ def test_a_folder_with_anything_else_is_left_alone(stranger: str, tmp_path: Path
         place.mkdir()
     else:
         place.symlink_to(tmp_path / "out" / "a")
-    with pytest.raises(UsageProblem) as problem:
+    with raises(UsageProblem, "output_not_ours"):
         put(tmp_path / "out", a=MARK)
-    assert problem.value.reason.code == "output_not_ours"
     assert len(list((tmp_path / "out").iterdir())) == 2
 
 
@@ -240,9 +236,8 @@ def test_a_full_or_read_only_disk_is_told_in_a_sentence(
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        with pytest.raises(StorageProblem) as problem:
+        with raises(StorageProblem, ("disk_full" if options.startswith("size") else "not_writable")):
             export_run(database, 1, small, [name], readers=pool)
-        assert problem.value.reason.code == ("disk_full" if options.startswith("size") else "not_writable")
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -269,12 +264,10 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
         compared_with(outcomes[0]),
         compared_with(outcomes[1], similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="other"),
     )
-    with ResultStore(database) as store:
-        run_id = store.open_run(spec)
-        for outcome in outcomes:
-            found = tuple(replace(finding, label=code) for finding in outcome.findings)
-            store.save(run_id, replace(outcome, findings=found), spec=spec)
-        store.finish(run_id)
+    labelled = [
+        replace(one, findings=tuple(replace(finding, label=code) for finding in one.findings)) for one in outcomes
+    ]
+    run_id = keep(database, labelled, spec=spec)
     options = ReportOptions(language="uk", names_people=True, decimal_comma=True, pairs=pairs)
     formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "packs": [model]}
     here = export_run(database, run_id, tmp_path / "here", formats, readers=pool, **what)
@@ -313,18 +306,16 @@ def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, databas
 
 def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, database: Path) -> None:
     (tmp_path / "fieldray-run-1.csv").write_text("a table of somebody's", encoding="utf-8")
-    with pytest.raises(UsageProblem) as caught:
+    with raises(UsageProblem, "output_not_ours"):
         export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, progress=quiet)
-    assert caught.value.reason.code == "output_not_ours"
     with pytest.raises(StorageProblem):
         export_apart(database, 1, tmp_path, ["csv"], **(PLAINLY | {"spec": run_spec(paths=("/b",))}), progress=quiet)
 
 
 def test_a_process_that_is_lost_is_told(tmp_path: Path, database: Path) -> None:
     child = Child("fieldray.pipeline.export:gone")
-    with pytest.raises(FieldrayError) as caught:
+    with raises(FieldrayError, "internal"):
         export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, progress=quiet, child=child)
-    assert caught.value.reason.code == "internal"
 
 
 def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: Path) -> None:

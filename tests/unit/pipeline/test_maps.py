@@ -15,11 +15,10 @@ from fieldray.domain.model import Model
 from fieldray.errors import ReaderProblem, UsageProblem
 from fieldray.pipeline.export import write_maps
 from fieldray.reasons import reason
-from fieldray.store.results import ResultStore
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed
 from lungs import COLUMNS, ROWS, lungs
-from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+from outcomes import failed, image_ref, keep, read_facts, refused, screened
 from tiny_models import tiny_manifest
 
 
@@ -45,18 +44,9 @@ def image(name: str) -> Screened:
     return replace(screened(image_ref(name)), facts=facts, lungs=lungs())
 
 
-def stored(path: Path, *outcomes: Outcome) -> int:
-    spec = run_spec()
-    with ResultStore(path) as store:
-        run_id = store.open_run(spec)
-        for outcome in outcomes:
-            store.save(run_id, outcome, spec=spec)
-        return run_id
-
-
 def maps(tmp_path: Path, readers: Again, *outcomes: Outcome) -> tuple[int, int]:
     database = tmp_path / "results.sqlite"
-    run_id = stored(database, *outcomes)
+    run_id = keep(database, outcomes)
     heard: list[int] = []
     found = write_maps(
         database, run_id, tmp_path / "maps", manifest=tiny_manifest(), readers=readers, progress=heard.append
@@ -80,7 +70,6 @@ def test_every_image_with_something_to_show_gets_its_maps(tmp_path: Path) -> Non
 
 def test_what_was_refused_for_its_lungs_still_shows_them(tmp_path: Path) -> None:
     turned = lungs(rotated_90=0.9)
-    assert turned.refusal is not None
     outcome = replace(refused(), facts=image("a").facts, reason=turned.refusal, lungs=turned)
     assert maps(tmp_path, Again(), outcome) == (1, 0)
     assert names(tmp_path) == ["side.dcm.lungs.png"]

@@ -19,7 +19,7 @@ import pytest
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.events import Event, OutcomeReady, ResultsTakenOver, RunChanged
-from fieldray.domain.finding import Screened, notes_of
+from fieldray.domain.finding import notes_of
 from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
 from fieldray.domain.run import Resuming, Verdict
@@ -242,7 +242,6 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
     """It is taken over with its notes, which the run counts; whoever wants the program's own word screens afresh."""
     first = Run(images, stop_after=4)
     was = first.ready[0].outcome
-    assert isinstance(was, Screened)
     side = reason("view", view="LL")
     wished = replace(was, ref=replace(was.ref, turn=Turn(90)), notes=(reason("screened_anyway"), side))
     with ResultStore(first.database) as store:

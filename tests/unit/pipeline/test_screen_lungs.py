@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders
 from fieldray.domain.assessment import choose
-from fieldray.domain.finding import Failed, Outcome, Refused, Screened, why_of
+from fieldray.domain.finding import Outcome, Screened, why_of
 from fieldray.domain.image import ImageHeader, ImageRef, Turn
 from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
 from fieldray.domain.run import Wishes
@@ -22,6 +22,7 @@ from fieldray.inference.backend import Answer
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
+from raised import raises
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_manifest, tiny_model
 
@@ -35,20 +36,25 @@ def model(**changes: Any) -> Model:
 
 
 def screen(
-    finder: FakeFinder, *, name: str = "bright.png", engine: FakeEngine | None = None, **changes: Any
-) -> Outcome:
+    finder: FakeFinder | None, *, name: str = "bright.png", engine: FakeEngine | None = None, of: Model | None = None,
+    workers: FakeReaders | None = None, header: ImageHeader | None = None, wishes: Wishes | None = None, **changes: Any,
+) -> Outcome:  # fmt: skip
+    """`changes` are the manifest's, of a model with a pack that finds lungs; `of` is another model."""
     return screen_image(
-        ImageRef(path=Path("/images") / name),
-        assessment=choose(model(**changes)),
-        workers=LungReaders(finder),
+        ImageRef(path=Path("/images") / name, header=header or ImageHeader()),
+        assessment=choose(of or model(**changes), wishes=wishes or Wishes()),
+        workers=workers or LungReaders(finder),
         engine=engine or FakeEngine(),
     )
 
 
+def wished(finder: FakeFinder | None, *, overrules: bool = False, turns: bool = False, **options: Any) -> Outcome:
+    """As a person who overrules or turns has it screened."""
+    return screen(finder, wishes=Wishes(overrules=overrules, turns=turns), **options)
+
+
 def test_the_lungs_travel_with_the_result() -> None:
     outcome = screen(FakeFinder(MASK))
-    assert isinstance(outcome, Screened)
-    assert outcome.lungs is not None
     # 40 of 256 cells each; the patient's left is on the right
     assert (outcome.lungs.left_share, outcome.lungs.right_share) == pytest.approx((0.15625, 0.15625))
     assert (outcome.lungs.found, outcome.notes, outcome.lungs.latency_ms) == (True, (), 0.5)
@@ -68,8 +74,7 @@ REFUSED = [
 def test_what_is_no_usable_chest_image_is_refused_and_not_run(scores: dict[str, float], code: str) -> None:
     ran: list[Future[Prediction]] = []
     outcome = screen(FakeFinder(MASK, **scores), engine=FakeEngine(answer=ran.append))
-    assert isinstance(outcome, Refused)
-    assert (outcome.reason.code, ran) == (code, [])
+    assert (outcome.status, outcome.reason.code, ran) == ("refused", code, [])
     assert outcome.lungs is not None
 
 
@@ -77,7 +82,6 @@ def test_what_can_be_judged_all_the_same_is_noted() -> None:
     cut = MASK.copy()
     cut[12:, 2:7] = cut[12:, 9:14] = 1
     outcome = screen(FakeFinder(cut, mirrored=0.9))
-    assert isinstance(outcome, Screened)
     assert [note.code for note in outcome.notes] == ["lungs_cut_off_bottom", "perhaps_mirrored"]
 
 
@@ -85,15 +89,11 @@ def test_what_is_unlike_the_packs_images_is_screened_and_noted_once_it_is_known_
     gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     far = FakeEngine(features=2.1)
     outcome = screen(FakeFinder(MASK), engine=far, ood_gate=gate)
-    assert isinstance(outcome, Screened)
     assert [note.code for note in outcome.notes] == ["unlike_measured"]
     assert outcome.extra["gate_distance"] == pytest.approx(2.1)
     alone = replace(model(ood_gate=gate), lungs=None)
-    refused = screen_image(
-        ImageRef(path=Path("/images/bright.png")), assessment=choose(alone), workers=LungReaders(None), engine=far
-    )
-    assert isinstance(refused, Refused)
-    assert refused.reason.code == "unlike_training"
+    refused = screen(None, of=alone, engine=far)
+    assert (refused.status, refused.reason.code) == ("refused", "unlike_training")
 
 
 class Mapped(FakeEngine):
@@ -111,7 +111,6 @@ def test_the_share_of_evidence_inside_the_lungs_is_weighed_by_area() -> None:
     cells = np.full((4, 4), -5.0)
     cells[1, 0], cells[3, 3] = 1.0, 3.0  # 2 of 4 columns of the first cell are lung, none of the second
     outcome = screen(FakeFinder(MASK), engine=Mapped(cells), metrics={"evidence_inside": {"limit": 0.5}})
-    assert isinstance(outcome, Screened) and outcome.lungs is not None
     # 1 * 0.5 / (1 + 3)
     assert outcome.lungs.evidence_inside == pytest.approx(0.125)
     assert [(note.code, note.parameters) for note in outcome.notes] == [("evidence_outside", (("percent", "12"),))]
@@ -122,17 +121,15 @@ def test_a_result_that_is_not_flagged_is_not_warned_about() -> None:
     cells[3, 3] = 3.0
     limit = {"evidence_inside": {"limit": 0.6}}
     outcome = screen(FakeFinder(MASK), name="dark.png", engine=Mapped(cells), metrics=limit)
-    assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
 
 
 def test_an_input_that_asks_for_it_is_cropped_to_the_lungs() -> None:
     spec = InputSpec(height=64, width=64, crop="lungs", crop_margin=0.25)
     outcome = screen(FakeFinder(MASK), input=spec, requires=(Requirement(kind="lung-fields"),))
-    assert isinstance(outcome, Screened)
     # lungs over rows 16 to 48 and columns 8 to 56; 8 more rows and 12 more columns on each side, inside the image
+    assert outcome.status == "screened"
     way = outcome.facts.pixel_map
-    assert way is not None
     assert (way.row_offset, way.column_offset) == pytest.approx((8.0, 0.0), abs=0.1)
     assert (way.row_scale, way.column_scale) == pytest.approx((48 / 64, 1.0), abs=0.01)
 
@@ -148,7 +145,6 @@ def test_an_input_is_cropped_only_with_a_pack_that_finds_lungs() -> None:
 
 def test_a_failure_to_find_the_lungs_fails_the_image_with_a_reason() -> None:
     outcome = screen(FakeFinder(MASK, problem=reason("worker_died")))
-    assert isinstance(outcome, Failed)
     assert (outcome.stage, outcome.reason.code) == ("inference", "lungs_failed")
     assert "stopped unexpectedly" in outcome.reason.text
 
@@ -156,10 +152,8 @@ def test_a_failure_to_find_the_lungs_fails_the_image_with_a_reason() -> None:
 def test_where_no_lungs_can_be_found_any_more_the_run_ends_and_names_the_pack() -> None:
     finder = FakeFinder(MASK)
     finder.unloadable = reason("self_test", detail="0.5")
-    with pytest.raises(BackendProblem) as problem:
+    with raises(BackendProblem, "lungs_unavailable", says="test-lungs-1.0.0"):
         screen(finder)
-    assert problem.value.reason.code == "lungs_unavailable"
-    assert "test-lungs-1.0.0" in problem.value.reason.text
 
 
 # ---- what stays as it was
@@ -168,7 +162,6 @@ def test_where_no_lungs_can_be_found_any_more_the_run_ends_and_names_the_pack() 
 def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> None:
     white = np.where(np.arange(16) > 8, 0, MASK)
     outcome = screen(FakeFinder(white), name="dark.png")
-    assert isinstance(outcome, Screened)
     assert (outcome.status, outcome.category) == ("screened", "read_first")
     assert [found.decision for found in outcome.findings] == ["below"]
     assert [note.code for note in outcome.notes] == ["left_lung_unseen"]
@@ -177,14 +170,7 @@ def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> No
 
 @pytest.mark.parametrize("name", ["bright.png", "dark.png"])
 def test_a_usable_image_gets_the_score_that_it_gets_without_lungs(name: str) -> None:
-    alone = screen_image(
-        ImageRef(path=Path("/images") / name),
-        assessment=choose(tiny_model()),
-        workers=LungReaders(None),
-        engine=FakeEngine(),
-    )
-    both = screen(FakeFinder(MASK), name=name)
-    assert isinstance(alone, Screened) and isinstance(both, Screened)
+    alone, both = screen(None, of=tiny_model(), name=name), screen(FakeFinder(MASK), name=name)
     assert (alone.findings, alone.facts.pixel_map) == (both.findings, both.facts.pixel_map)
     assert (alone.lungs, alone.notes) == (None, ())
 
@@ -194,7 +180,6 @@ class Close(LungReaders):
 
     def look(self, question: Look, *, model: Model | None) -> Seen:
         seen = super().look(question, model=model)
-        assert seen.values is not None
         return replace(seen, values=np.full_like(seen.values, 112), is_approximate=True)
 
 
@@ -205,15 +190,13 @@ class Wandering(FakeFinder):
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
         found, self.asked = super().run(image), self.asked + 1
-        assert found.mask is not None
         return replace(found, mask=np.roll(found.mask, 4 * (self.asked - 1), axis=0))
 
 
 def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
     finder = Wandering(MASK)
-    outcome = wished(None, workers=Close(finder))
-    assert isinstance(outcome, Screened) and outcome.lungs is not None
-    assert finder.asked == 2 and "read_twice" in outcome.facts.notes
+    outcome = screen(None, workers=Close(finder))
+    assert (outcome.status, finder.asked) == ("screened", 2) and "read_twice" in outcome.facts.notes
     assert np.flatnonzero(outcome.lungs.mask.any(axis=1)).tolist() == list(range(8, 16))
 
 
@@ -227,33 +210,19 @@ class Swapped(Close):
 
 def test_a_file_that_is_another_one_when_it_is_read_again_fails() -> None:
     readers = Swapped(FakeFinder(MASK))
-    outcome = wished(None, workers=readers)
-    assert isinstance(outcome, Failed)
-    assert (outcome.reason.code, outcome.facts.content_sha256, len(readers.turns)) == ("changed", "1" * 64, 2)
+    outcome = screen(None, workers=readers)
+    assert (outcome.status, outcome.reason.code, len(readers.turns)) == ("failed", "changed", 2)
+    assert outcome.facts.content_sha256 == "1" * 64
 
 
 def codes(outcome: Outcome) -> list[str]:
     return [note.code for note in outcome.notes] if isinstance(outcome, Screened) else [outcome.reason.code]
 
 
-def wished(
-    finder: FakeFinder | None, *, engine: FakeEngine | None = None, workers: FakeReaders | None = None,
-    header: ImageHeader | None = None, of: Model | None = None, **wishes: bool,
-) -> Outcome:  # fmt: skip
-    """As a person who overrules or turns has it screened."""
-    return screen_image(
-        ImageRef(path=Path("/images/bright.png"), header=header or ImageHeader()),
-        assessment=choose(of or model(), wishes=Wishes(**wishes)),
-        workers=workers or LungReaders(finder),
-        engine=engine or FakeEngine(),
-    )
-
-
 @pytest.mark.parametrize(("scores", "code"), REFUSED)
 def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores: dict[str, float], code: str) -> None:
     cropped = model(input=InputSpec(height=64, width=64, crop="lungs"), requires=(Requirement(kind="lung-fields"),))
     outcome = wished(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
-    assert isinstance(outcome, Screened) and outcome.lungs is not None and outcome.facts.pixel_map is not None
     # not what a mask says that nobody trusts: neither its notes nor its crop
     assert codes(outcome) == ["screened_anyway", code]
     assert outcome.facts.pixel_map.position(64, 64) == (outcome.facts.rows, outcome.facts.columns)
@@ -307,7 +276,6 @@ def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
 ) -> None:
     readers = LungReaders(Looks(*3 * (scores,), {"mirrored": 0.9}))
     outcome = wished(None, workers=readers, turns=True)
-    assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert codes(outcome) == [*notes, "perhaps_mirrored"]
     assert (outcome.ref.turn, readers.turns, outcome.lungs.refusal) == (turn, [Turn(), turn], None)
 
@@ -315,8 +283,8 @@ def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
 def test_what_is_refused_after_it_was_turned_too_stays_refused_as_it_lies() -> None:
     turned, nothing = 3 * ({"rotated_90": 0.9},), 3 * ({"frontal_chest": 0.01},)
     outcome = wished(Looks(*turned, *nothing), turns=True)
-    assert isinstance(outcome, Refused) and outcome.lungs is not None
-    assert (outcome.reason.code, outcome.ref.turn, outcome.lungs.rotation_degrees) == ("rotated", Turn(), 90)
+    assert (outcome.status, outcome.reason.code, outcome.ref.turn) == ("refused", "rotated", Turn())
+    assert outcome.lungs.rotation_degrees == 90
     again = wished(Looks(*turned, *nothing), turns=True, overrules=True)
     assert codes(again) == ["turned_back", "screened_anyway", "not_frontal_chest"]
     assert again.ref.turn == Turn(90)
@@ -333,6 +301,6 @@ def test_a_chest_that_only_one_of_its_halves_shows_is_screened_and_read_first(
 ) -> None:
     """The left half and its mirror image are a chest: the right half, where the patient's left lung is, shows none."""
     outcome = screen(Looks(of_whole, *of_halves))
-    assert isinstance(outcome, Screened) and outcome.lungs is not None
-    assert (outcome.lungs.unseen, codes(outcome)) == ((unseen,), [f"{unseen}_lung_unseen"])
+    assert (outcome.status, outcome.lungs.unseen) == ("screened", (unseen,))
+    assert codes(outcome) == [f"{unseen}_lung_unseen"]
     assert (outcome.lungs.left_share if unseen == "left" else outcome.lungs.right_share) == 0

@@ -17,6 +17,7 @@ from fieldray.pipeline.watching import Watch
 from fieldray.reasons import reason
 from outcomes import screened
 from program import write_images
+from raised import raises
 
 LOOKS_BEFORE_TRIED = 3  # with two seconds between looks, a file has to stay as it is for three
 LOOKS_BEFORE_BELIEVED = 30  # and for a minute
@@ -268,6 +269,5 @@ def test_a_folder_that_takes_long_to_list_is_listed_less_often(inbox: Path, list
 
 
 def test_only_a_folder_is_watched(inbox: Path) -> None:
-    with pytest.raises(UsageProblem) as usage:
+    with raises(UsageProblem, "watch_no_folder"):
         Watch(write_images(inbox, 1))
-    assert usage.value.reason.code == "watch_no_folder"
