@@ -73,6 +73,13 @@ def scaled(pixels: Pixels, bits: int) -> NDArray[Any]:
     return shifted.astype(np.uint8 if bits <= 8 else np.uint16)
 
 
+def saved(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """A picture as the bytes of a file that Pillow writes."""
+    stream = io.BytesIO()
+    picture.save(stream, kind, **options)
+    return stream.getvalue()
+
+
 def write_dicom(
     path: Path,
     pixels: Pixels,
@@ -297,13 +304,8 @@ def _bad_dicom(bad: Any, good: bytes) -> None:
 
 
 def _bad_rasters(bad: Any, grey: NDArray[np.uint8]) -> None:
-    def saved(picture: Image.Image, kind: str) -> bytes:
-        stream = io.BytesIO()
-        picture.save(stream, kind)
-        return stream.getvalue()
-
     picture = Image.fromarray(grey)
-    png, jpeg = saved(picture, "PNG"), saved(picture, "JPEG")
+    png, jpeg = saved(picture), saved(picture, "JPEG")
     bad("cut.png", png[: len(png) // 2], "failed", "truncated")
     bad("cut.jpg", jpeg[: len(jpeg) // 2], "failed", "truncated")
     bad("head-only.jpg", jpeg[:3], "failed", "truncated")
@@ -315,7 +317,7 @@ def _bad_rasters(bad: Any, grey: NDArray[np.uint8]) -> None:
     bomb = png[:8] + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk)) + png[33:]
     bad("bomb.png", bomb, "failed", "too_large")
     red = Image.merge("RGB", (picture, Image.new("L", picture.size), Image.new("L", picture.size)))
-    bad("red.png", saved(red, "PNG"), "refused", "colour")
+    bad("red.png", saved(red), "refused", "colour")
     bad("cmyk.jpg", saved(picture.convert("CMYK"), "JPEG"), "refused", "colour")
 
 

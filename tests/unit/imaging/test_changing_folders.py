@@ -1,11 +1,19 @@
-"""Folders that change while they are searched: everything that is there at the end was given, under its own name."""
+"""Folders that change and drives that are pulled out while they are searched.
+
+Everything that is there at the end was given, under its own name, and what is lost is one line.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import sys
+import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -15,6 +23,7 @@ from fieldray.reasons import Reason
 from phantoms import write_index
 
 Row = tuple[str, str | None]
+LATER = "study-0/3.dcm"  # of the drive: some images were found before
 
 
 @pytest.fixture
@@ -22,31 +31,44 @@ def folder(tmp_path: Path) -> Path:
     """Three folders with an image each, and one below them."""
     top = tmp_path / "images"
     for name in ("a", "b", "c"):
-        (top / name).mkdir(parents=True)
         write(top / name / "1.png", name)
     (top / "b" / "below").mkdir()
     return top
 
 
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    """Three folders of ten images each, and one image beside them."""
+    for number in range(30):
+        write(tmp_path / "drive" / f"study-{number // 10}" / f"{number % 10}.dcm")
+    write(tmp_path / "drive" / "z.dcm")
+    return tmp_path / "drive"
+
+
 def write(path: Path, text: str = "") -> Path:
     """A file that is no image: whatever is in it, it is given."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"no image {text}")
     return path
 
 
-def found(search: Iterator[ImageRef], top: Path) -> list[Row]:
+def found(refs: Iterable[ImageRef], top: Path) -> list[Row]:
     """The rows of a search, or of its rest; `not_an_image` is what all files here are."""
-    rows = [(os.path.relpath(ref.path, top), ref.problem.code if ref.problem else None) for ref in search]
+    rows = [(os.path.relpath(ref.path, top), ref.problem.code if ref.problem else None) for ref in refs]
     return [(name, None if code == "not_an_image" else code) for name, code in rows]
 
 
-def through(top: Path, act: Callable[[], object], *, after: str = "a/1.png") -> list[Row]:
-    """All rows of a search during which something happens after the given one."""
-    search, rows = discover([top]), []
-    while not rows or rows[-1][0] != after:
-        rows += found(iter([next(search)]), top)
-    act()
-    return rows + found(search, top)
+def through(top: Path, act: Callable[[], object], *, after: str = "a/1.png", paths: Sequence[Path] = ()) -> list[Row]:
+    """All rows of a search of `top`, or of these paths, during which something happens after the given one."""
+    refs = []
+    for ref in discover(paths or [top]):
+        refs.append(ref)
+        if ref.path == top / after:
+            act()
+    return found(refs, top)
+
+
+# ---- what is moved, added or replaced
 
 
 def test_what_is_moved_into_a_folder_that_was_listed_already_is_found(folder: Path) -> None:
@@ -56,7 +78,6 @@ def test_what_is_moved_into_a_folder_that_was_listed_already_is_found(folder: Pa
 
 def test_what_is_added_is_found_with_the_folders_it_is_in(folder: Path) -> None:
     def act() -> None:
-        (folder / "0" / "new").mkdir(parents=True)
         write(folder / "0" / "new" / "2.png")
         write(folder / "0.png")
         write(folder / ".hidden")
@@ -153,13 +174,14 @@ def test_an_index_that_is_replaced_says_so_and_one_that_is_gone_does_not(folder:
         (folder / name / "1.png").rename(folder / name / "ONE")
     index = write_index(folder / "DICOMDIR", [("A", "ONE")])
     other = write_index(tmp_path / "DICOMDIR", [("A", "ONE"), ("B", "ONE")])
-    assert through(index, lambda: other.replace(index), after="../a/ONE")[-1] == (".", "changed")
-    assert through(index, index.unlink, after="../a/ONE") == [("../a/ONE", None), ("../b/ONE", None)]
+    changed = through(folder, lambda: other.replace(index), after="a/ONE", paths=[index])
+    assert changed[-1] == ("DICOMDIR", "changed")
+    gone = through(folder, index.unlink, after="a/ONE", paths=[index])
+    assert gone == [("a/ONE", None), ("b/ONE", None)]
 
 
 def test_a_path_whose_images_came_late_is_not_called_empty(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "a").mkdir()
     write(tmp_path / "b" / "1.png")
     notes: list[Reason] = []
     search = discover([tmp_path / "a", tmp_path / "b"], notify=notes.append)
@@ -167,3 +189,82 @@ def test_a_path_whose_images_came_late_is_not_called_empty(tmp_path: Path) -> No
     write(tmp_path / "a" / "2.png")
     assert [ref.path.name for ref in search] == ["2.png"]
     assert notes == []
+
+
+# ---- what is lost
+
+
+def test_a_drive_that_is_pulled_out_is_one_line(drive: Path) -> None:
+    for ref in discover([drive]):
+        if ref.path == drive / LATER:
+            drive.rename(drive.with_name("elsewhere"))
+        last = ref
+    assert found([last], drive) == [(".", "folder_lost")]
+    assert "not known" in last.problem.text
+    assert "reconnect the drive" in last.problem.text
+
+
+@pytest.mark.parametrize(
+    ("lost", "line", "images"),
+    [
+        ("study-0", ("study-0", "folder_lost"), 4 + 10 + 10 + 1),  # while it is searched
+        ("study-2", ("study-2", "folder_not_read"), 10 + 10 + 1),  # before it is listed
+        ("study-0/7.dcm", ("study-0/7.dcm", "missing"), 9 + 10 + 10 + 1),
+        (".", (".", "folder_lost"), 4),
+    ],
+)
+def test_what_is_lost_is_one_line_and_costs_no_other_image(lost: str, line: Row, images: int, drive: Path) -> None:
+    rows = through(drive, lambda: (drive / lost).rename(drive.with_name("elsewhere")), after=LATER)
+    assert [row for row in rows if row[1]] == [line]
+    assert len(rows) == images + 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a mount point is a letter there, and goes with its drive")
+def test_an_empty_mount_point_that_stays_behind_is_not_the_drive(drive: Path, tmp_path: Path) -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no other file system to stand for the mount point's own")
+
+    def unmount() -> None:
+        drive.rename(tmp_path / "elsewhere")
+        drive.symlink_to(other)
+
+    with tempfile.TemporaryDirectory(dir=memory) as other:
+        assert through(drive, unmount, after=LATER)[4:] == [(".", "folder_lost")]
+
+
+def test_a_path_that_vanishes_before_it_is_searched_is_one_line(drive: Path) -> None:
+    second, third = drive / "study-1", drive / "study-2" / "1.dcm"
+    rows = through(
+        drive,
+        lambda: (shutil.rmtree(second), third.unlink()),
+        after="study-0/9.dcm",
+        paths=[drive / "study-0", second, third],
+    )
+    assert rows[10:] == [("study-1", "folder_not_read"), ("study-2/1.dcm", "missing")]
+
+
+@pytest.mark.parametrize(("number", "codes"), [(errno.ENODEV, ["folder_lost"] * 4), (errno.EIO, ["drive_error"] * 31)])
+def test_a_device_that_is_gone_is_not_a_bad_sector(number: int, codes: list[str], drive: Path) -> None:
+    def opener(path: Path) -> BinaryIO:
+        raise OSError(number, os.strerror(number))
+
+    # the names are still known to the system: every folder is listed, and its first file tells
+    assert [ref.problem.code for ref in discover([drive], opener=opener) if ref.problem] == codes
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="everything may be read")
+def test_a_folder_that_may_not_be_read_is_one_line(drive: Path) -> None:
+    (drive / "study-1").chmod(0)
+    try:
+        assert [row for row in found(discover([drive]), drive) if row[1]] == [("study-1", "folder_not_read")]
+    finally:
+        (drive / "study-1").chmod(0o700)
+
+
+def test_an_index_whose_drive_is_pulled_out_is_one_line(drive: Path) -> None:
+    references = [("study-0", f"{number}.dcm") for number in range(10)] + [("GONE", f"{n}") for n in range(50)]
+    index, away = write_index(drive / "DICOMDIR", references), drive.with_name("x")
+    for paths in ([index], [drive]):
+        assert through(drive, lambda: drive.rename(away), after=LATER, paths=paths)[4:] == [(".", "folder_lost")]
+        away.rename(drive)

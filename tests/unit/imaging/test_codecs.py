@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
+import re
+import struct
 import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from PIL import Image as Picture
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import get_frame
+from pydicom.pixels import get_decoder
 from pydicom.uid import UID, HTJ2KLossless, JPEG2000Lossless, JPEGLossless, JPEGLSLossless, RLELossless
 
 from benchmarks.image_files import put_frame
@@ -27,14 +30,16 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import CODECS, Codec, Frame
-from fieldray.imaging.codecs.htj2k import decode_high_throughput
-from fieldray.imaging.codecs.jpeg2000 import decode_wavelets
+from fieldray.imaging.codecs.htj2k import decode_fast_wavelets, decode_high_throughput
+from fieldray.imaging.codecs.jpeg import decode_jpeg
+from fieldray.imaging.codecs.jpeg2000 import decode_wavelets, is_whole_codestream, wavelets_of
+from fieldray.imaging.codecs.rle import decode_run_lengths
 from fieldray.imaging.dicom_header import SharedContext
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
-from phantoms import LOSSLESS, LOSSY, write_dicom
+from phantoms import LOSSLESS, LOSSY, saved, scaled, write_dicom
 
 SYNTAX = UID("1.2.826.0.1.3680043.8.498.1.2.3.4")  # an invented private transfer syntax
 IMAGE = chest_phantom(416, 360, 7, abnormal=True)
@@ -89,10 +94,21 @@ def _read(path: Path, needed: TargetSize | None = None) -> NDArray[np.uint16]:
     return decode(path.read_bytes(), ImageRef(path=path), needed=needed).pixels
 
 
-def _problem(path: Path) -> str:
-    with pytest.raises(Unreadable) as caught:
-        _read(path)
-    return caught.value.reason.text
+def _frame(path: Path) -> bytes:
+    return get_frame(dcmread(path).PixelData, 0, number_of_frames=1)
+
+
+def _with_frame(path: Path, stream: bytes) -> Path:
+    """The image as JPEG 2000, with this stream."""
+    dataset = dcmread(write_dicom(path, IMAGE))
+    put_frame(dataset, stream)
+    dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    dataset.save_as(path)
+    return path
+
+
+def _wavelets(picture: NDArray[np.uint16], **options: Any) -> bytes:
+    return saved(Picture.fromarray(picture), "JPEG2000", no_jp2=True, **options)
 
 
 def test_a_registered_codec_reads_in_full_and_reduced(registered: Codec, tmp_path: Path) -> None:
@@ -104,7 +120,8 @@ def test_a_registered_codec_reads_in_full_and_reduced(registered: Codec, tmp_pat
 
 
 def test_without_a_codec_the_compression_is_named(tmp_path: Path) -> None:
-    assert f"(transfer syntax {SYNTAX})" in _problem(_write(tmp_path / "image.dcm"))
+    with pytest.raises(Unreadable, match=rf"\(transfer syntax {re.escape(SYNTAX)}\)"):
+        _read(_write(tmp_path / "image.dcm"))
 
 
 @pytest.mark.parametrize("registered", [{"reduced": None}], indirect=True)
@@ -115,11 +132,23 @@ def test_without_a_lower_resolution_the_whole_is_averaged(registered: Codec, tmp
 
 @pytest.mark.parametrize("registered", [{"decode": lambda frame: None}], indirect=True)
 def test_what_a_codec_leaves_and_nothing_else_decodes_is_named(registered: Codec, tmp_path: Path) -> None:
-    assert "(zlib)" in _problem(_write(tmp_path / "image.dcm"))
+    with pytest.raises(Unreadable, match=r"\(zlib\)"):
+        _read(_write(tmp_path / "image.dcm"))
 
 
 def test_values_of_another_shape_are_not_shown(registered: Codec, tmp_path: Path) -> None:
-    assert "damaged" in _problem(_write(tmp_path / "image.dcm", size=(400, 360)))
+    with pytest.raises(Unreadable, match="damaged"):
+        _read(_write(tmp_path / "image.dcm", size=(400, 360)))
+
+
+def _said_by(code: str, *arguments: Path) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_one_file_in_the_package_is_a_codec(tmp_path: Path) -> None:
@@ -139,12 +168,7 @@ path = Path(sys.argv[2])
 images = [decode(path.read_bytes(), ImageRef(path=path), needed=needed) for needed in (None, TargetSize(70, 70))]
 print(json.dumps([[image.step, int(image.pixels.sum())] for image in images]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "more", path],
-        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (full, total), (reduced, _) = json.loads(done.stdout)
+    (full, total), (reduced, _) = json.loads(_said_by(code, tmp_path / "more", path))
     assert (full, total, reduced) == (1, int(IMAGE.sum()), 2)
 
 
@@ -162,7 +186,7 @@ def test_pillow_still_reads_a_lower_resolution_once_it_is_told_its_size(tmp_path
     """`decode_wavelets` sets Pillow's `_size`: Pillow and the standard round 823 x 719 at 1/4 differently."""
     image = chest_phantom(823, 719, 7, abnormal=False)
     path = write_dicom(tmp_path / "image.dcm", image, transfer_syntax=JPEG2000Lossless)
-    source = get_frame(dcmread(path).PixelData, 0, number_of_frames=1)
+    source = _frame(path)
     for step in (2, 4, 8):
         small = decode_wavelets(source, step, 12)
         assert small.shape == (-(-823 // step), -(-719 // step))
@@ -176,7 +200,7 @@ def test_openjph_still_reports_an_error_where_it_is_looked_for(
 ) -> None:
     """A damaged frame gives values of the right shape: only the hooks of `htj2k` see that something was wrong."""
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=HTJ2KLossless)
-    source = get_frame(dcmread(path).PixelData, 0, number_of_frames=1)
+    source = _frame(path)
     np.testing.assert_array_equal(decode_high_throughput(source), IMAGE)
     hooks = sys.excepthook, sys.unraisablehook
     random, unnoticed = np.random.default_rng(5), 0
@@ -217,11 +241,7 @@ with path.open("rb") as stream:
 decode(path.read_bytes(), ImageRef(path=path))
 assert state() == before, state()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, path],
-        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    _said_by(code, path)
 
 
 @pytest.mark.parametrize("syntax", [JPEGLossless, JPEGLSLossless, JPEG2000Lossless, HTJ2KLossless, RLELossless])
@@ -261,28 +281,111 @@ def test_no_name_of_a_patient_gets_into_the_log(tmp_path: Path, caplog: pytest.L
 
 
 def test_wavelets_may_begin_beside_the_origin_of_their_grid(tmp_path: Path) -> None:
-    stream = io.BytesIO()
     options = {"offset": (16, 32), "tile_size": (1024, 1024), "tile_offset": (0, 0), "num_resolutions": 4}
-    Picture.fromarray(IMAGE).save(stream, "JPEG2000", no_jp2=True, **options)
-    dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE))
-    put_frame(dataset, stream.getvalue())
-    dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
-    dataset.save_as(tmp_path / "image.dcm")
-    np.testing.assert_array_equal(_read(tmp_path / "image.dcm"), IMAGE)
-    whole = decode((tmp_path / "image.dcm").read_bytes(), ImageRef(path=tmp_path), needed=NEEDED)
+    path = _with_frame(tmp_path / "image.dcm", _wavelets(IMAGE, **options))
+    np.testing.assert_array_equal(_read(path), IMAGE)
+    whole = decode(path.read_bytes(), ImageRef(path=path), needed=NEEDED)
     assert (whole.step, whole.is_approximate) == (2, False)
 
 
 @pytest.mark.parametrize("shift", [1, 8, 12])
 def test_a_region_of_interest_of_jpeg_2000_gives_the_same_values(tmp_path: Path, shift: int) -> None:
     """With the marker RGN (T.800 A.6.3) all coefficients are stored so many bits higher, and belong to the region."""
-    stream = io.BytesIO()
-    Picture.fromarray(IMAGE).save(stream, "JPEG2000", no_jp2=True)
-    data = stream.getvalue()
+    data = _wavelets(IMAGE)
     end = data.index(b"\xff\x52") + 2
     end += int.from_bytes(data[end : end + 2], "big")
-    dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE))
-    put_frame(dataset, data[:end] + b"\xff\x5e\x00\x05\x00\x00" + bytes([shift]) + data[end:])
-    dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
-    dataset.save_as(tmp_path / "image.dcm")
-    np.testing.assert_array_equal(_read(tmp_path / "image.dcm"), IMAGE)
+    region = data[:end] + b"\xff\x5e\x00\x05\x00\x00" + bytes([shift]) + data[end:]
+    np.testing.assert_array_equal(_read(_with_frame(tmp_path / "image.dcm", region)), IMAGE)
+
+
+# ---- the decoders of single frames: they read what other decoders read, and leave what they do not know
+
+LARGE = chest_phantom(823, 720, 7, abnormal=True)
+
+
+# ---- RLE
+
+
+def test_runs_may_reach_over_the_ends_of_rows() -> None:
+    # PS3.5 G.3.1: a byte n of 0..127 is followed by n + 1 bytes as they are, 129..255 by one for 257 - n times
+    packed = bytes([257 - 8 & 0xFF, 7, 3, 1, 2, 3, 4])
+    frame = struct.pack("<16I", 1, 64, *([0] * 14)) + packed
+    decoded = decode_run_lengths(frame, 3, 4, "u1")
+    assert decoded.tolist() == [[7, 7, 7, 7], [7, 7, 7, 7], [1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    "header", [(2, 64, 66), (0,), (1, 70), (1, 0), (1, 2**31), (15, *([64] * 15)), (1, 64, *([0] * 13), 64)]
+)
+def test_a_frame_that_is_laid_out_otherwise_is_left_to_pydicom(header: tuple[int, ...]) -> None:
+    frame = struct.pack("<16I", *header, *([0] * (16 - len(header)))) + bytes([3, 1, 2])
+    assert decode_run_lengths(frame, 2, 2, "u1") is None
+
+
+def test_a_plane_that_is_too_short_is_left_to_pydicom(tmp_path: Path) -> None:
+    source = _frame(write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=RLELossless))
+    for kind, frame in (("i2", source), ("u2", source[:5000]), ("u1", source)):
+        decoded = decode_run_lengths(frame, *LARGE.shape, kind)
+        assert (decoded is None) == (kind != "i2")
+
+
+# ---- JPEG 2000
+
+
+def test_a_main_header_is_read_as_the_standard_says() -> None:
+    source = _wavelets(scaled(LARGE, 16), num_resolutions=4)
+    found = wavelets_of(source)
+    assert (found.rows, found.columns, found.bits, found.levels) == (823, 720, 16, 3)
+    assert decode_wavelets(source, 4, 16).shape == (206, 180)
+    signed = bytearray(source)
+    signed[42] |= 0x80
+    for other in (bytes(signed), source[:16] + struct.pack(">2I", 8, 8) + source[24:]):
+        assert wavelets_of(other).bits == 0
+    assert wavelets_of(source[:40]) is None
+    assert wavelets_of(b"\0\0\0\x0cjP  " + source) is None
+
+
+# ---- High-Throughput JPEG 2000
+
+
+def test_high_throughput_wavelets_are_what_the_other_decoder_reads(tmp_path: Path) -> None:
+    image = chest_phantom(803, 721, 7, abnormal=True)
+    frame = _frame(write_dicom(tmp_path / "image.dcm", image, transfer_syntax=HTJ2KLossless))
+    np.testing.assert_array_equal(decode_high_throughput(frame), image)
+    for step in (2, 4, 8):
+        fast, slow = decode_fast_wavelets(frame, step), decode_wavelets(frame, step, 16)
+        assert fast is not None and fast.shape == slow.shape
+        # what undershoots 0 is cut after the picture is moved, not before
+        assert np.mean(fast != slow) < 0.05
+
+
+def test_high_throughput_wavelets_that_are_cut_or_of_another_kind_are_left_to_the_other_decoder(tmp_path: Path) -> None:
+    frame = _frame(write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=HTJ2KLossless)).rstrip(b"\0")
+    assert is_whole_codestream(frame) and is_whole_codestream(frame + bytes(20))
+    for share in (0.02, 0.5, 0.99):
+        assert decode_high_throughput(frame[: int(len(frame) * share)]) is None
+    assert decode_high_throughput(b"") is None and decode_high_throughput(frame, level=30) is None
+    plain = write_dicom(tmp_path / "plain.dcm", LARGE, transfer_syntax=JPEG2000Lossless)
+    assert decode_high_throughput(_frame(plain)) is None
+
+
+# ---- lossless JPEG
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("name", ["jpeg-lossless", "jpeg-lossless-sv1"])
+def test_lossless_jpeg_is_what_the_other_decoder_reads(name: str, bits: int, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "image.dcm", scaled(LARGE, bits), bits=bits, transfer_syntax=LOSSLESS[name])
+    dataset = dcmread(path)
+    decoded = decode_jpeg(_frame(path))
+    other = get_decoder(dataset.file_meta.TransferSyntaxUID).as_array(dataset, decoding_plugin="gdcm")[0]
+    np.testing.assert_array_equal(decoded, other)
+
+
+def test_lossless_jpeg_without_its_end_is_not_made_up(tmp_path: Path) -> None:
+    frame = _frame(write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=LOSSLESS["jpeg-lossless-sv1"]))
+    for source in (frame[: len(frame) // 2], frame[:-4], b""):
+        with pytest.raises(Unreadable, match="incomplete"):
+            decode_jpeg(source)
+    for padding in (b"\0", b"\xff", b"\x20\0\0"):  # what old encoders left behind the end
+        np.testing.assert_array_equal(decode_jpeg(frame + padding), LARGE)

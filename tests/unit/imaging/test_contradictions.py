@@ -31,6 +31,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from benchmarks.image_files import put_frame
 from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.identify import identify
@@ -38,6 +39,7 @@ from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
+from raised import raises
 
 IMAGE = chest_phantom(160, 128, 7, abnormal=True)
 PRIVATE = UID("1.2.840.113619.5.2")
@@ -107,23 +109,20 @@ def test_a_frame_may_lie_where_uncompressed_pixels_do_and_the_reverse(tmp_path: 
         image = _read(_file(stated, _body(plain)))
         np.testing.assert_array_equal(image.pixels, IMAGE)
         assert image.notes == ("syntax_contradicted",)
-    plain.PixelData = encapsulate([IMAGE.tobytes()])
-    plain["PixelData"].VR, plain["PixelData"].is_undefined_length = "OB", True
+    put_frame(plain, IMAGE.tobytes())
     for stated in (JPEGLosslessSV1, ExplicitVRLittleEndian, UID("1.2.840.10008.1.2.1.98")):
         np.testing.assert_array_equal(_read(_file(stated, _body(plain))).pixels, IMAGE)
     plain = _dataset(tmp_path)
     plain.PixelData = plain.PixelData[:5000]
     assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
-    plain.PixelData = encapsulate([bytes(5000)])
-    plain["PixelData"].VR, plain["PixelData"].is_undefined_length = "OB", True
+    put_frame(plain, bytes(5000))
     assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
 
 
 def test_what_begins_like_no_data_set_is_not_called_incomplete(tmp_path: Path) -> None:
     deflated = zlib.compress(_body(_dataset(tmp_path)), wbits=-zlib.MAX_WBITS)
-    with pytest.raises(InputProblem) as caught:
+    with raises(InputProblem, "damaged"):
         identify(io.BytesIO(_file(ExplicitVRLittleEndian, deflated)), ImageRef(path=Path("x")))
-    assert caught.value.reason.code == "damaged"
 
 
 @pytest.mark.parametrize("table", [(9999,), (0, 77), (0, 1)])
@@ -146,9 +145,7 @@ def test_an_unknown_form_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputProblem, match=r"1\.2\.840\.113619\.5\.2"):
         _read(data)
     dataset = _dataset(tmp_path)
-    dataset.PixelData = encapsulate([b"nothing that is known"])
-    dataset["PixelData"].is_undefined_length = True
-    dataset["PixelData"].VR = "OB"
+    put_frame(dataset, b"nothing that is known")
     assert _problem(_file(ExplicitVRLittleEndian, _body(dataset))) == "unsupported_compression"
 
 
@@ -265,8 +262,7 @@ def test_a_jpeg_within_dicom_lacks_nothing_but_its_end_marker(
     frame = imagecodecs.jpeg8_encode(stored, lossless=syntax == JPEGLosslessSV1, bitspersample=bits, level=98)
 
     def file(source: bytes) -> bytes:
-        dataset.PixelData = encapsulate([source])
-        dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+        put_frame(dataset, source)
         return _file(syntax, _body(dataset))
 
     assert _problem(file(frame[: len(frame) // 2] + b"\xff\xd9")) == "truncated"

@@ -13,6 +13,7 @@ from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import LOSSLESS, write_collection, write_dicom
+from raised import raises
 
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
@@ -47,9 +48,8 @@ def test_frames_are_read_one_by_one(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes=changes)
     for frame in range(3):
         np.testing.assert_array_equal(_read(path, frame=frame).pixels, images[frame])
-    with pytest.raises(Unreadable) as caught:
+    with raises(Unreadable, "truncated"):
         _read(path, frame=3)
-    assert caught.value.reason.code == "truncated"
     path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes={"NumberOfFrames": 2})  # the second is not there
     np.testing.assert_array_equal(_read(path, frame=0).pixels, IMAGE)
     with pytest.raises(Unreadable):
@@ -60,9 +60,8 @@ def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
     for name in ("jpeg2000-lossless", "jpegls-lossless", "jpeg-lossless-sv1"):
         path = write_dicom(tmp_path / f"{name}.dcm", IMAGE, transfer_syntax=LOSSLESS[name])
         data = path.read_bytes().replace(b"\x28\x00\x10\x00US\x02\x00\xa0\x00", b"\x28\x00\x10\x00US\x02\x00\xa2\x00")
-        with pytest.raises(Unreadable) as caught:
+        with raises(Unreadable, "size_mismatch"):
             decode(data, ImageRef(path=path))
-        assert caught.value.reason.code == "size_mismatch", name
 
 
 @pytest.mark.parametrize(
@@ -70,13 +69,11 @@ def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
     [(b"", "empty"), (b"MZ" + bytes(300), "executable"), (b"\xfe\xed\xfa\xcf" + bytes(300), "executable")],
 )
 def test_what_is_no_image_file_at_all(data: bytes, code: str) -> None:
-    with pytest.raises(Unreadable) as caught:
+    with raises(Unreadable, code):
         decode(data, ImageRef(path=Path("x")))
-    assert caught.value.reason.code == code
 
 
 @pytest.mark.parametrize("data", [b"hello, world" * 30, b"PK\x03\x04" + bytes(100), bytes(1000)])
 def test_other_files_are_refused(data: bytes) -> None:
-    with pytest.raises(Unusable) as caught:
+    with raises(Unusable, "not_an_image"):
         decode(data, ImageRef(path=Path("x")))
-    assert caught.value.reason.code == "not_an_image"

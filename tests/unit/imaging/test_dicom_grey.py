@@ -179,7 +179,6 @@ def test_a_narrow_window_over_fractions_is_meant_as_it_stands(
 ) -> None:
     changes = {"RescaleSlope": f"{slope:.8g}", "RescaleIntercept": 0, "WindowCenter": center, "WindowWidth": width}
     window = _read(tmp_path, IMAGE, changes=changes).window
-    assert window is not None
     assert window.center == pytest.approx(center / slope, rel=1e-5)
     assert window.width == pytest.approx(width / slope, rel=1e-5)
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import struct
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import pytest
+from PIL import Image
 from pydicom.uid import ExplicitVRLittleEndian
 
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
+from fieldray.imaging.identify import sniff
 from fieldray.imaging.source import Folder, open_file
 from fieldray.imaging.synthetic import chest_phantom
-from phantoms import write_collection, write_dicom, write_index
+from fieldray.reasons import Reason
+from file_opens import FileOpens
+from phantoms import write_collection, write_dicom
+from raised import raises
 
 IMAGE = chest_phantom(64, 64, 7, abnormal=False)
 
@@ -69,9 +76,8 @@ def test_header_facts(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_there_is_a_usage_problem_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UsageProblem) as caught:
+    with raises(UsageProblem, "nothing_to_screen"):
         discover([tmp_path / "nothing"])
-    assert caught.value.reason.code == "nothing_to_screen"
 
 
 def test_the_order_is_sorted_and_a_file_is_given_once(tmp_path: Path) -> None:
@@ -147,70 +153,97 @@ def test_it_streams(tmp_path: Path) -> None:
     assert opened == ["00"]
 
 
+# ---- what a file is, by its first bytes
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("group", [0x0002, 0x0008])
+def test_dicom_without_a_preamble_begins_with_an_element_in_either_byte_order(order: str, group: int) -> None:
+    for element in (0x0000, 0x0005, 0x0016):
+        head = struct.pack(order + "HH", group, element) + b"CS" + struct.pack(order + "H", 10) + b"ISO_IR 192"
+        assert sniff(head) == "dicom"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack(">HH", 0x0002, 0x0005) + b"xx" + bytes(20),  # big-endian without a value representation
+        struct.pack("<HHI", 0x0008, 0x0005, 63) + bytes(20),  # of odd length
+        struct.pack("<HH", 0x0010, 0x0010) + b"PN" + bytes(20),  # a group that no file begins with
+        struct.pack("<HH", 0x0008, 0x0005) + b"CS",
+    ],
+)
+def test_what_only_looks_like_an_element_is_no_dicom(head: bytes) -> None:
+    assert sniff(head) == "unknown"
+
+
 # ---- hostile headers
 
 
-def test_a_header_that_goes_on_and_on_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rest", "codes"),
+    [
+        (b"\x29\x00\x01\x10UN\0\0\0\0\0\0" * 450_000, {"damaged"}),
+        # pydicom ends in one of two errors, as deep as the caller's own stack lets it go
+        (
+            (b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff" + b"\xfe\xff\x00\xe0\xff\xff\xff\xff") * 20_000,
+            {"damaged", "truncated"},
+        ),
+        (b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff", {"truncated"}),
+    ],
+    ids=["elements without end", "nested sequences without end", "a sequence that breaks off"],
+)
+def test_a_header_that_does_not_end_is_given_up(rest: bytes, codes: set[str], tmp_path: Path) -> None:
     good = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
-    pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
-    endless = good[:pixels_at] + b"\x29\x00\x01\x10UN\0\0\0\0\0\0" * 450_000
-    (tmp_path / "a.dcm").write_bytes(endless)
-    assert _found(tmp_path) == [("a.dcm", "damaged")]
+    (tmp_path / "a.dcm").write_bytes(good[: good.index(b"\xe0\x7f\x10\x00OW")] + rest)
+    ((_, code),) = _found(tmp_path)
+    assert code in codes
 
 
-def test_sequences_nested_without_end_are_given_up(tmp_path: Path) -> None:
-    good = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
-    pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
-    nested = (b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff" + b"\xfe\xff\x00\xe0\xff\xff\xff\xff") * 20_000
-    (tmp_path / "a.dcm").write_bytes(good[:pixels_at] + nested)
-    # pydicom ends in one of two errors, as deep as the caller's own stack lets it go
-    assert _found(tmp_path) in ([("a.dcm", "damaged")], [("a.dcm", "truncated")])
+# ---- what a search tells beside images
 
 
-def test_a_sequence_that_breaks_off_is_truncated(tmp_path: Path) -> None:
-    good = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
-    pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
-    (tmp_path / "a.dcm").write_bytes(good[:pixels_at] + b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff")
-    assert _found(tmp_path) == [("a.dcm", "truncated")]
+@pytest.mark.parametrize("names", [(), (".hidden", "Thumbs.db"), ("ours.csv",)])
+def test_a_path_without_images_is_told(names: tuple[str, ...], tmp_path: Path) -> None:
+    notes: list[Reason] = []
+    empty, full = tmp_path / "empty", tmp_path / "full"
+    empty.mkdir()
+    full.mkdir()
+    write_dicom(full / "a.dcm", IMAGE)
+    for name in names:
+        (empty / name).write_text("written by us")
+    found = list(discover([full, empty], is_own_report=lambda head: head == b"written by us", notify=notes.append))
+    assert [ref.path.name for ref in found] == ["a.dcm"]
+    assert [why.code for why in notes] == ["no_image_in"] + ["own_reports"] * ("ours.csv" in names)
+    assert str(empty) in notes[0].text
 
 
-# ---- DICOMDIR
+def test_a_folder_given_twice_is_not_empty(tmp_path: Path) -> None:
+    notes: list[Reason] = []
+    write_dicom(tmp_path / "a.dcm", IMAGE)
+    assert len(list(discover([tmp_path, tmp_path, tmp_path / "a.dcm"], notify=notes.append))) == 1
+    assert notes == []
 
 
-def test_an_index_is_followed_and_its_files_are_given_once(tmp_path: Path) -> None:
-    (tmp_path / "IMAGES").mkdir()
-    for name in ("ONE", "TWO", "THREE"):
-        write_dicom(tmp_path / "IMAGES" / name, IMAGE)
-    index = write_index(
-        tmp_path / "DICOMDIR", [("IMAGES", "TWO"), ("IMAGES", "ONE"), ("IMAGES", "TWO"), ("IMAGES", "GONE")]
-    )
-    # the index first, in its order; then what it does not list
-    expected = [("TWO", None), ("ONE", None), ("GONE", "missing_listed"), ("THREE", None)]
-    assert _found(tmp_path) == expected
-    assert _found(index) == expected[:3]
+def test_only_a_kind_of_file_that_the_program_writes_can_be_an_own_report(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((64, 64), np.uint8)).save(tmp_path / "a.jpg")
+    (tmp_path / "b.zip").write_bytes(b"PK\x03\x04")
+    (tmp_path / "c.txt").write_bytes(b"x")
+    found = [ref.path.name for ref in discover([tmp_path], is_own_report=lambda head: True)]
+    assert found == ["a.jpg", "b.zip"]
 
 
-def test_an_index_with_names_too_long_for_any_file(tmp_path: Path) -> None:
-    assert _found(write_index(tmp_path / "DICOMDIR", [("A" * 300,), ("B", "C" * 300)])) == [
-        ("A" * 300, "missing_listed"),
-        ("C" * 300, "missing_listed"),
-    ]
-
-
-def test_an_index_opens_nothing_outside_its_folder(tmp_path: Path) -> None:
-    inside, secret = tmp_path / "drive", tmp_path / "secret.dcm"
-    inside.mkdir()
-    write_dicom(secret, IMAGE)
-    (inside / "LINK").symlink_to(secret)
-    references = [("..", "secret.dcm"), ("LINK",), (str(secret),), ("A/../../secret.dcm",), ("C:", "x"), (".", "LINK")]
-    index = write_index(inside / "DICOMDIR", references)
-    opened: list[Path] = []
-
-    def opener(path: Path) -> BinaryIO:
-        opened.append(path)
-        return open_file(path)
-
-    refs = list(discover([index], opener=opener))
-    assert [ref.problem.code for ref in refs if ref.problem] == ["outside_folder"] * len(references)
-    assert len({ref.key for ref in refs}) == len(references)
-    assert opened == [index]
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+def test_what_cannot_be_opened_costs_no_look_at_every_folder_above(tmp_path: Path) -> None:
+    folder = tmp_path / "drive" / "one" / "other"
+    folder.mkdir(parents=True)
+    for name in "ab":
+        (folder / name).symlink_to("nowhere")
+    found = discover([tmp_path / "drive"])
+    assert next(found).problem is not None
+    opens = FileOpens(tmp_path / "drive")
+    try:
+        assert next(found).problem is not None
+        assert not opens.any()
+    finally:
+        opens.close()

@@ -1,7 +1,8 @@
-"""What is taken from a header: ages, views and letters that are not as the standard has them."""
+"""What is taken from a header: ages, views and letters that are not as the standard has them, and vast values."""
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fieldray.domain.image import ImageHeader
 from fieldray.imaging.dicom_text import decoded
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
+from long_headers import HOSTILE, PIXELS, dicom_file, element
 from phantoms import write_dicom
 
 IMAGE = chest_phantom(64, 64, 1, abnormal=False)
@@ -141,3 +143,41 @@ def test_letters_that_are_not_are_marked_and_never_others(declared: str, letters
 def test_signs_and_small_letters_are_no_fault_of_what_is_no_name() -> None:
     assert decoded("пряма проекція".encode("cp1251"), ["iso8859"], is_name=False) == "пряма проекція"
     assert decoded("Thorax 90° ±5".encode("latin_1"), ["latin_1"], is_name=False) == "Thorax 90° ±5"
+
+
+# ---- values that are short in the file and vast as objects: the program itself reads them, not a child
+
+_MOST_MB = 64.0
+
+
+def _peak_mb(path: Path) -> float:
+    tracemalloc.start()
+    try:
+        assert len(list(discover([path]))) == 1, "a file gives a row, whatever is wrong with it"
+        return (tracemalloc.get_traced_memory()[1] - path.stat().st_size) / 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_header_takes_no_more_memory_than_headers_do(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(HOSTILE[name]())
+    import fieldray.imaging.dicom_identify  # noqa: F401 - what is imported for it does not count
+
+    assert _peak_mb(path) < _MOST_MB
+
+
+def test_a_value_longer_than_its_kind_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(
+        dicom_file(element(0x00100020, b"A\\" * 5_000), element(0x00280008, b"2\\" * 5_000), PIXELS)
+    )
+    (found,) = discover([tmp_path])
+    assert (found.header.patient_id, found.header.number_of_frames) == ("", 1)
+
+
+def test_the_transfer_syntax_is_short_in_every_row(tmp_path: Path) -> None:
+    meta = bytes(128) + b"DICM" + element(0x00020010, b"1.2.840.10008.1.2" + b".1" * 50_000)
+    (tmp_path / "a").write_bytes(meta + PIXELS)
+    (found,) = discover([tmp_path])
+    assert len(found.header.transfer_syntax_uid) <= 200

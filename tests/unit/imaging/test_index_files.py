@@ -1,15 +1,16 @@
-"""DICOMDIRs that list nothing, break off, are damaged, or lie there without their files: each says so, once."""
+"""DICOMDIRs: their files are given once, and one that lists nothing, breaks off or is damaged says so, once."""
 
 from __future__ import annotations
 
 import os
 import struct
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from fieldray.imaging.discover import discover
-from fieldray.imaging.source import NamesInAnyCase
+from fieldray.imaging.source import NamesInAnyCase, open_file
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.store.schema import image_key, path_of
 from long_headers import dicom_file, element, index_file, record
@@ -40,6 +41,14 @@ def _found(path: Path) -> list[tuple[str, str | None]]:
 
 def _texts(path: Path) -> list[str]:
     return [ref.problem.text for ref in discover([path]) if ref.problem]
+
+
+def test_an_index_is_followed_and_its_files_are_given_once(medium: Path) -> None:
+    index = write_index(medium / "DICOMDIR", [("IMAGES", name) for name in ("TWO", "ONE", "TWO", "GONE")])
+    # the index first, in its order; then what it does not list
+    expected = [("TWO", None), ("ONE", None), ("GONE", "missing_listed"), ("THREE", None)]
+    assert _found(medium) == expected
+    assert _found(index) == expected[:3]
 
 
 EMPTY = {
@@ -173,3 +182,62 @@ def test_a_name_with_a_zero_byte_is_told_as_it_is_kept(medium: Path) -> None:
     (ref,) = discover([medium / "DICOMDIR"])
     assert ref.problem is not None and ref.problem.code == "outside_folder"
     assert ref.member is not None and path_of(image_key(ref)) == (ref.path, ref.member)
+
+
+def test_an_index_with_names_too_long_for_any_file(tmp_path: Path) -> None:
+    assert _found(write_index(tmp_path / "DICOMDIR", [("A" * 300,), ("B", "C" * 300)])) == [
+        ("A" * 300, "missing_listed"),
+        ("C" * 300, "missing_listed"),
+    ]
+
+
+def test_an_index_opens_nothing_outside_its_folder(tmp_path: Path) -> None:
+    inside, secret = tmp_path / "drive", tmp_path / "secret.dcm"
+    inside.mkdir()
+    write_dicom(secret, IMAGE)
+    (inside / "LINK").symlink_to(secret)
+    references = [("..", "secret.dcm"), ("LINK",), (str(secret),), ("A/../../secret.dcm",), ("C:", "x"), (".", "LINK")]
+    index = write_index(inside / "DICOMDIR", references)
+    opened: list[Path] = []
+
+    def opener(path: Path) -> BinaryIO:
+        opened.append(path)
+        return open_file(path)
+
+    refs = list(discover([index], opener=opener))
+    assert [ref.problem.code for ref in refs if ref.problem] == ["outside_folder"] * len(references)
+    assert len({ref.key for ref in refs}) == len(references)
+    assert opened == [index]
+
+
+@pytest.mark.parametrize("components", [33, 5_000])
+def test_a_name_of_too_many_parts_in_an_index_is_no_name(components: int, tmp_path: Path) -> None:
+    (tmp_path / "DICOMDIR").write_bytes(index_file(record(element(0x00041500, b"A\\" * components))))
+    assert [code for _, code in _found(tmp_path)] == ["outside_folder"]
+
+
+def test_an_index_with_more_records_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fieldray.imaging.dicom_identify.MAX_INDEX_RECORDS", 50)
+    index = write_index(tmp_path / "DICOMDIR", [("A", f"{number}") for number in range(51)])
+    assert [code for _, code in _found(index)] == ["too_many_records"]
+
+
+# ---- names in any case
+
+
+def test_an_index_lists_a_folder_once(tmp_path: Path) -> None:
+    """Found by what was there at first: a file that comes later is not seen."""
+    names = NamesInAnyCase()
+    (tmp_path / "one").touch()
+    assert names.find(tmp_path, "ONE") == tmp_path / "one"
+    (tmp_path / "two").touch()
+    assert names.find(tmp_path, "TWO") == tmp_path / "TWO"
+    assert names.find(tmp_path, "two") == tmp_path / "two"
+
+
+def test_folders_that_are_not_there_are_not_remembered(tmp_path: Path) -> None:
+    names = NamesInAnyCase()
+    assert names.find(tmp_path / "absent", "A") == tmp_path / "absent" / "A"
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / "a").touch()
+    assert names.find(tmp_path / "absent", "A") == tmp_path / "absent" / "a"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import PIL.Image
 import pytest
@@ -15,12 +13,7 @@ from fieldray.imaging.preprocess import shrunk, thumbnail
 from fieldray.imaging.reading import packed, unpacked
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.workers.pool import Workers
-
-
-def jpeg(size: tuple[int, int], mode: str = "L") -> bytes:
-    stream = io.BytesIO()
-    PIL.Image.new(mode, size).save(stream, format="JPEG")
-    return stream.getvalue()
+from phantoms import saved
 
 
 @pytest.mark.parametrize("shape", [(1000, 700), (300, 512), (40, 30), (30, 9000), (20_000, 3)])
@@ -43,8 +36,8 @@ def test_a_preview_is_small_and_shows_the_image(shape: tuple[int, int]) -> None:
         b"",
         b"\xff\xd8\xff\xe0 cut short",
         packed(np.zeros((64, 64), np.uint8))[:100],
-        jpeg((PREVIEW_SIDE + 1, 10)),
-        jpeg((10, 10), "RGB"),
+        saved(PIL.Image.new("L", (PREVIEW_SIDE + 1, 10)), "JPEG"),
+        saved(PIL.Image.new("RGB", (10, 10)), "JPEG"),
     ],
 )
 def test_anything_else_is_damaged(data: bytes) -> None:

@@ -13,20 +13,26 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image as Picture
+from PIL.PngImagePlugin import PngInfo
 
 from fieldray.domain.image import Image, ImageRef
-from fieldray.errors import InputProblem, Unusable
+from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging.identify import identify
+from fieldray.imaging.raster import decode_grey_png, decode_png
 from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
+from phantoms import saved
+from raised import raises
 
 GREY = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
 
 
+def _read(data: bytes) -> Image:
+    return decode(data, ImageRef(path=Path("x")))
+
+
 def _decoded(picture: Picture.Image, kind: str = "PNG", **options: Any) -> Image:
-    stream = io.BytesIO()
-    picture.save(stream, kind, **options)
-    return decode(stream.getvalue(), ImageRef(path=Path("x")))
+    return _read(saved(picture, kind, **options))
 
 
 def _rgb(red: NDArray[Any], green: NDArray[Any], blue: NDArray[Any]) -> Picture.Image:
@@ -57,9 +63,8 @@ def test_a_see_through_palette_entry_is_black() -> None:
 def test_colour_is_refused_and_a_tint_of_a_few_levels_is_not() -> None:
     near = np.clip(GREY.astype(int) + 10, 0, 255)
     assert "grey_from_colour" in _decoded(_rgb(GREY, GREY, near)).notes
-    with pytest.raises(Unusable) as caught:
+    with raises(Unusable, "colour"):
         _decoded(_rgb(GREY, GREY, np.clip(GREY.astype(int) + 40, 0, 255)))
-    assert caught.value.reason.code == "colour"
 
 
 def test_a_small_coloured_mark_on_a_grey_image_is_no_colour_image() -> None:
@@ -93,10 +98,6 @@ WIDE = chest_phantom(96, 80, 7, abnormal=True)  # twelve bits
 NARROW = (WIDE >> 4).astype(np.uint8)
 
 
-def _read(data: bytes) -> Image:
-    return decode(data, ImageRef(path=Path("x")))
-
-
 def _problem(data: bytes) -> str:
     with pytest.raises(InputProblem) as caught:
         _read(data)
@@ -109,9 +110,7 @@ ORIENTED[0x0112] = 6
 
 
 def _jpeg(mode: str = "L", **options: Any) -> bytes:
-    stream = io.BytesIO()
-    Picture.fromarray(NARROW).convert(mode).save(stream, "JPEG", quality=95, **options)
-    return stream.getvalue()
+    return saved(Picture.fromarray(NARROW).convert(mode), "JPEG", quality=95, **options)
 
 
 def test_sixteen_bits_in_colour_and_with_alpha_are_kept() -> None:
@@ -173,38 +172,94 @@ def test_a_scan_that_breaks_off_before_the_end_marker_is_incomplete(options: dic
             assert _problem(cut + END) == _problem(cut + b"\xff" + END + bytes(99)) == "truncated"
     at = whole.index(b"\xff\0", len(whole) // 2)
     assert _problem(whole[: at + 1] + b"\xd9" + whole[at + 2 :]) == "truncated"  # one byte is another
-    flat = io.BytesIO()
-    Picture.fromarray(np.full_like(NARROW, 128)).save(flat, "JPEG", **options)
-    assert np.ptp(_read(flat.getvalue()).pixels) == 0  # as grey as what is made up
+    flat = Picture.fromarray(np.full_like(NARROW, 128))
+    assert np.ptp(_decoded(flat, "JPEG", **options).pixels) == 0  # as grey as what is made up
 
 
 def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:
-    pictures = [Picture.fromarray(values) for values in (NARROW, 255 - NARROW)]
+    first, second = (Picture.fromarray(values) for values in (NARROW, 255 - NARROW))
     for kind in ("MPO", "PNG"):
-        stream = io.BytesIO()
-        pictures[0].save(stream, kind, save_all=True, append_images=pictures[1:])
-        assert _problem(stream.getvalue()) == "several_images"
-    stream = io.BytesIO()
-    pictures[0].save(stream, "PNG")
-    assert _problem(stream.getvalue() * 2) == "several_images"
+        assert _problem(saved(first, kind, save_all=True, append_images=[second])) == "several_images"
+    assert _problem(saved(first) * 2) == "several_images"
     assert _problem(_jpeg() * 2) == "several_images"
 
 
 def test_the_still_picture_of_an_animation_is_one_more() -> None:
-    pictures = [Picture.fromarray(values) for values in (NARROW, 255 - NARROW)]
-    for is_still in (True, False):
-        stream = io.BytesIO()
-        pictures[0].save(stream, "PNG", save_all=True, append_images=pictures[1:][:is_still], default_image=is_still)
-        if is_still:
-            assert _problem(stream.getvalue()) == "several_images"
-        else:
-            np.testing.assert_array_equal(_read(stream.getvalue()).pixels, NARROW)
+    first, second = (Picture.fromarray(values) for values in (NARROW, 255 - NARROW))
+    still = saved(first, save_all=True, append_images=[second], default_image=True)
+    assert _problem(still) == "several_images"
+    np.testing.assert_array_equal(_decoded(first, save_all=True, default_image=False).pixels, NARROW)
 
 
 def test_the_smaller_pictures_of_a_camera_are_noted() -> None:
-    small = io.BytesIO()
-    Picture.fromarray(NARROW[::4, ::4]).save(small, "JPEG")
-    assert _read(_jpeg() + small.getvalue()).notes == ("further_images",)
+    small = saved(Picture.fromarray(NARROW[::4, ::4]), "JPEG")
+    assert _read(_jpeg() + small).notes == ("further_images",)
     exif = Picture.Exif()
     exif[0x010E] = "\xff\xd8\xff, which begins no image here"
     assert _read(_jpeg(exif=exif) + b"a camera's own words").notes == ()
+
+
+# ---- grey PNG by the quicker way, and what is left to Pillow
+
+
+RAMP = (np.add.outer(np.arange(50), 3 * np.arange(70)) % 256).astype(np.uint8)
+
+
+def _png(values: NDArray[Any], **options: Any) -> bytes:
+    return saved(Picture.fromarray(values), **options)
+
+
+def _with_chunk(data: bytes, kind: bytes, content: bytes) -> bytes:
+    """`data` with one more chunk after its header."""
+    chunk = struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return data[:33] + chunk + data[33:]
+
+
+@pytest.mark.parametrize("values", [RAMP, RAMP.astype(np.uint16) * 257 + 3], ids=["8 bits", "16 bits"])
+def test_the_pixels_are_what_pillow_reads(values: NDArray[Any]) -> None:
+    data = _png(values)
+    for written in (data, _with_chunk(data, b"gAMA", struct.pack(">I", 45_455)), _with_chunk(data, b"sBIT", b"\x05")):
+        np.testing.assert_array_equal(decode_grey_png(written), values)
+        np.testing.assert_array_equal(np.asarray(Picture.open(io.BytesIO(written))), values)
+
+
+def test_words_about_the_picture_change_nothing() -> None:
+    words = PngInfo()
+    words.add_text("Software", "a scanner")
+    np.testing.assert_array_equal(decode_grey_png(_png(RAMP, pnginfo=words)), RAMP)
+
+
+def test_whatever_may_turn_it_or_let_it_be_seen_through_is_left_to_pillow() -> None:
+    turned = Picture.Exif()
+    turned[0x0112] = 6
+    raw, metadata = PngInfo(), PngInfo()
+    raw.add_text("Raw profile type exif", "x", zip=True)
+    metadata.add_itxt("XML:com.adobe.xmp", '<x tiff:Orientation="6"/>')
+    for data in (
+        _png(RAMP, exif=turned),
+        _png(RAMP, pnginfo=raw),
+        _png(RAMP, pnginfo=metadata),
+        _png(RAMP, transparency=7),
+        _png(np.stack([RAMP] * 3, axis=2)),
+        _png(RAMP > 100),
+    ):
+        assert decode_grey_png(data) is None
+
+
+def test_a_damaged_one_is_left_to_pillow() -> None:
+    data = _png(RAMP)
+    middle = data.index(b"IDAT") + 40
+    for damaged in (
+        data[:20],
+        data[:middle],
+        data[:-20],
+        data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :],
+    ):
+        assert decode_grey_png(damaged) is None
+
+
+@pytest.mark.parametrize("kept", range(24, 60))
+def test_a_png_that_ends_in_its_header_is_incomplete(kept: int) -> None:
+    with pytest.raises(Unreadable) as found:
+        decode_png(_png(np.zeros((40, 30), np.uint16))[:kept])
+    assert found.value.reason.code in ("truncated", "damaged")

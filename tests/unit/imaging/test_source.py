@@ -1,20 +1,23 @@
-"""Failures of the file system, by an opener that has them."""
+"""Files as they are read: failures of the file system, and stamps, which notice most of what has changed."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from fieldray.domain.image import ImageRef
+from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.source import content_hash, read_bytes
+from fieldray.imaging.source import FileState, Stamps, content_hash, open_file, read_bytes, read_with_state
+from raised import raises
 
+Opener = Callable[[Path], BinaryIO]
 REF = ImageRef(path=Path("image.dcm"))
 
 
@@ -25,7 +28,18 @@ class _TornOut(io.BytesIO):
         raise OSError(107, "Transport endpoint is not connected")
 
 
-def _raising(error: OSError) -> Callable[[Path], BinaryIO]:
+class _Sized(io.BytesIO):
+    """A file that says that it is so long."""
+
+    def __init__(self, size: int, data: bytes) -> None:
+        super().__init__(data)
+        self._size = size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._size if whence == io.SEEK_END else super().seek(offset, whence)
+
+
+def _raising(error: OSError) -> Opener:
     def opener(path: Path) -> BinaryIO:
         raise error
 
@@ -34,41 +48,25 @@ def _raising(error: OSError) -> Callable[[Path], BinaryIO]:
 
 @pytest.mark.parametrize("read", [read_bytes, content_hash])
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("opener", "code", "says"),
     [
-        (FileNotFoundError(2, "No such file"), "missing"),
-        (PermissionError(13, "Permission denied"), "no_permission"),
-        (OSError(5, "Input/output error"), "drive_error"),
+        (_raising(FileNotFoundError(2, "No such file")), "missing", ""),
+        (_raising(PermissionError(13, "Permission denied")), "no_permission", ""),
+        (_raising(OSError(5, "Input/output error")), "drive_error", ""),
+        (lambda _: _TornOut(b"x"), "unreadable", "not connected"),
+        (lambda _: _Sized(2**40, b"x"), "file_too_large", ""),
     ],
+    ids=["gone", "not permitted", "failing", "torn out", "vast"],
 )
-def test_what_cannot_be_opened(read: Callable[..., object], error: OSError, code: str) -> None:
-    with pytest.raises(Unreadable) as caught:
-        read(REF, opener=_raising(error))
-    assert caught.value.reason.code == code
-
-
-@pytest.mark.parametrize("read", [read_bytes, content_hash])
-def test_a_drive_pulled_out_while_reading(read: Callable[..., object]) -> None:
-    with pytest.raises(Unreadable) as caught:
-        read(REF, opener=lambda path: _TornOut(b"x"))
-    assert "not connected" in caught.value.reason.text
+def test_what_cannot_be_read(read: Callable[..., object], opener: Opener, code: str, says: str) -> None:
+    with raises(Unreadable, code, says=says):
+        read(REF, opener=opener)
 
 
 def test_bytes_and_hash() -> None:
     data = bytes(range(256)) * 10_000
     assert read_bytes(REF, opener=lambda path: io.BytesIO(data)) == data
     assert content_hash(REF, opener=lambda path: io.BytesIO(data)) == hashlib.sha256(data).hexdigest()
-
-
-@pytest.mark.parametrize("read", [read_bytes, content_hash])
-def test_a_vast_file_is_not_read(read: Callable[..., object]) -> None:
-    class _Vast(io.BytesIO):
-        def seek(self, offset: int, whence: int = 0, /) -> int:
-            return 2**40
-
-    with pytest.raises(Unreadable) as caught:
-        read(REF, opener=lambda path: _Vast(b"x"))
-    assert caught.value.reason.code == "file_too_large"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes and devices of POSIX")
@@ -87,6 +85,143 @@ def test_what_is_no_ordinary_file_any_more_is_neither_waited_for_nor_read(
         os.mkfifo(pipe)
         if pipe != path:
             path.symlink_to(pipe)
-    with pytest.raises(Unreadable) as caught:
+    with raises(Unreadable, "unreadable"):
         read(ImageRef(path=path))
-    assert caught.value.reason.code == "unreadable"
+
+
+def test_a_file_that_grows_is_hashed_as_far_as_it_was() -> None:
+    grown = content_hash(REF, opener=lambda path: _Sized(5, b"image and more"))
+    assert grown == hashlib.sha256(b"image").hexdigest()
+
+
+# ---- stamps: what they notice of a file that has changed, and what they cannot
+
+KEY = bytes(range(32))
+LATER = time.time() + 3600
+STATE = FileState(size=100_000, changed_ns=10**18, touched_ns=10**18)
+DATA = bytes(number * 7919 % 251 for number in range(100_000))
+
+
+@pytest.fixture
+def stamps() -> Stamps:
+    """As they are made an hour from now: files of today are old enough."""
+    return Stamps(KEY, now_s=lambda: LATER)
+
+
+def now(stamps: Stamps, path: Path) -> bytes:
+    with open_file(path) as stream:
+        return stamps.now(path, stream)
+
+
+@pytest.mark.parametrize("size", [1, 9216, 9217, 65_536, 65_537, 300_000])
+def test_a_file_read_whole_an_open_one_and_a_hashed_one_have_the_same_stamp(
+    stamps: Stamps, tmp_path: Path, size: int
+) -> None:
+    path, data = tmp_path / "a.dcm", (DATA * 3)[:size]
+    path.write_bytes(data)
+    ref = ImageRef(path=path)
+    found = stamps.of_data(path, *read_with_state(ref))
+    assert len(found) == 16
+    assert now(stamps, path) == found
+    assert stamps.hashed(ref) == (hashlib.sha256(data).hexdigest(), found)
+
+
+def test_size_times_key_and_path_are_part_of_it(stamps: Stamps) -> None:
+    path = Path("/images/a.dcm")
+    known = {stamps.of_data(path, DATA, STATE)}
+    for state in (STATE._replace(changed_ns=10**18 + 1), STATE._replace(touched_ns=10**18 + 1)):
+        known.add(stamps.of_data(path, DATA, state))
+    known.add(stamps.of_data(path, DATA + b"0", STATE._replace(size=100_001)))
+    known.add(stamps.of_data(Path("/images/b.dcm"), DATA, STATE))
+    known.add(Stamps(KEY[::-1], now_s=lambda: LATER).of_data(path, DATA, STATE))
+    assert len(known) == 6
+
+
+def changed(place: int) -> bytes:
+    return DATA[:place] + bytes([DATA[place] ^ 1]) + DATA[place + 1 :]
+
+
+def test_a_change_is_noticed_at_the_beginning_the_end_and_at_drawn_places(stamps: Stamps) -> None:
+    path = Path("/images/a.dcm")
+    known = stamps.of_data(path, DATA, STATE)
+    places = [place for parts in stamps._parts(os.fsencode(path), STATE.size) for place in (parts[0], sum(parts) - 1)]
+    assert {0, 4095, 99_999} <= set(places)
+    assert all(stamps.of_data(path, changed(place), STATE) != known for place in places)
+    middle = [place for place in places if 4096 <= place < 100_000 - 1024]
+    assert len(middle) == 8  # four blocks
+    other = Stamps(KEY[::-1], now_s=lambda: LATER)
+    assert not set(middle) & {parts[0] for parts in other._parts(os.fsencode(path), STATE.size)}
+
+
+def test_what_it_cannot_notice_is_a_change_between_the_places_with_forged_times(stamps: Stamps) -> None:
+    """Nothing but the whole content can: this is what --verify is for."""
+    path = Path("/images/a.dcm")
+    seen = [range(place, place + length) for place, length in stamps._parts(os.fsencode(path), STATE.size)]
+    unseen = next(place for place in range(50_000, 100_000) if not any(place in part for part in seen))
+    assert stamps.of_data(path, changed(unseen), STATE) == stamps.of_data(path, DATA, STATE)
+
+
+def test_most_of_another_content_of_the_same_size_and_times_is_noticed_whatever_the_key(tmp_path: Path) -> None:
+    """One of a hundred keys may miss a change of a quarter of the file between beginning and end."""
+    path, other = Path("/images/a.dcm"), bytearray(DATA)
+    other[40_000:65_000] = bytes(25_000)
+    missed = 0
+    for number in range(100):
+        stamps = Stamps(bytes([number]) * 32, now_s=lambda: LATER)
+        missed += stamps.of_data(path, DATA, STATE) == stamps.of_data(path, bytes(other), STATE)
+    assert missed <= 45  # 0.75^4 of the keys are 32 of 100
+
+
+def test_a_small_file_is_known_by_all_of_it(stamps: Stamps) -> None:
+    path, state = Path("/images/a.png"), FileState(9216, 10**18, 10**18)
+    known = {stamps.of_data(path, changed(place)[:9216], state) for place in range(0, 9216, 97)}
+    assert len(known) == len(range(0, 9216, 97))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there it is the time at which the file was made")
+def test_a_forged_time_is_noticed_by_the_one_that_nobody_can_choose(stamps: Stamps, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(DATA)
+    known, before = now(stamps, path), path.stat()
+    time.sleep(0.02)  # a tick of the file system's clock
+    path.write_bytes(changed(50_000))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert now(stamps, path) != known
+
+
+@pytest.mark.parametrize(("age_s", "has_stamp"), [(9.0, False), (11.0, True), (-60.0, False)])
+def test_what_was_changed_a_moment_ago_or_in_the_future_gets_no_stamp(
+    tmp_path: Path, age_s: float, has_stamp: bool
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(DATA)
+    state = path.stat()
+    changed_s = max(state.st_mtime_ns, state.st_ctime_ns) / 1e9
+    stamps = Stamps(KEY, now_s=lambda: changed_s + age_s)
+    assert bool(stamps.of_data(path, *read_with_state(ImageRef(path=path)))) is has_stamp
+    assert bool(stamps.hashed(ImageRef(path=path))[1]) is has_stamp
+
+
+def test_one_of_several_frames_gets_no_stamp(stamps: Stamps, tmp_path: Path) -> None:
+    path = tmp_path / "a.dcm"
+    path.write_bytes(DATA)
+    assert stamps.hashed(ImageRef(path=path, header=ImageHeader(number_of_frames=2)))[1] == b""
+
+
+def test_a_file_that_changes_while_it_is_read_has_no_state(
+    stamps: Stamps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.dcm"
+    path.write_bytes(DATA)
+    states = iter(FileState(len(DATA), time_ns, 0) for time_ns in (1, 2, 3, 4))
+    monkeypatch.setattr("fieldray.imaging.source.state_of", lambda _: next(states))
+    data, state = read_with_state(ImageRef(path=path))
+    assert (data, state, stamps.of_data(path, data, state)) == (DATA, None, b"")
+    assert stamps.hashed(ImageRef(path=path))[1] == b""
+
+
+def test_what_is_no_file_of_the_system_has_none(stamps: Stamps) -> None:
+    assert stamps.now(Path("a"), io.BytesIO(b"image")) == b""
+    with pytest.raises(Unreadable):
+        stamps.hashed(ImageRef(path=Path("/nowhere/a.dcm")))
