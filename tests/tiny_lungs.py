@@ -10,8 +10,9 @@ all others    = sigmoid(-4)
 
 from __future__ import annotations
 
-import hashlib
+import tempfile
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -19,18 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tiny_models
-from fieldray.domain.model import (
-    LUNG_CHECKS,
-    GoldenVectors,
-    InputSpec,
-    Label,
-    LungRules,
-    Manifest,
-    Model,
-    OutputRoles,
-)
+from fieldray.domain.model import LUNG_CHECKS, GoldenVectors, Model
 from fieldray.packs.manifest import GoldenTolerance, Input
-from fieldray.packs.verified import golden_files, list_files
+from fieldray.packs.verified import golden_files, list_files, read_files, read_verified_manifest
 from packs_factory import make_lung_fields
 from tiny_models import SIDE, tiny_inputs
 
@@ -53,28 +45,16 @@ def tiny_lungs_bytes(*, side: int = SIDE, masks: int = 1) -> bytes:
 
 
 def tiny_lungs_model(**changes: object) -> Model:
-    """A whole lung-field pack in memory, as it would be loaded; `changes` are the manifest's."""
-    data, inputs = tiny_lungs_bytes(), tiny_inputs()
-    manifest = Manifest(
-        pack_id="test-lungs",
-        version="1.0.0",
-        names={"en": "Lungs of the tests."},
-        descriptions={"en": "Dark is lung."},
-        intended_use={"en": "Tests."},
-        limits={"en": "Of no medical meaning."},
-        input=InputSpec(height=SIDE, width=SIDE),
-        labels=tuple(Label(code=name, scheme="fieldray", meaning={"en": name}) for name in LUNG_CHECKS),
-        outputs=OutputRoles(scores=1, mask=0),
-        lung_rules=LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5)),
-    )
-    return Model(
-        manifest=replace(manifest, **changes),
-        trust="builtin",
-        fingerprint="",
-        model_sha256=hashlib.sha256(data).hexdigest(),
-        files={"litert": data},
-        golden=GoldenVectors(inputs=inputs, scores=tiny_checks(inputs), tolerance=0.02),
-    )
+    """A whole lung-field pack in memory, as it is loaded; `changes` are the manifest's."""
+    model = _loaded()
+    return replace(model, manifest=replace(model.manifest, **changes))
+
+
+@lru_cache
+def _loaded() -> Model:
+    with tempfile.TemporaryDirectory() as folder:
+        pack = write_tiny_lungs(Path(folder))
+        return read_files(pack, read_verified_manifest(pack)).companion("builtin")
 
 
 def write_tiny_lungs(

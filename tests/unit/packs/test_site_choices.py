@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fieldray.domain.assessment import choose
 from fieldray.errors import StorageProblem, UsageProblem
@@ -105,14 +106,10 @@ def test_a_damaged_file_disables_no_pack_and_is_told(content: bytes, library: Pa
 def test_a_band_that_is_none_and_a_label_of_another_pack_are_no_points(library: PackLibrary, pack: Path) -> None:
     model = library.load(pack)
     good = site_point(model.model_sha256, label=model.manifest.labels[0].code)
-    library.site_points.add(replace_point(good, label="unheard-of"))
+    library.site_points.add(replace(good, label="unheard-of"))
     assert library.load(pack).manifest.operating_points == model.manifest.operating_points
-    library.site_points.add(replace_point(good, name="turned", unsure_low=0.9))
+    library.site_points.add(replace(good, name="turned", unsure_low=0.9))
     assert library.site_problem().code == "site_points_unreadable"  # type: ignore[union-attr]
-
-
-def replace_point(point: SitePoint, **changes: object) -> SitePoint:
-    return SitePoint(**{**{name: getattr(point, name) for name in point.__struct_fields__}, **changes})
 
 
 # ---- the pack of a folder

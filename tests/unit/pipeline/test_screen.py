@@ -136,31 +136,34 @@ def test_a_close_call_is_decided_by_a_finer_picture(grey: int, is_close: bool) -
     assert outcome.facts.decode_ms == (3.0 if is_close else 1.5)
 
 
-@pytest.mark.parametrize(("oversampling", "is_close"), [(1.0, True), (1.4, True), (1.5, False)])
-def test_what_was_read_finely_is_read_again_only_where_it_is_closer(oversampling: float, is_close: bool) -> None:
-    decoders = Reduced(235, 255, oversampling=oversampling)  # by 0.27 in log-odds above the limit
-    unsure = {"unsure_low": 0.4, "unsure_high": 0.9}
-    look(decoders, operating_points=(replace(tiny_manifest().operating_points[0], **unsure),))
-    assert decoders.reads == (["needed", "finer"] if is_close else ["needed"])
+WIDE_BAND = {"operating_points": (replace(tiny_manifest().operating_points[0], unsure_low=0.4, unsure_high=0.9),)}
+GATED = {"ood_gate": gate(2.0)}
 
 
-def test_what_is_exact_is_read_once_however_close_it_is() -> None:
-    decoders = Reduced(150, 255, is_approximate=False)
-    assert look(decoders).category == "unsure"
-    assert decoders.reads == ["needed"]
-
-
-@pytest.mark.parametrize(("features", "is_close"), [(1.9, False), (1.98, True), (2.02, True), (2.1, False)])
-def test_what_is_close_to_the_gate_is_read_again(features: float, is_close: bool) -> None:
-    decoders = Reduced(255, 255)
-    look(decoders, ood_gate=gate(2.0), engine=FakeEngine(features=features))
-    assert decoders.reads == (["needed", "finer"] if is_close else ["needed"])
-
-
-def test_what_the_gate_refuses_clearly_is_not_read_again_for_its_score() -> None:
-    decoders = Reduced(150, 150)
-    assert look(decoders, ood_gate=gate(2.0), engine=FakeEngine(features=3.0)).status == "refused"
-    assert decoders.reads == ["needed"]
+@pytest.mark.parametrize(
+    ("reading", "features", "changes", "category", "is_read_again"),
+    [
+        # what was read finely, only where it is closer: 235 is by 0.27 in log-odds above the limit
+        ({"needed": 235}, 0.0, WIDE_BAND, "abnormal", True),
+        ({"needed": 235, "oversampling": 1.4}, 0.0, WIDE_BAND, "abnormal", True),
+        ({"needed": 235, "oversampling": 1.5}, 0.0, WIDE_BAND, "abnormal", False),
+        # what is exact, never, and what has no operating point neither
+        ({"needed": 150, "is_approximate": False}, 0.0, {}, "unsure", False),
+        ({"needed": 150}, 0.0, {"operating_points": ()}, "not_assessed", False),
+        # what is close to the gate; what that refuses clearly is not read again for its score
+        ({"needed": 255}, 1.9, GATED, "abnormal", False),
+        ({"needed": 255}, 1.98, GATED, "abnormal", True),
+        ({"needed": 255}, 2.02, GATED, "refused", True),
+        ({"needed": 255}, 2.1, GATED, "refused", False),
+        ({"needed": 150}, 3.0, GATED, "refused", False),
+    ],
+)
+def test_what_may_come_out_otherwise_is_read_again(
+    reading: dict[str, Any], features: float, changes: dict[str, Any], category: str, is_read_again: bool
+) -> None:
+    decoders = Reduced(finer=255, **reading)
+    assert look(decoders, engine=FakeEngine(features=features), **changes).category == category
+    assert decoders.reads == (["needed", "finer"] if is_read_again else ["needed"])
 
 
 def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
@@ -181,29 +184,17 @@ def test_an_image_of_which_a_part_may_be_missing_is_never_normal(grey: int, cate
     assert look(Reduced(20, 20)).category == "normal"
 
 
-def test_without_an_operating_point_no_call_is_close() -> None:
-    decoders = Reduced(150, 255)
-    assert look(decoders, operating_points=()).category == "not_assessed"
-    assert decoders.reads == ["needed"]
-
-
-def test_a_bug_in_one_stage_fails_one_image() -> None:
-    outcome = screen("bug.png")
-    assert (outcome.stage, outcome.reason.code) == ("decode", "internal")
-
-    def no_scores(future: Future[Prediction]) -> None:
-        future.set_exception(TimeoutError())
-
-    outcome = screen(engine=FakeEngine(answer=no_scores))
-    assert (outcome.stage, outcome.reason.code) == ("inference", "internal")
-
-
-def test_an_image_that_cannot_be_run_fails_alone() -> None:
-    def dies(future: Future[Prediction]) -> None:
-        future.set_exception(BackendProblem(reason("worker_died")))
-
-    outcome = screen(engine=FakeEngine(answer=dies))
-    assert (outcome.stage, outcome.reason.code) == ("inference", "worker_died")
+@pytest.mark.parametrize(
+    ("name", "error", "stage", "code"),
+    [
+        ("bug.png", None, "decode", "internal"),
+        ("bright.png", TimeoutError(), "inference", "internal"),
+        ("bright.png", BackendProblem(reason("worker_died")), "inference", "worker_died"),
+    ],
+)
+def test_a_fault_in_one_stage_fails_one_image(name: str, error: Exception | None, stage: str, code: str) -> None:
+    outcome = screen(name, engine=FakeEngine(answer=error and (lambda future: future.set_exception(error))))
+    assert (outcome.stage, outcome.reason.code) == (stage, code)
 
 
 def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:

@@ -164,7 +164,6 @@ def test_both_networks_get_their_input(ref: ImageRef) -> None:
 def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageRef) -> None:
     """A PNG is decoded whole, once: its crop is that of all its pixels, however far it was reduced for the lungs."""
     seen = look(ref, CROPPED, Boxed())
-    assert seen.lungs is not None and seen.facts.pixel_map is not None
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
     whole = to_tensor(with_window(ImageFile(ref).image()), CROPPED, box=box)
@@ -223,7 +222,6 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path:
     assert (second.facts.rows, second.facts.columns) == (400, 320)
     pairs = [(eyes[0].seen[0], eyes[1].seen[0]), (first.values, second.values)]
     for mine, its in (*pairs, (first.facts.thumbnail, second.facts.thumbnail)):
-        assert mine is not None and its is not None
         assert np.abs(mine.astype(int) - its.astype(int)).max() <= 2
     assert first.facts.pixel_map == second.facts.pixel_map
     shown = [ImageFile(ref).shown(None) for ref in (right, wrong)]
@@ -288,7 +286,6 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
     assert (opened, len(finder.seen)) == ([ref.path], 1)
     assert Counter(Files.asked) == Counter(asked) and len(Files.asked) < times
     for mine, its in zip(alone, together, strict=True):
-        assert mine.answer is not None and its.answer is not None
         assert mine.answer.scores.tobytes() == its.answer.scores.tobytes()
         assert (mine.facts.pixel_map, mine.facts.notes) == (its.facts.pixel_map, its.facts.notes)
         assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
