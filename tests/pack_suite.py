@@ -26,7 +26,7 @@ ROOT: Final = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT.parent / "app")]
 
-from attack.hostile_packs import edited, sign, with_file  # noqa: E402
+from attack.hostile_packs import edited, resigned, sign, with_file  # noqa: E402
 from attack.packs import BROKEN, MakePack, array  # noqa: E402
 from fieldray.errors import PackProblem  # noqa: E402
 from fieldray.packs.verified import list_files, read_files, read_verified_manifest  # noqa: E402
@@ -50,7 +50,7 @@ Entry = tuple[str, str, MakePack]  # verdict, what is in it, what writes it belo
 
 def changed(change: Callable[[dict[str, Any]], object]) -> MakePack:
     """The tiny pack with its description changed and signed again."""
-    return lambda folder: edited(folder, lambda document: (change(document), None)[1])
+    return lambda folder: edited(folder, change)
 
 
 def given(*place: str | int, **values: object) -> MakePack:
@@ -71,15 +71,7 @@ def without(name: str) -> MakePack:
 
 def lungs(change: Callable[[dict[str, Any]], object]) -> MakePack:
     """A lung-field pack with its description changed and signed again."""
-
-    def make(folder: Path) -> Path:
-        pack = make_lung_fields(folder)
-        document = json.loads((pack / "manifest.json").read_bytes())
-        change(document)
-        sign(pack, json.dumps(document).encode())
-        return pack
-
-    return make
+    return lambda folder: resigned(make_lung_fields(folder), change)
 
 
 def written_otherwise(folder: Path) -> Path:
@@ -93,12 +85,10 @@ def written_otherwise(folder: Path) -> Path:
 def with_role(folder: Path) -> Path:
     """A file whose role no reader knows yet."""
     pack = write_tiny_pack(folder)
-    document = json.loads((pack / "manifest.json").read_bytes())
     contents = {"of-tomorrow": b"a network for something new"}
-    document["files"] |= msgspec.to_builtins(list_files(contents))
-    (pack / document["files"]["of-tomorrow"]["name"]).write_bytes(contents["of-tomorrow"])
-    sign(pack, json.dumps(document).encode())
-    return pack
+    listed = msgspec.to_builtins(list_files(contents))
+    (pack / listed["of-tomorrow"]["name"]).write_bytes(contents["of-tomorrow"])
+    return resigned(pack, lambda document: document["files"].update(listed))
 
 
 def weakly_signed(folder: Path) -> Path:

@@ -13,12 +13,16 @@ from fieldray.packs import signing
 from packs_factory import key
 from tiny_packs import write_tiny_pack
 
-Change = Callable[[dict[str, Any]], None]
+Change = Callable[[dict[str, Any]], object]
 
 
-def edited(folder: Path, change: Change, *, key_number: int = 1) -> Path:
+def edited(folder: Path, change: Change) -> Path:
     """The tiny pack with its description changed and signed again."""
-    pack = write_tiny_pack(folder)
+    return resigned(write_tiny_pack(folder), change)
+
+
+def resigned(pack: Path, change: Change, *, key_number: int = 1) -> Path:
+    """A pack whose description is changed and signed again."""
     document = json.loads((pack / "manifest.json").read_bytes())
     change(document)
     sign(pack, json.dumps(document).encode(), key_number=key_number)
@@ -34,15 +38,20 @@ def rewritten(folder: Path, old: bytes, new: bytes) -> Path:
     return pack
 
 
-def with_file(folder: Path, name: str, data: bytes, **manifest: Any) -> Path:
+def with_file(folder: Path, name: str, data: bytes) -> Path:
     """The tiny pack with another content of one file, listed as it is and signed."""
-    pack = write_tiny_pack(folder, **manifest)
+    return put_file(write_tiny_pack(folder), name, data)
+
+
+def put_file(pack: Path, name: str, data: bytes, *, key_number: int = 1) -> Path:
+    """A pack with another content of one file, listed as it is and signed."""
+
+    def change(document: dict[str, Any]) -> None:
+        (entry,) = (file for file in document["files"].values() if file["name"] == name)
+        entry |= {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
     (pack / name).write_bytes(data)
-    document = json.loads((pack / "manifest.json").read_bytes())
-    (entry,) = (file for file in document["files"].values() if file["name"] == name)
-    entry |= {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    sign(pack, json.dumps(document).encode())
-    return pack
+    return resigned(pack, change, key_number=key_number)
 
 
 def sign(pack: Path, manifest: bytes, *, key_number: int = 1) -> None:

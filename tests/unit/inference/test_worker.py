@@ -70,26 +70,19 @@ def test_a_stopped_process_is_ended_at_its_deadline() -> None:
     assert caught.value.reason.text == "The process that runs the model gave no answer within 0.3 s."
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_file_cut_short_costs_the_child_at_most(share: float) -> None:
-    whole = tiny_model()
-    cut = replace(whole, files={"litert": whole.files["litert"][: int(share * len(whole.files["litert"]))]})
-    with pytest.raises(BackendProblem) as caught, started(cut):
-        pass
-    assert caught.value.reason.code in ("bad_model", "worker_died")
+FILES = {
+    **{f"cut at {share}": tiny_model_bytes()[: int(share * len(tiny_model_bytes()))] for share in (0.1, 0.5, 0.9)},
+    "custom operator": with_custom_operator(b"Exec"),
+    "operator without a name": with_custom_operator(b""),
+    "operator named in no letters": with_custom_operator(b"\xff\xfe"),  # which the runtime itself does not survive
+    "nothing": b"",
+    "zeros": b"\0" * 5_000,
+}
 
 
-@pytest.mark.parametrize(
-    "file",
-    [with_custom_operator(b"Exec"), with_custom_operator(b""), with_custom_operator(b"\xff\xfe"), b"", b"\0" * 5_000],
-    ids=["custom operator", "operator without a name", "operator named in no letters", "nothing", "zeros"],
-)
-def test_a_hostile_file_costs_the_child_at_most(file: bytes) -> None:
-    # a name in no letters is an error that the runtime itself does not survive
-    with (
-        pytest.raises(BackendProblem) as caught,
-        started(replace(tiny_model(), files={"litert": file})),
-    ):
+@pytest.mark.parametrize("name", FILES)
+def test_a_hostile_file_costs_the_child_at_most(name: str) -> None:
+    with pytest.raises(BackendProblem) as caught, started(replace(tiny_model(), files={"litert": FILES[name]})):
         pass
     assert caught.value.reason.code in ("bad_model", "worker_died")
 

@@ -36,6 +36,7 @@ from fieldray.packs.manifest import (
 )
 from fieldray.translation import Translator
 from packs_factory import make_lung_fields, make_pack, manifest
+from properties import SHARES, points
 from shipped_packs import ADULTS, CHILDREN
 
 Change = Callable[[dict[str, Any]], object]
@@ -314,7 +315,6 @@ _LETTERS = st.characters(exclude_categories=("C", "Zl", "Zp"))  # what `is_line`
 _LINES = st.text(_LETTERS, min_size=1, max_size=30)
 _PARAGRAPHS = st.text(_LETTERS | st.sampled_from("\n\t"), min_size=1, max_size=60)
 _LANGUAGES = st.sampled_from(["uk", "pl", "de", "pt-BR", "zh-Hans", "sr-Latn-RS", "es-419", "ca-valencia"])
-_SHARES = st.floats(min_value=0, max_value=1)
 _JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -330,23 +330,20 @@ def _texts(text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, str]]:
     return st.builds(lambda english, others: {**others, "en": english}, text, st.dictionaries(_LANGUAGES, text))
 
 
-def _sorted(count: int) -> st.SearchStrategy[list[float]]:
-    return st.lists(_SHARES, min_size=count, max_size=count).map(sorted)
-
-
-_ESTIMATES = _sorted(3).map(lambda values: Estimate(value=values[1], low=values[0], high=values[2]))
+_ESTIMATES = (
+    st.lists(SHARES, min_size=3, max_size=3)
+    .map(sorted)
+    .map(lambda values: Estimate(value=values[1], low=values[0], high=values[2]))
+)
 
 
 @st.composite
 def _points(draw: st.DrawFn, code: str) -> OperatingPoint:
-    low, threshold, high = draw(_sorted(3))
-    return OperatingPoint(
+    return dataclasses.replace(
+        draw(points()),
         name=draw(_LINES),
         titles=draw(_texts(_LINES)),
         label=code,
-        threshold=threshold,
-        unsure_low=low,
-        unsure_high=high,
         sensitivity=draw(_ESTIMATES),
         specificity=draw(_ESTIMATES),
         measured_on=draw(_texts(_LINES)),
