@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldray.domain.finding import Decision, Failed, Finding, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.reasons import reason
 from fieldray.reports.exporter import StoredRun
-from fieldray.store.results import ResultStore
 
 
 def operating_point(**changes: object) -> OperatingPoint:
@@ -55,17 +54,6 @@ def stored_run(results: Iterable[StoredResult] = (), **changes: object) -> Store
     """A finished run with these results, as an exporter receives it."""
     run = Run(run_id=1, spec=run_spec(**changes), state="finished", reason=None, started_s=1.0, ended_s=2.0)
     return StoredRun(run=run, results=results)
-
-
-def keep(database: Path, outcomes: Iterable[Outcome], *, spec: RunSpec | None = None) -> int:
-    """Store these as a finished run of its own; its number."""
-    spec = spec or run_spec()
-    with ResultStore(database) as store:
-        run_id = store.open_run(spec, fresh=True)
-        for outcome in outcomes:
-            store.save(run_id, outcome, spec=spec)
-        store.finish(run_id)
-    return run_id
 
 
 def image_ref(name: str = "a.dcm", **changes: object) -> ImageRef:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,12 @@ def save_run(
     if is_over:
         store.finish(run_id)
     return run_id
+
+
+def keep(path: Path, outcomes: Iterable[Outcome], *, spec: RunSpec = SPEC) -> int:
+    """Save these in a file, as a run of its own that is over; its id."""
+    with ResultStore(path) as store:
+        return save_run(store, *outcomes, spec=spec, fresh=True, is_over=True)
 
 
 def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import struct
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
@@ -40,6 +38,7 @@ from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from phantoms import LOSSLESS, LOSSY, saved, scaled, write_dicom
+from program import python
 
 SYNTAX = UID("1.2.826.0.1.3680043.8.498.1.2.3.4")  # an invented private transfer syntax
 IMAGE = chest_phantom(416, 360, 7, abnormal=True)
@@ -141,16 +140,6 @@ def test_values_of_another_shape_are_not_shown(registered: Codec, tmp_path: Path
         _read(_write(tmp_path / "image.dcm", size=(400, 360)))
 
 
-def _said_by(code: str, *arguments: Path) -> str:
-    """What a process of its own prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_one_file_in_the_package_is_a_codec(tmp_path: Path) -> None:
     """In a process of its own, which is given a package of codecs that holds one file more."""
     (tmp_path / "more").mkdir()
@@ -168,7 +157,9 @@ path = Path(sys.argv[2])
 images = [decode(path.read_bytes(), ImageRef(path=path), needed=needed) for needed in (None, TargetSize(70, 70))]
 print(json.dumps([[image.step, int(image.pixels.sum())] for image in images]))
 """
-    (full, total), (reduced, _) = json.loads(_said_by(code, tmp_path / "more", path))
+    done = python(code, tmp_path / "more", path)
+    assert done.returncode == 0, done.stderr
+    (full, total), (reduced, _) = json.loads(done.stdout)
     assert (full, total, reduced) == (1, int(IMAGE.sum()), 2)
 
 
@@ -241,7 +232,8 @@ with path.open("rb") as stream:
 decode(path.read_bytes(), ImageRef(path=path))
 assert state() == before, state()
 """
-    _said_by(code, path)
+    done = python(code, path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("syntax", [JPEGLossless, JPEGLSLossless, JPEG2000Lossless, HTJ2KLossless, RLELossless])

@@ -29,7 +29,8 @@ from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 from lungs import lungs
-from outcomes import POINT, keep, run_spec, screened
+from outcomes import POINT, run_spec, screened
+from stores import keep
 from tiny_models import tiny_model
 
 DAY = datetime.date(2026, 11, 22)

@@ -28,13 +28,13 @@ from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions,
 from fieldray.reports.outputs import own_folder
 from fieldray.settings import Settings
 from fieldray.workers.pool import Workers
-from outcomes import image_ref, keep, run_spec
+from outcomes import image_ref, run_spec
 from pairs import compared_with
 from phantoms import write_dicom
 from raised import raises
 from report_runs import screened_files
 from shipped_packs import ADULTS
-from stores import change
+from stores import change, keep
 
 MARK = b"ours"
 SAID = ("TextValue", "NumericValue", "Date", "CodeMeaning")

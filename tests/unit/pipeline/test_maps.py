@@ -18,7 +18,8 @@ from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed
 from lungs import COLUMNS, ROWS, lungs
-from outcomes import failed, image_ref, keep, read_facts, refused, screened
+from outcomes import failed, image_ref, read_facts, refused, screened
+from stores import keep
 from tiny_models import tiny_manifest
 
 

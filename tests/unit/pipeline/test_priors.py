@@ -19,9 +19,10 @@ from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, Unreada
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.compare import ComparedPair, Priors, ReadImage
 from fieldray.reasons import reason
-from outcomes import failed, image_ref, keep, read_facts, screened
+from outcomes import failed, image_ref, read_facts, screened
 from phantoms import write_dicom
 from raised import raises
+from stores import keep
 
 
 def image(folder: Path, name: str, day: str, *, patient: str = "PX-1", content: str = "") -> Outcome:
