@@ -112,7 +112,7 @@ class Scheduler:
         """Queue an image. Its future raises BackendProblem if no backend can run it."""
         job = InferenceJob(request)
         with self._condition:
-            why = self._unavailable_reason()
+            why = self.unavailable_reason()
             if not why:
                 self._jobs.append(job)
                 self._arrival.notify_all()
@@ -126,16 +126,21 @@ class Scheduler:
         Where several drain the queue, it is the last resort once images wait for the others.
         """
         with self._condition:
-            self._condition.wait_for(lambda: self._serving() or self._unavailable_reason(), timeout_s)
-            if why := self._unavailable_reason():
+            self._condition.wait_for(lambda: self._serving() or self.unavailable_reason(), timeout_s)
+            if why := self.unavailable_reason():
                 raise BackendProblem(why)
             serving = self._serving()
             return serving[-1 if self._jobs else 0].name if serving else None
 
     def unavailable_reason(self) -> Reason | None:
-        """Why no backend will ever run an image again, or None."""
+        """Why no backend will ever run an image again, the last resort's own reason; or None."""
         with self._condition:
-            return self._unavailable_reason()
+            if self._is_closed:
+                return reason("engine_closed")
+            if not all(status.is_out for status in self.statuses):
+                return None
+            last_resort = self._chosen()[-1]
+            return last_resort.unavailable_reason or last_resort.reason
 
     def reconsider(self, name: BackendName) -> None:
         """Let a backend that was given up or whose device was absent be started again."""
@@ -180,13 +185,13 @@ class Scheduler:
     def is_over(self) -> bool:
         """Whether no image will come any more."""
         with self._condition:
-            return self._is_over()
+            return self._is_closed or (self._is_finishing and not self._jobs and not self._running)
 
     def take(self, status: BackendStatus) -> InferenceJob | None:
         """Wait for an image to run; None after a moment without any, or if it must not run."""
         until_s = time.monotonic() + _IDLE_CHECK_S
         with self._condition:
-            while not self._is_over() and not status.unavailable_reason:
+            while not self.is_over and not status.unavailable_reason:
                 if self._jobs and status in self._serving():
                     job = self._jobs.popleft()
                     if job.begin():
@@ -235,7 +240,7 @@ class Scheduler:
                     doomed.append((job, why))
                 else:
                     self._jobs.appendleft(job)
-            lasting = self._unavailable_reason()
+            lasting = self.unavailable_reason()
             if lasting:
                 doomed.extend((job, lasting) for job in self._jobs)
                 self._jobs.clear()
@@ -243,18 +248,15 @@ class Scheduler:
     def pause(self, status: BackendStatus, delay_s: float) -> bool:
         """Wait before a start: for `delay_s`, and until it may run. False if there is no need any more."""
         with self._condition:
-            self._condition.wait_for(self._is_over, delay_s)
-            self._condition.wait_for(lambda: self._is_over() or not status.is_out)
-            return not self._is_over()
+            self._condition.wait_for(lambda: self.is_over, delay_s)
+            self._condition.wait_for(lambda: self.is_over or not status.is_out)
+            return not self.is_over
 
     # ---- inside, with the lock held
 
     def _wake_all(self) -> None:
         self._condition.notify_all()
         self._arrival.notify_all()
-
-    def _is_over(self) -> bool:
-        return self._is_closed or (self._is_finishing and not self._jobs and not self._running)
 
     def _serving(self) -> Sequence[BackendStatus]:
         """Who may take images now."""
@@ -269,15 +271,6 @@ class Scheduler:
 
     def _chosen(self) -> Sequence[BackendStatus]:
         return [status for status in self.statuses if status.is_chosen] or self.statuses
-
-    def _unavailable_reason(self) -> Reason | None:
-        """Why no backend will ever run an image again; the last resort's own reason."""
-        if self._is_closed:
-            return reason("engine_closed")
-        if not all(status.is_out for status in self.statuses):
-            return None
-        last_resort = self._chosen()[-1]
-        return last_resort.unavailable_reason or last_resort.reason
 
     def _note_events(self) -> None:
         for status in self.statuses:
