@@ -1,4 +1,7 @@
-"""`fieldray archive screen` as its user starts it, against `fieldray screen` on the same images."""
+"""`fieldray archive screen` as its user starts it, against `fieldray screen` on the same images; `fieldray cluster`.
+
+A cluster is of two computers, here by two addresses of this one.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,20 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from benchmarks.namespaces import NETWORK, NotPermitted, namespaces
 from cluster.conftest import stored, wait_for_end
+from cluster.test_connection import free_port
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
 from phantoms import write_dicom
-from program import Fieldray, command
+from program import Fieldray, command, start, write_images
 from waiting import wait_for
 
 CHUNK = 8
@@ -72,19 +78,31 @@ def test_a_path_without_an_image_is_named_before_anything_is_screened(
         assert done.returncode == 4 and "0 images. Of 2 files" in done.stdout, done.stderr
 
 
-def test_a_driver_killed_in_the_middle_is_resumed(
-    tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    out, other = tmp_path / "out", tmp_path / "other-home"
-    fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
-    arguments = ("archive", "screen", images, "--out", out, "--chunk", 2, *pack_options)
-    with subprocess.Popen(
-        command(*arguments), env={**os.environ, "FIELDRAY_HOME": str(home)}, stdout=subprocess.DEVNULL
-    ) as driver:
+def kill_in_the_middle(arguments: tuple[object, ...], out: Path, *, is_whole: bool) -> None:
+    """Kill the driver, or all of its processes too, once two pieces are done; the others end by themselves."""
+    with start(*arguments) as driver:
         wait_for(lambda: len(list((out / "chunks").glob("*.parquet"))) >= 2, limit_s=60)
-        children = psutil.Process(driver.pid).children(recursive=True)
-        driver.kill()
-    wait_for_end(children)
+        family = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
+        for process in family if is_whole else family[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    wait_for_end(family[1:])
+
+
+def assert_nothing_of_it_is_left(home: Path) -> None:
+    """Neither of a patient nor of a key."""
+    assert not list((home / "cluster").iterdir())
+    assert [path.name for path in home.iterdir() if not path.name.startswith(KEPT)] == []
+
+
+@pytest.mark.parametrize("options", [(), ("--send-files",)])
+def test_an_archive_killed_in_the_middle_is_resumed_and_leaves_nothing(
+    home: Path, images: Path, fieldray: Fieldray, pack_options: list[str], options: tuple[str, ...]
+) -> None:
+    out, other = images.parent / "out", images.parent / "other-home"
+    fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
+    arguments = ("archive", "screen", images, "--out", out, "--chunk", 2, *options, *pack_options)
+    kill_in_the_middle(arguments, out, is_whole=bool(options))
     kept = len(list((out / "chunks").glob("*.parquet")))
     done = fieldray(*arguments)
     assert done.returncode == 1, done.stderr
@@ -93,38 +111,19 @@ def test_a_driver_killed_in_the_middle_is_resumed(
     assert stored(home) == stored(other)
     with ResultQuery(home / "results.sqlite") as query:
         assert [run.state for run in query.runs()] == ["finished"]
+    assert_nothing_of_it_is_left(home)
 
 
-def test_images_that_are_sent_get_the_same_results(
-    tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    other = tmp_path / "other-home"
-    fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
-    done = screen_archive(fieldray, images, tmp_path / "out", *pack_options, "--send-files")
-    assert done.returncode == 1, done.stderr  # one image is damaged
-    assert stored(home) == stored(other)
-
-
-@pytest.mark.parametrize("command_after", ["delete", "screen"])
-def test_nothing_of_a_patient_or_a_key_is_left_by_an_archive_that_was_killed(
-    home: Path, images: Path, fieldray: Fieldray, pack_options: list[str], command_after: str
+def test_what_a_killed_archive_left_is_deleted_with_the_history(
+    home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
     out = images.parent / "out"
     arguments = ("archive", "screen", images, "--out", out, "--send-files", "--chunk", 2, *pack_options)
-    with subprocess.Popen(
-        command(*arguments), env={**os.environ, "FIELDRAY_HOME": str(home)}, stdout=subprocess.DEVNULL
-    ) as driver:
-        wait_for(lambda: len(list((out / "chunks").glob("*.parquet"))) >= 2, limit_s=60)
-        family = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-    wait_for_end(family[1:])
+    kill_in_the_middle(arguments, out, is_whole=True)
     assert list((home / "cluster").rglob("*.key"))
-    done = fieldray("history", "delete", "--all", "--yes") if command_after == "delete" else fieldray(*arguments)
-    assert done.returncode == (1 if command_after == "screen" else 0), done.stderr  # one image is damaged
-    assert not list((home / "cluster").iterdir())
-    assert [path.name for path in home.iterdir() if not path.name.startswith(KEPT)] == []
+    done = fieldray("history", "delete", "--all", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert_nothing_of_it_is_left(home)
 
 
 def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
@@ -133,13 +132,7 @@ def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
     away, out = tmp_path / "away", tmp_path / "out"
     shutil.rmtree(images / "studies")
     arguments = ("archive", "screen", images, "--out", out, "--chunk", 1, *pack_options)
-    with subprocess.Popen(
-        command(*arguments),
-        env={**os.environ, "FIELDRAY_HOME": str(home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as driver:
+    with start(*arguments) as driver:
         wait_for(lambda: list((out / "chunks").glob("*.parquet")), limit_s=60)
         images.rename(away)
         assert driver.stderr
@@ -149,3 +142,96 @@ def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
     done = fieldray(*arguments)
     assert done.returncode == 1, done.stderr  # one image is damaged
     assert [row[1] for row in stored(home)].count("failed") == 1
+
+
+@contextlib.contextmanager
+def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command that goes on, and its first line that is not about certificates and clocks."""
+    with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        children: list[psutil.Process] = []
+        try:
+            line = process.stdout.readline()
+            while line.startswith(("Certificates in", "The scheduler:")):
+                line = process.stdout.readline()
+            children = psutil.Process(process.pid).children(recursive=True)
+            yield process, line
+        finally:
+            process.terminate()
+            process.wait(30)
+            wait_for(lambda: not any(child.is_running() for child in children))
+
+
+@pytest.mark.cluster
+def test_a_cluster_is_looked_at_from_a_computer_with_another_address(tmp_path: Path) -> None:
+    """Whatever is on this computer has a loopback address, which no process is refused: here are two of others."""
+    with contextlib.ExitStack() as ends:
+        try:
+            computers = ends.enter_context(namespaces(2, rate_mbit=100))
+        except NotPermitted as why:
+            pytest.skip(str(why))
+        start = ("cluster", "start", "--host", computers.address(0), "--network", f"{NETWORK}.0/24", "--unencrypted")
+        line = computers.command(0, command(*start))
+        scheduler = ends.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
+        ends.callback(scheduler.terminate)
+        assert scheduler.stdout and "The cluster is at" in scheduler.stdout.readline()
+        look = computers.command(1, command("cluster", "status", f"{computers.address(0)}:8786"))
+        shown = subprocess.run(look, capture_output=True, text=True, timeout=100, check=False)
+        assert shown.stdout.startswith(f"tcp://{computers.address(0)}:8786: 0 workers"), shown.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have 127.0.0.1 alone")
+def test_a_cluster_is_started_joined_used_and_ended(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    certificates = tmp_path / "certificates"
+    assert fieldray("cluster", "certificates", certificates).returncode == 0
+    port, encrypted = free_port(), ("--certificates", certificates)
+    images = tmp_path / "images"
+    write_images(images, 6)
+    with started("cluster", "start", "--host", "127.0.0.2", "--port", port, *encrypted) as (scheduler, said):
+        address = f"tls://127.0.0.2:{port}"
+        assert address in said
+        join = ("cluster", "join", address, "--host", "127.0.0.3", "--workers", 2, "--name", "ward", *encrypted)
+        with started(*join) as (worker, line):
+            assert line.strip() == f"ward works for {address}."
+            shown = fieldray("cluster", "status", address, *encrypted)
+            assert "2 workers" in shown.stdout and "ward/1  tls://127.0.0.3:" in shown.stdout
+            mine, *others = shown.stdout.splitlines()
+            assert re.fullmatch(r"Certificates in .*: of a client, of the cluster [0-9a-f]{16}, valid until .*", mine)
+            assert all(re.search(r"certificate until 20\d\d-\d\d-\d\d$", line) for line in others), others
+            out = ("--out", tmp_path / "out", "--cluster", address, *encrypted)
+            done = fieldray("archive", "screen", images, *pack_options, *out)
+            assert done.returncode == 0, done.stderr
+            assert "By node: ward: 6 at" in done.stdout
+            assert fieldray("cluster", "stop", address, *encrypted).returncode == 0
+            assert (worker.wait(30), scheduler.wait(30)) == (0, 0)
+
+
+def test_an_address_of_another_computer_cannot_be_had(fieldray: Fieldray) -> None:
+    done = fieldray("cluster", "start", "--host", "203.0.113.7", "--port", free_port(), "--unencrypted")
+    assert done.returncode == 1 and "could not be started" in done.stderr
+    done = fieldray("cluster", "start", "--host", "ward-pc", "--unencrypted")
+    assert done.returncode == 2 and "is not an address in numbers" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("start", "--host", "127.0.0.1"),
+        ("join", "127.0.0.1:8786", "--host", "127.0.0.1"),
+        ("start", "--host", "127.0.0.1", "--certificates", "there", "--unencrypted"),
+    ],
+)
+def test_connections_without_certificates_are_nobody_s_mistake(fieldray: Fieldray, words: tuple[str, ...]) -> None:
+    done = fieldray("cluster", *words)
+    assert done.returncode == 2 and "everybody who reaches this computer's port can run programs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [("192.168.1.10/24", "is 192.168.1.0/24 meant?"), ("ward-net", "is no network in numbers")],
+)
+def test_a_network_is_looked_at_before_anything_starts(fieldray: Fieldray, network: str, words: str) -> None:
+    done = fieldray("cluster", "start", "--host", "127.0.0.1", "--unencrypted", "--network", network)
+    assert done.returncode == 2 and words in done.stderr
