@@ -1,17 +1,20 @@
-"""A window with rooms made for the test; it is closed in order afterwards."""
+"""A window with rooms made for the test, closed in order afterwards; and a picture that nothing may open."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import Desk, opened
+from desk import Begin, Desk, opened
 from fake_rooms import FakeRooms, screened
+from PIL import Image
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from fieldray.settings import Settings
+from file_opens import FileOpens
 
 
 @pytest.fixture
@@ -29,13 +32,42 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def desk(qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings, tmp_path: Path) -> Iterator[Desk]:
-    """The window, shown, with a pack in use."""
+def begin(qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings, tmp_path: Path) -> Begin:
+    """Opens the window on the rooms, with these settings if no others are given."""
     if rooms.database == Path():
         rooms.database = tmp_path / "rooms" / "results.sqlite"
-    with opened(rooms, qapp, qtbot, settings) as made:
+    return lambda settings=settings, **options: opened(rooms, qapp, qtbot, settings, **options)
+
+
+@pytest.fixture
+def desk(begin: Begin, rooms: FakeRooms, settings: Settings) -> Iterator[Desk]:
+    """The window, shown, with a pack in use."""
+    with begin() as made:
         made.window.showNormal()
         made.window.resize(1366, 768)
         if rooms.open_problem is None and rooms.library.always and settings["pack"]:
             made.until(lambda: made.bench.packs.model is not None)
         yield made
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    """What markup in a text would draw."""
+    path = tmp_path / "drawn.png"
+    Image.new("L", (200, 200), 255).save(path)
+    return path
+
+
+@pytest.fixture
+def untouched(picture: Path) -> Iterator[Path]:
+    """The same; the test fails if anything opens it."""
+    if sys.platform != "linux":
+        pytest.skip("hears of opened files by inotify")
+    opens = FileOpens(picture)
+    try:
+        yield picture
+        assert not opens.any()
+        picture.read_bytes()
+        assert opens.any()  # it would have been heard
+    finally:
+        opens.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -113,6 +113,9 @@ class Desk:
     def until_shown(self, *words: str) -> None:
         """Wait until the banners say all this."""
         self.until(lambda: all(part in self.notices for part in words))
+
+
+Begin = Callable[..., AbstractContextManager[Desk]]
 
 
 @contextmanager

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk, opened, press, texts
+from desk import Begin, Desk, press, texts
 from fake_rooms import FakeRooms, candidate, failed, refused, screened
 from PySide6.QtCore import QObject, QPoint, Qt, QUrl, Slot
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton, QToolButton
-from pytestqt.qtbot import QtBot
+from PySide6.QtWidgets import QFileDialog, QPushButton, QToolButton
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.list_reader import KEYS
@@ -35,7 +34,6 @@ from fieldray.domain.run import Verdict, Wishes
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions
-from fieldray.settings import Settings
 
 
 def listed(desk: Desk) -> list[int]:
@@ -112,16 +110,6 @@ def test_progress_speed_and_load_are_shown(desk: Desk) -> None:
     desk.until(lambda: "380" in texts(desk.window.statusBar()))
     assert "min 16.1 / avg 18.3 / max 19.0" in texts(desk.window.statusBar())
     assert "CPU 41 %" in texts(desk.window.statusBar())
-
-
-def test_a_folder_chosen_meanwhile_is_screened_afterwards(desk: Desk) -> None:
-    desk.screen("/first")
-    run = desk.bench.screening
-    run.choose([Path("/second")])
-    assert len(desk.rooms.session.started_with) == 1
-    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
-    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
-    assert desk.rooms.session.started_with[1][0] == (Path("/second"),)
 
 
 def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
@@ -385,15 +373,6 @@ def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) ->
     desk.until(lambda: "no longer there" not in desk.notices)
 
 
-def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
-    desk.rooms.stored[2] = Verdict(choice="agree", note="as before")
-    desk.screen()
-    desk.open_row(2)
-    bar = desk.window.result.verdict
-    desk.until(bar.buttons["agree"].isChecked)
-    assert bar.note.text() == "as before"
-
-
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
 
     def slow(progress: Count) -> None:
@@ -570,12 +549,9 @@ def test_the_image_follows_what_a_search_found(desk: Desk, rooms: FakeRooms) -> 
 # ---- what cannot be opened, and no pack
 
 
-def test_what_cannot_be_opened_says_why_and_a_button_tries_again(
-    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, tmp_path: Path
-) -> None:
-    rooms.database = tmp_path / "results.sqlite"
+def test_what_cannot_be_opened_says_why_and_a_button_tries_again(begin: Begin, rooms: FakeRooms) -> None:
     rooms.open_problem = StorageProblem(reason("database_other_version", path="results.sqlite"))
-    with opened(rooms, qapp, qtbot, settings) as desk:
+    with begin() as desk:
         desk.until_shown("another version")
         rooms.open_problem = None
         desk.window.banners.findChild(QPushButton).click()
@@ -584,11 +560,9 @@ def test_what_cannot_be_opened_says_why_and_a_button_tries_again(
         assert listed(desk) == [1, 4, 3, 2]
 
 
-def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(
-    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, tmp_path: Path
-) -> None:
-    rooms.database, rooms.library.always = tmp_path / "results.sqlite", []
-    with opened(rooms, qapp, qtbot, settings) as desk:
+def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(begin: Begin, rooms: FakeRooms) -> None:
+    rooms.library.always = []
+    with begin() as desk:
         desk.until_shown("Plug in a model drive")
         desk.until(lambda: "No pack is here. Plug in a model drive." in texts(desk.window.welcome))
         desk.choose()

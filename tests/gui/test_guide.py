@@ -1,29 +1,32 @@
-"""The user guide inside the program: every language, true to the window, and deaf to whatever a document asks for."""
+"""The user guide inside the program: every language, true to the window, and deaf to whatever a document asks for.
+
+And the licences of others in the About box: what was collected is shown, word for word.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from desk import Desk
-from PIL import Image
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QTextDocument
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QDialog, QLabel
 from pytestqt.qtbot import QtBot
 
 import fieldray
-from fieldray.desktop.dialogs import GuideDialog, guide_text
+import licences
+import parts
+from fieldray.desktop.dialogs import AboutDialog, GuideDialog, LicencesDialog, guide_text, licensed_parts
 from fieldray.desktop.keys import KEYS
 from fieldray.desktop.widgets import DocumentView
 from fieldray.paths import guide_folder
 from fieldray.settings import Settings
 from fieldray.translation import Translator
-from file_opens import FileOpens
 
 LANGUAGES = sorted(path.stem for path in guide_folder().glob("*.md"))
 LABEL = re.compile(r"(?<![*\w])\*([^*\n]+)\*(?!\*)")
@@ -109,30 +112,20 @@ def test_a_language_without_a_guide_reads_the_english_one(tmp_path: Path) -> Non
     assert guide_text(tmp_path, "pl") == "# Guide\n"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="hears of opened files by inotify")
-def test_a_document_reads_no_file_and_opens_no_link(qtbot: QtBot, tmp_path: Path) -> None:
-    strange = tmp_path / "strange.png"
-    Image.new("L", (200, 200), 255).save(strange)
-    address = strange.as_uri()
-    lines = [f"![a]({strange})", f"![b]({address})", "![c](http://example.org/x.png)", "![d](../strange.png)"]
-    lines += [f'<img src="{strange}">', f"[link]({address})", f'<link rel="stylesheet" href="{address}">']
-    opens = FileOpens(strange)
-    try:
-        view = DocumentView("# Title\n\n" + "\n\n".join(lines), {})
-        qtbot.addWidget(view)
-        view.resize(600, 400)
-        view.show()
-        view.grab()
-        view.anchorClicked.emit(QUrl(address))
-        for kind in QTextDocument.ResourceType:
-            view.document().resource(kind.value, QUrl.fromLocalFile(str(strange)))
-        assert shown_image(view, str(strange)) == (1, 1)
-        assert not opens.any()
-        assert view.document().toPlainText().startswith("Title")
-        strange.read_bytes()
-        assert opens.any()  # it would have been heard
-    finally:
-        opens.close()
+def test_a_document_reads_no_file_and_opens_no_link(qtbot: QtBot, untouched: Path) -> None:
+    address = untouched.as_uri()
+    lines = [f"![a]({untouched})", f"![b]({address})", "![c](http://example.org/x.png)", f"![d](../{untouched.name})"]
+    lines += [f'<img src="{untouched}">', f"[link]({address})", f'<link rel="stylesheet" href="{address}">']
+    view = DocumentView("# Title\n\n" + "\n\n".join(lines), {})
+    qtbot.addWidget(view)
+    view.resize(600, 400)
+    view.show()
+    view.grab()
+    view.anchorClicked.emit(QUrl(address))
+    for kind in QTextDocument.ResourceType:
+        view.document().resource(kind.value, QUrl.fromLocalFile(str(untouched)))
+    assert shown_image(view, str(untouched)) == (1, 1)
+    assert view.document().toPlainText().startswith("Title")
 
 
 def test_the_guide_is_searched(qtbot: QtBot, tmp_path: Path) -> None:
@@ -156,3 +149,53 @@ def test_the_guide_is_searched(qtbot: QtBot, tmp_path: Path) -> None:
     dialog.search.clear()
     assert not any(dialog.contents.item(row).isHidden() for row in range(dialog.contents.count()))
     assert dialog.page.extraSelections() == []
+
+
+LGPL = "GNU LESSER GENERAL PUBLIC LICENSE\n\nEveryone is permitted to copy…"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Written by the very code that writes the installed program's."""
+    made = [
+        parts.Part(
+            name="Qt", version="6.1", licence="LGPL-3.0-only", kind="native", package_url="pkg:generic/qt@6.1",
+            texts={"LGPL-3.0-only": LGPL}, files=("_internal/libQt6Core.so.6",),
+        ),
+        parts.Part(
+            name="numpy", version="2.4", licence="BSD-3-Clause", kind="distribution", package_url="pkg:pypi/numpy@2.4",
+            texts={"LICENSE": "Redistribution and use", "fft/LICENSE": LGPL}, files=("_internal/numpy/x.so",),
+        ),
+    ]  # fmt: skip
+    path = tmp_path / "licences.json"
+    path.write_text(json.dumps(licences.table(made)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("language", ["en", "uk"])
+def test_the_texts_are_shown_as_they_are(language: str, table: Path, qtbot: QtBot) -> None:
+    about = AboutDialog(Translator(language), licences=table)
+    qtbot.addWidget(about)
+    about.show()
+    about.licences_button.click()
+    dialog = about.findChild(LicencesDialog)
+    assert dialog is not None
+    assert [dialog.list.item(row).text() for row in range(dialog.list.count())] == [
+        "Qt 6.1\nLGPL-3.0-only",
+        "numpy 2.4\nBSD-3-Clause",
+    ]
+    assert LGPL in dialog.text.toPlainText()
+    assert "_internal/libQt6Core.so.6" in dialog.text.toPlainText()
+    assert any("LGPL" in label.text() for label in dialog.findChildren(QLabel))
+    dialog.list.setCurrentRow(1)
+    assert "Redistribution and use" in dialog.text.toPlainText()
+    assert "_internal" not in dialog.text.toPlainText()  # only what is under the LGPL is named as replaceable
+    dialog.close()
+
+
+def test_a_checkout_says_why_there_are_none(tmp_path: Path, qtbot: QtBot) -> None:
+    about = AboutDialog(Translator("en"), licences=tmp_path / "absent.json")
+    qtbot.addWidget(about)
+    assert isinstance(about, QDialog)
+    assert any("listed in the installed program" in label.text() for label in about.findChildren(QLabel))
+    assert licensed_parts(tmp_path / "absent.json") == ()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from desk import Desk
-from fake_rooms import POINT, FakeRooms, candidate, image_ref, model, screened
-from PIL import Image
+from fake_rooms import POINT, SPEC, FakeRooms, candidate, image_ref, model, screened
 from PySide6.QtCore import QAbstractTableModel, QEvent, QPoint, Qt
 from PySide6.QtGui import QAction, QHelpEvent
 from PySide6.QtGui import Qt as Rich
@@ -28,19 +26,23 @@ from PySide6.QtWidgets import (
     QToolTip,
     QWidget,
 )
-from test_screen_reader import dialogs as each_dialog
+from test_keyboard import dialogs as each_dialog
 
 import fieldray.desktop
+from fieldray.desktop.audit_page import LocalPointDialog
 from fieldray.desktop.widgets import PlainButton, plain_tip
 from fieldray.domain.events import BackendChanged, DeviceChanged, Drive, DrivesChanged, RunChanged
 from fieldray.domain.finding import Failed, Outcome, Refused
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Label, OperatingPoint
 from fieldray.domain.run import Verdict
+from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.domain.image import ImageHeader, ImageRef
+from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason
 from fieldray.settings import Settings
+from fieldray.store.results import ResultStore
 from fieldray.translation import Translator
-from file_opens import FileOpens
 from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS, UNSEEN, forbidden_in, markup
 
 DESKTOP = Path(fieldray.desktop.__path__[0])
@@ -50,14 +52,6 @@ HEADER_TEXTS = (
     "transfer_syntax_uid", "sop_class_uid", "sop_instance_uid", "series_instance_uid", "study_instance_uid",
     "study_date", "study_description", "patient_name", "patient_id", "patient_sex", "manufacturer",
 )  # fmt: skip
-
-
-@pytest.fixture
-def picture(tmp_path: Path) -> Path:
-    """What markup would draw."""
-    path = tmp_path / "drawn.png"
-    Image.new("L", (20, 20), 255).save(path)
-    return path
 
 
 @pytest.fixture
@@ -110,6 +104,7 @@ def rooms(text: str) -> FakeRooms:
     made, texts = FakeRooms(), {"en": text, "uk": text}
     made.outcomes = hostile_outcomes(text)
     made.stored = {1: Verdict(choice="agree", note=text)}
+    made.audit.text = text
     for place, trust in (("/a", "builtin"), ("/b", "broken"), ("/c", "unknown_key")):
         folder = f"{place}/{text}"
         why = None if trust == "builtin" else hostile_reason(text)
@@ -227,32 +222,25 @@ def post_notices(desk: Desk, text: str) -> None:
     desk.until(lambda: kinds <= {notice.key.partition(" ")[0] for notice in bench.board.notices})
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="hears of opened files by inotify")
-def test_no_text_from_outside_is_markup_anywhere(desk: Desk, text: str, picture: Path) -> None:
-    opens = FileOpens(picture)
-    try:
-        assert assert_plain(text) >= 3  # the welcome's title and text, the pack's chip
+@pytest.mark.usefixtures("untouched")
+def test_no_text_from_outside_is_markup_anywhere(desk: Desk, text: str) -> None:
+    assert assert_plain(text) >= 3  # the welcome's title and text, the pack's chip
+    desk.window.grab()
+    desk.screen(f"/images/{text}")
+    post_notices(desk, text)
+    for row_id in (1, 2, 3):
+        desk.open_row(row_id)
+        assert assert_plain(text) > 10
         desk.window.grab()
-        desk.screen(f"/images/{text}")
-        post_notices(desk, text)
-        for row_id in (1, 2, 3):
-            desk.open_row(row_id)
-            assert assert_plain(text) > 10
-            desk.window.grab()
-        show_tips(desk)
-        desk.window.actions_by_name["packs"].trigger()
-        desk.window.grab()
-        assert assert_plain(text) > 20
-        show_tips(desk)
-        for dialog in dialogs(desk, text):
-            dialog.grab()
-            assert_plain(text)
-            dialog.close()
-        assert not opens.any()
-        picture.read_bytes()
-        assert opens.any()  # it would have been heard
-    finally:
-        opens.close()
+    show_tips(desk)
+    desk.window.actions_by_name["packs"].trigger()
+    desk.window.grab()
+    assert assert_plain(text) > 20
+    show_tips(desk)
+    for dialog in dialogs(desk, text):
+        dialog.grab()
+        assert_plain(text)
+        dialog.close()
 
 
 def test_names_keep_their_ampersands_and_make_no_shortcut(qapp: QApplication) -> None:
@@ -295,3 +283,80 @@ def test_a_note_is_edited_as_it_was_written(desk: Desk, text: str) -> None:
     assert desk.rooms.session.verdicts[1].note.startswith(text.partition("\n")[0][:80])
     editors = [found for found in QApplication.allWidgets() if hasattr(found, "document")]
     assert all(isinstance(found, QPlainTextEdit) for found in editors)
+
+
+# ---- the audit and the history
+
+
+LONG = "W" * 5000
+
+
+@pytest.fixture
+def two_runs(rooms: FakeRooms, tmp_path: Path, text: str) -> None:
+    """Of packs, over folders and on devices that are called something hostile."""
+    rooms.database = tmp_path / "store" / "results.sqlite"
+    named = {"paths": (f"/images/{text}", f"/{LONG}"), "pack_name": text, "operating_points": (hostile_point(text),)}
+    spec = replace(SPEC, **named)  # type: ignore[arg-type]
+    with ResultStore(rooms.database) as opened:
+        for number, one in enumerate((spec, replace(spec, pack_name=LONG + text, model_sha256="a" * 64)), 1):
+            run_id = opened.open_run(one)
+            for outcome in hostile_outcomes(text):
+                opened.save(run_id, outcome, spec=one)
+            opened.save(run_id, screened(7 + number, 0.9), spec=one)
+            opened.finish(run_id)
+        seen = hostile_outcomes(text)[0]
+        assert isinstance(seen, Screened)
+        opened.set_verdict(1, Verdict(choice="disagree", note=text), judged=seen)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_nothing_is_markup_in_an_audit(desk: Desk, text: str) -> None:
+    desk.screen()
+    desk.rooms.publish(RunChanged(run_id=desk.rooms.session.batches[0].run_id, state="finished"))
+    auditing, page = desk.bench.auditing, desk.window.audit_page
+    desk.until(lambda: auditing.can_audit)
+    desk.window.actions_by_name["audit"].trigger()
+    page.use_table(Path(f"/labels/{text.replace('/', ' ')}.csv"))
+    page.button.click()
+    desk.until(lambda: auditing.report is not None)
+    assert assert_plain(text) >= 6  # button, title, three groups, disagreements
+    page.widget().grab()
+    auditing.save(auditing.report, Path("/out") / text, language="en")
+    desk.until(lambda: any(notice.key == "export" for notice in desk.bench.board.notices))
+    page.take_button.click()
+    (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalPointDialog))
+    assert_plain(text)
+    dialog.close()
+    desk.rooms.audit.problem = UsageProblem(hostile_reason(text))
+    page.button.click()
+    desk.until(lambda: auditing.problem is not None)
+    assert_plain(text)
+
+
+@pytest.mark.usefixtures("untouched", "two_runs")
+def test_nothing_is_markup_in_the_history(desk: Desk, text: str) -> None:
+    desk.until(lambda: desk.bench.past_runs.can_open)
+    desk.window.actions_by_name["history"].trigger()
+    page, runs = desk.window.history_page, desk.bench.past_runs
+    desk.until(lambda: page.table.rowCount() == 2)
+    assert assert_plain(text) >= 4
+    page.search.setText(text)
+    assert_plain(text)
+    page.search.setText("")
+    runs.compare(1, 2)
+    desk.until(lambda: page.comparison is not None)
+    assert assert_plain(text) >= 8
+    page.widget().grab()
+    for table in (page.table, page.comparison.table):
+        table.grab()
+    runs.plan([1])
+    desk.until(lambda: any(isinstance(found, QMessageBox) for found in QApplication.topLevelWidgets()))
+    assert_plain(text)
+    for box in (found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox)):
+        box.close()
+    runs.open(1)
+    desk.until(lambda: desk.bench.screening.run_id == 1)
+    for row_id in (1, 2, 3):
+        desk.open_row(row_id)
+        assert_plain(text)
+    desk.window.grab()

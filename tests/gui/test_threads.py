@@ -1,18 +1,28 @@
-"""The bridge and the background: order, newest wins, nothing blocks and nothing is left."""
+"""The window stays quick: its bridge and its background, and how little it does at a time, which is counted, not timed.
+
+Order, newest wins, nothing blocks and nothing is left.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from cProfile import Profile
 
 import pytest
+from desk import Desk
 from fake_rooms import screened
 from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.background import Background, Bridge
+from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.notices import NoticeBoard
+from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import OutcomeReady, Progress, RunChanged
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
@@ -168,3 +178,87 @@ def test_emitting_costs_no_reference_to_true(qtbot: QtBot) -> None:
     for _ in range(200):
         bridge.published.emit(event)
     assert abs(sys.getrefcount(True) - before) < 50
+
+
+ROWS = 2000
+START = """
+import json, sys
+from PySide6.QtCore import QEvent, QObject, QTimer
+from PySide6.QtWidgets import QApplication
+from fieldray.desktop.application import run_application
+LARGE = {"ai_edge_litert", "imagecodecs", "matplotlib", "pydicom", "tensorflow"}
+class Watch(QObject):
+    def eventFilter(self, watched, event):
+        if event.type() == QEvent.Type.Paint:
+            print(json.dumps(sorted(LARGE & sys.modules.keys())), flush=True)
+            QApplication.instance().removeEventFilter(self)
+            QTimer.singleShot(0, lambda: [window.close() for window in QApplication.topLevelWidgets()])
+        return False
+application = QApplication([])
+watch = Watch()
+application.installEventFilter(watch)
+sys.exit(run_application([]))
+"""
+
+
+def times_called(calls: Profile, function: Callable[..., object]) -> int:
+    """How often a function written in Python was called."""
+    return sum(entry.callcount for entry in calls.getstats() if entry.code is function.__code__)
+
+
+def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_drawn(desk: Desk) -> None:
+    rows, session = desk.bench.rows, desk.rooms.session
+    desk.screen()
+    session.outcomes[:] = [screened(number, (number * 7919 % 1000) / 1000) for number in range(ROWS)]
+    inserted: list[int] = []
+    rows.rowsInserted.connect(lambda _parent, first, last: inserted.append(last - first + 1))
+    with Profile() as calls:
+        desk.bench.screening.take_run(RunChanged(run_id=1, state="finished"))
+        desk.bench.screening.start()
+        desk.until_listed(ROWS)
+        for act in (
+            lambda: rows.sort(KEYS.index("score")),
+            lambda: rows.sort(-1),
+            lambda: rows.filter(text="px-10"),
+            lambda: rows.filter(text=""),
+        ):
+            with desk.qtbot.waitSignal(rows.changed):
+                act()
+        desk.window.work_list.choose_end(last=True)
+        desk.until(lambda: desk.bench.image.row is not None)
+    assert sum(inserted) == ROWS
+    assert len(inserted) < ROWS / 10
+    assert 0 < times_called(calls, WorkListModel.data) < ROWS
+    assert times_called(calls, WorkRow.__post_init__) < ROWS / 4
+    assert rows.rowCount() == ROWS
+
+
+def test_a_polite_signal_ends_the_program_in_order() -> None:
+    script = START.replace("QTimer.singleShot", "(lambda *_: None)")
+    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout.readline()
+        program.terminate()
+        assert program.wait(30) == 0
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+
+
+def test_a_thread_that_never_ends_keeps_no_program_alive_and_does_not_crash_it() -> None:
+    hanging = """
+import fieldray.desktop.controller, fieldray.desktop.application, threading
+fieldray.desktop.controller._OPENING_ENDS_MS = 100
+fieldray.desktop.application._THREADS_END_S = 0.1
+fieldray.desktop.application.Application.__init__.__kwdefaults__["services"] = lambda *_: threading.Event().wait()
+"""
+    script = START.replace("class Watch", f"{hanging}class Watch")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n")
+
+
+def test_the_window_is_there_before_anything_large_was_imported_and_leaves_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[0]) == []

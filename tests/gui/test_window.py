@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from desk import Desk, opened, press, texts, turn_wheel
+from desk import Begin, Desk, press, texts, turn_wheel
 from fake_rooms import FakeRooms, model, save, screened
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
@@ -39,7 +39,6 @@ from fieldray.desktop.notices import signal_end
 from fieldray.desktop.packs_page import ModelCard
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
-from fieldray.desktop.toolbar import Status
 from fieldray.desktop.widgets import Surface
 from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_ROOM
 from fieldray.domain.finding import WORK_LIST_ORDER
@@ -190,9 +189,7 @@ def test_the_image_has_the_whole_screen_until_escape(desk: Desk) -> None:
     assert not window.isFullScreen()
 
 
-def test_the_window_opens_as_it_was_left(
-    desk: Desk, rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, home: Path
-) -> None:
+def test_the_window_opens_as_it_was_left(begin: Begin, desk: Desk, home: Path) -> None:
     desk.screen()
     desk.window.resize(790, 500)
     desk.window.panes.setSizes([300, 200, 290])
@@ -203,17 +200,14 @@ def test_the_window_opens_as_it_was_left(
     desk.until(lambda: desk.has_ended and (home / "settings.json").exists())
     settings, problems = load_settings(home / "settings.json")
     assert problems == ()
-    with opened(rooms, qapp, qtbot, settings) as again:
+    with begin(settings) as again:
         assert (again.window.width(), again.window.height()) == (790, 500) and not again.window.isMaximized()
         again.screen()
         again.until(lambda: again.window.panes.sizes() == sizes)
 
 
-def test_a_place_that_makes_no_sense_opens_the_whole_screen(
-    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, tmp_path: Path
-) -> None:
-    rooms.database = tmp_path / "results.sqlite"
-    with opened(rooms, qapp, qtbot, Settings({"window": "!", "panes": "!", "language": "en"})) as desk:
+def test_a_place_that_makes_no_sense_opens_the_whole_screen(begin: Begin) -> None:
+    with begin(Settings({"window": "!", "panes": "!", "language": "en"})) as desk:
         assert desk.window.isMaximized()
 
 
@@ -320,11 +314,11 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
 
 @pytest.mark.parametrize("problem", [None, UsageProblem(reason("no_pack"))])
 def test_closed_before_it_is_open_it_waits_and_leaves_nothing_open(
-    qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings, problem: FieldrayError | None
+    begin: Begin, qtbot: QtBot, rooms: FakeRooms, problem: FieldrayError | None
 ) -> None:
     rooms.may_open.clear()
     rooms.open_problem = problem
-    with opened(rooms, qapp, qtbot, settings) as desk:
+    with begin() as desk:
         qtbot.wait(20)
         desk.bench.close()
         qtbot.wait(50)
@@ -335,11 +329,11 @@ def test_closed_before_it_is_open_it_waits_and_leaves_nothing_open(
 
 
 def test_what_never_opens_keeps_nobody_from_closing(
-    qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, qtbot: QtBot, rooms: FakeRooms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fieldray.desktop.controller._OPENING_ENDS_MS", 50)
     rooms.may_open.clear()
-    with opened(rooms, qapp, qtbot, settings) as desk:
+    with begin() as desk:
         qtbot.wait(20)
         desk.bench.close()
         desk.until(lambda: desk.has_ended)
@@ -356,10 +350,8 @@ def test_what_fails_to_close_keeps_nothing_else_open(desk: Desk, monkeypatch: py
     assert desk.rooms.session.is_closed and desk.rooms.priors.is_closed
 
 
-def test_nothing_is_opened_twice_or_after_it_was_closed(
-    qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings
-) -> None:
-    with opened(rooms, qapp, qtbot, settings) as desk:
+def test_nothing_is_opened_twice_or_after_it_was_closed(begin: Begin, qtbot: QtBot, rooms: FakeRooms) -> None:
+    with begin() as desk:
         desk.bench.open()
         desk.bench.open()
         desk.bench.close()
@@ -390,23 +382,6 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
     assert table.viewport().height() >= 3 * ROW_HEIGHT
     shown = [(button.toolTip(), button.text()) for button in bar.findChildren(QPushButton) if button.isVisible()]
     assert shown[:3] == [("All", "All  4"), ("Read first", "0"), ("Abnormal", "2")]
-
-
-@pytest.mark.parametrize("language", ["en", "uk"])
-def test_at_twice_the_size_neither_purpose_nor_filters_nor_chips_are_cut(desk: Desk, language: str) -> None:
-    """1366 x 768 at 200 %."""
-    desk.application.change_settings({"language": language})
-    window = desk.window
-    window.showNormal()
-    window.resize(683, 384)
-    window.actions_by_name["history"].trigger()
-    status, history = window.statusBar(), window.history_page
-    desk.until(lambda: window.width() == 683)
-    assert isinstance(status, Status)
-    bar = window.toolbar
-    for part in (status.research, bar.pack_chip, bar.backend_chip, bar.menu_button, *history.findChildren(QComboBox)):
-        desk.until(lambda part=part: part.isVisible() and part.width() >= part.sizeHint().width())
-        assert part.mapTo(window, QPoint(part.width(), 0)).x() <= window.width()
 
 
 def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(desk: Desk) -> None:
@@ -447,16 +422,6 @@ def test_a_broken_settings_file_is_told(qapp: object, qtbot: object, rooms: Fake
     application.report(problems)
     assert [notice.key for notice in application.controller.board.notices] == ["settings"]
     assert settings["theme"] == Settings()["theme"]
-
-
-@pytest.mark.parametrize("language", sorted(languages()))
-def test_the_result_is_not_cut_at_the_side(desk: Desk, language: str) -> None:
-    desk.application.change_settings({"language": language})
-    desk.window.resize(1366, 768)
-    desk.screen()
-    desk.open_row(1)
-    panel = desk.window.result
-    desk.until(lambda: panel.widget().width() <= panel.viewport().width())
 
 
 @pytest.mark.parametrize("language", sorted(languages()))
@@ -595,11 +560,11 @@ def test_the_menu_of_the_image_is_short_and_has_every_command_of_before(desk: De
 
 
 def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
-    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, tmp_path: Path
+    begin: Begin, rooms: FakeRooms, qtbot: QtBot
 ) -> None:
-    rooms.database, messages = tmp_path / "results.sqlite", []
+    messages = []
     record = lambda window, title, words: messages.append((title, words))  # noqa: E731
-    with opened(rooms, qapp, qtbot, settings, signal_end=record) as desk:
+    with begin(signal_end=record) as desk:
         desk.activate()
         desk.screen()
         desk.finish()
