@@ -152,6 +152,10 @@ def look(desk: Desk) -> Callable[[str], list[str]]:
             desk.window.resize(*size)
             settle()
             assert desk.window.size().toTuple() == size
+            bar, status, history = desk.window.toolbar, desk.window.statusBar(), desk.window.history_page
+            always = [status.research, bar.pack_chip, bar.backend_chip, bar.menu_button]
+            for part in (*always, *history.findChildren(QComboBox)):
+                assert part.isVisible() or not part.parentWidget().isVisible()
             found += [f"{name} at {size}: {words}" for words in cut(desk.window)]
         return found
 

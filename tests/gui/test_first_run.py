@@ -142,20 +142,6 @@ def test_a_card_is_the_answer_and_the_header_says_for_whom(desk: Desk) -> None:
     assert desk.window.pages.currentWidget() is desk.window.images
 
 
-def test_the_answer_is_remembered_for_the_folder(desk: Desk) -> None:
-    desk.screen("/images/a", answer="adults-1.0.0")
-    desk.until(lambda: desk.rooms.memory.known == {Path("/images/a"): RememberedPack("adults")})
-    desk.finish()
-    desk.choose("/images/b")
-    desk.answer("children-1.0.0")
-    desk.until(lambda: len(desk.rooms.session.batches) == 2)
-    desk.finish()
-    desk.choose("/images/a")
-    desk.until(lambda: len(desk.rooms.session.batches) == 3)
-    assert in_use(desk) == "adults"
-    assert desk.rooms.session.ages_confirmed[-1] is False  # a folder of DICOM: nothing is left open
-
-
 def test_no_image_of_the_run_before_is_opened_for_the_answer(desk: Desk) -> None:
     desk.screen("/images/a", answer="children-1.0.0")
     desk.finish()
@@ -189,10 +175,11 @@ def test_escape_at_the_first_question_leaves_the_first_page(desk: Desk) -> None:
     assert desk.asks == "" and desk.window.welcome.isVisible() and desk.bench.screening.state == "empty"
 
 
-def test_the_remembered_operating_point_is_used(desk: Desk) -> None:
+def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> None:
     desk.rooms.memory.known[Path("/images")] = RememberedPack("adults", "careful")
     desk.screen()
-    assert desk.rooms.session.started_with[-1][1] == "careful"
+    assert desk.rooms.session.started_with[-1][1] == "careful" and in_use(desk) == "adults"
+    assert desk.rooms.session.ages_confirmed == [False]  # a folder of DICOM: nothing is left open
 
 
 def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home: Path) -> None:

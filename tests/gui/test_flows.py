@@ -130,20 +130,25 @@ def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
 
 
 def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
+    desk.rooms.publish(StoreUnwritable(reason=reason("not_writable", path="/home/me", detail="Read-only file system")))
+    desk.until_shown("Read-only file system")  # before anything is screened
     desk.screen("/first")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
     desk.until_shown("The disk is full")
+    assert "The run stopped early" in desk.window.toolbar.progress_text.text()
     desk.bench.start()
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.notices)
 
 
 def test_what_is_said_of_a_run_goes_with_the_next_one(desk: Desk) -> None:
     desk.screen("/first")
-    notes = reason("taken_over", count=9, sampled=4, whole=5), reason("instances_shared", count=2)
-    desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=notes))
-    desk.until_shown("9 results were taken over", "with other pixels: 2")
+    notes = [reason("taken_over", count=9, sampled=4, whole=5), reason("instances_shared", count=2)]
+    notes += [reason("run_elsewhere", process=7), reason("not_present", count=2)]
+    said = "9 results were taken over", "with other pixels: 2", "process 7", "2 images of this run are no longer there"
+    desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=tuple(notes)))
+    desk.until_shown(*said)
     desk.screen("/second")
-    desk.until(lambda: "taken over" not in desk.notices and "other pixels" not in desk.notices)
+    desk.until(lambda: not any(words in desk.notices for words in said))
 
 
 def test_files_whose_drive_was_pulled_out_are_said_at_the_end_until_they_are_screened_again(desk: Desk) -> None:
@@ -192,15 +197,6 @@ def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
     desk.until(lambda: desk.bench.screening.state == "failed")
     assert "/gone does not exist" in desk.notices
     assert desk.window.toolbar.start_button.isEnabled()
-
-
-def test_a_run_that_ends_early_says_why(desk: Desk) -> None:
-    desk.rooms.publish(StoreUnwritable(reason=reason("not_writable", path="/home/me", detail="Read-only file system")))
-    desk.until_shown("Read-only file system")  # before anything is screened
-    desk.screen()
-    desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
-    desk.until_shown("The disk is full")
-    assert "The run stopped early" in desk.window.toolbar.progress_text.text()
 
 
 def test_a_fall_back_is_never_silent(desk: Desk) -> None:
@@ -361,16 +357,6 @@ def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
     desk.bench.board.post("second", lambda _: "Two")
     desk.until_shown("Two")
     assert [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)] == places
-
-
-def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) -> None:
-    desk.screen()
-    for note in (reason("run_elsewhere", process=7), reason("not_present", count=2)):
-        desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=(note,)))
-    desk.until_shown("process 7")
-    desk.until_shown("2 images of this run are no longer there")
-    desk.bench.screening.start()
-    desk.until(lambda: "no longer there" not in desk.notices)
 
 
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:

@@ -260,22 +260,6 @@ def test_the_work_list_is_filtered_by_verdict_and_device(desk: Desk, page: Histo
     desk.until(lambda: rows.rowCount() == 3)  # the file that failed ran nowhere
 
 
-def test_a_list_is_filtered_by_verdicts_that_were_given_earlier_or_a_moment_ago(desk: Desk, store: Path) -> None:
-    desk.screen()
-    rows, (batch,) = desk.bench.rows, desk.rooms.session.batches
-    with ResultStore(store) as opened:
-        earlier, other = opened.rows(batch.run_id)
-        opened.set_verdict(earlier.row_id, Verdict(choice="agree"), judged=earlier.outcome)
-    rows.filter(verdict="given")
-    desk.until(lambda: rows.rowCount() == 1)
-    desk.until(lambda: rows.row_at(rows.index(0, 0)) is not None)
-    assert rows.row_at(rows.index(0, 0)).row_id == earlier.row_id
-    rows.filter(verdict="none")
-    desk.until(lambda: rows.row_at(rows.index_of(other.row_id)) is not None)
-    assert rows.rowCount() == 1
-    desk.finish()
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(0, 4), (-4, -4), (-1, 1), (2**14, 2**13)])
 def test_a_preview_is_not_enlarged_to_an_impossible_image(rows: int, columns: int) -> None:
     assert enlarged(np.zeros((2, 2), np.uint8), rows=rows, columns=columns) is None

@@ -110,23 +110,23 @@ def test_nobody_and_another_patient_have_none(desk: Desk, comparing: Comparing) 
         assert not desk.window.prior_card.start.isEnabled()
 
 
-def test_earlier_runs_are_looked_through_and_files_that_are_gone_are_counted(desk: Desk, rooms: FakeRooms) -> None:
+def test_earlier_runs_are_looked_through_and_files_that_are_gone_are_counted(desk: Desk) -> None:
     before = of_patient(7, "B", "20200101")
-    rooms.priors.found = [StoredResult(row_id=70, run_id=9, outcome=before, is_resumed=False)]
+    desk.rooms.priors.found = [StoredResult(row_id=70, run_id=9, outcome=before, is_resumed=False)]
     desk.screen()
     desk.open_row(4)
     comparing = desk.bench.comparing
     desk.until(lambda: bool(comparing.priors))
     assert desk.window.prior_card.priors.itemText(0).endswith("earlier run")
-    rooms.priors.found, rooms.priors.gone = [], 2
+    desk.rooms.priors.found, desk.rooms.priors.gone = [], 2
     desk.open_row(1)
     desk.open_row(4)
     desk.until(lambda: not comparing.is_searching)
     assert "2 prior images are known from earlier runs" in texts(desk.window.prior_card)
 
 
-def test_a_store_that_cannot_be_read_is_a_notice_and_the_run_still_has_its_priors(desk: Desk, rooms: FakeRooms) -> None:
-    rooms.priors.problem = FieldrayError(reason("not_writable", path="/x", detail="made up"))
+def test_a_store_that_cannot_be_read_is_a_notice_and_the_run_still_has_its_priors(desk: Desk) -> None:
+    desk.rooms.priors.problem = FieldrayError(reason("not_writable", path="/x", detail="made up"))
     desk.screen()
     desk.open_row(1)
     desk.until(lambda: any(notice.key == "prior" for notice in desk.bench.board.notices))
@@ -156,9 +156,7 @@ def test_side_by_side_is_where_it_begins_with_linked_zoom(desk: Desk, view: Prio
     assert area.beside.state.zoom == area.viewer.state.zoom == 1.25
 
 
-def test_swipe_has_the_prior_to_the_left_of_a_divider_that_keys_and_mouse_move(
-    desk: Desk, rooms: FakeRooms, view: PriorView
-) -> None:
+def test_swipe_has_the_prior_to_the_left_of_a_divider_that_keys_and_mouse_move(desk: Desk, view: PriorView) -> None:
     press(desk, Key.Key_S)
     assert view.mode == "swipe"
     assert not desk.window.area.beside.isVisible()
@@ -210,17 +208,17 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
     assert "2. Less dense in the open image: 4.0 times the noise" in said
 
 
-def test_what_is_no_region_has_no_colour(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+def test_what_is_no_region_has_no_colour(desk: Desk, comparing: Comparing) -> None:
     answer = pair_comparison(regions=1)
     change = answer.aligned.change.copy()
     change[300:302, 200:202] = 6.0
-    rooms.priors.answer = replace(answer, aligned=replace(answer.aligned, change=change))
+    desk.rooms.priors.answer = replace(answer, aligned=replace(answer.aligned, change=change))
     press(desk, Key.Key_E)
     compared(desk)
     colours = comparing.laid.difference.image
     assert colours.pixelColor(200, 140).alpha() > 0
     assert colours.pixelColor(201, 301).alpha() == 0
-    rooms.priors.answer = pair_comparison(regions=0)
+    desk.rooms.priors.answer = pair_comparison(regions=0)
     desk.open_row(2)
     compared(desk)
     assert comparing.laid.difference.is_blank
@@ -282,10 +280,8 @@ def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, compari
     assert desk.window.area.prior_view.mode == "swipe"
 
 
-def test_the_prior_follows_to_the_place_that_the_alignment_found(
-    desk: Desk, comparing: Comparing, rooms: FakeRooms
-) -> None:
-    rooms.priors.answer = pair_comparison(shift=32.0)
+def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, comparing: Comparing) -> None:
+    desk.rooms.priors.answer = pair_comparison(shift=32.0)
     area = desk.window.area
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.laid is not None)
@@ -305,9 +301,9 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(
 
 
 def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is_said(
-    desk: Desk, rooms: FakeRooms, comparing: Comparing
+    desk: Desk, comparing: Comparing
 ) -> None:
-    rooms.priors.answer = pair_comparison(why=reason("compare_unlike"))
+    desk.rooms.priors.answer = pair_comparison(why=reason("compare_unlike"))
     press(desk, Key.Key_D)
     compared(desk)
     view, bar = desk.window.area.prior_view, desk.window.prior_bar
@@ -329,21 +325,21 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
     ],
 )
 def test_what_cannot_be_compared_is_said_and_the_images_stay(
-    desk: Desk, rooms: FakeRooms, comparing: Comparing, is_replaced: bool, words: str
+    desk: Desk, comparing: Comparing, is_replaced: bool, words: str
 ) -> None:
-    rooms.priors.answer = FieldrayError(reason("compare_no_lungs_pack"))
+    desk.rooms.priors.answer = FieldrayError(reason("compare_no_lungs_pack"))
     if is_replaced:  # since it was screened: it is not even tried
-        rooms.session.replaced.add(rooms.outcomes[1].facts.content_sha256)
+        desk.rooms.session.replaced.add(desk.rooms.outcomes[1].facts.content_sha256)
     press(desk, Key.Key_E)
     compared(desk)
     assert words in desk.window.prior_bar.state.text()
     assert desk.window.area.beside.isVisible()
-    assert len(rooms.priors.compared) == (not is_replaced)
+    assert len(desk.rooms.priors.compared) == (not is_replaced)
 
 
-def test_another_patients_file_is_asked_about_first(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Comparing) -> None:
     other = unscreened(replace(image_ref(8), path=Path("/images/other-8.dcm")))
-    rooms.priors.files[Path("/images/other-8.dcm")] = other
+    desk.rooms.priors.files[Path("/images/other-8.dcm")] = other
     comparing.choose_file(Path("/images/other-8.dcm"))
     box = desk.dialog(QMessageBox)
     assert "Another patient's image" in box.text()
@@ -361,12 +357,10 @@ def test_another_patients_file_is_asked_about_first(desk: Desk, rooms: FakeRooms
     assert comparing.prior is None  # a choice for one image is none for the next
 
 
-def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
-    desk: Desk, rooms: FakeRooms, comparing: Comparing
-) -> None:
+def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(desk: Desk, comparing: Comparing) -> None:
     ref = replace(image_ref(8), path=Path("/images/plain-8.png"), kind="png")
     plain = unscreened(replace(ref, header=replace(ref.header, patient_id="", study_date="")))
-    rooms.priors.files[plain.ref.path] = plain
+    desk.rooms.priors.files[plain.ref.path] = plain
     comparing.choose_file(plain.ref.path)
     compared(desk)
     bar = desk.window.prior_bar
@@ -375,18 +369,18 @@ def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
     assert "Which image is the earlier one is not known" in bar.doubts.text()
 
 
-def test_the_same_image_or_a_later_one_is_named(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: Comparing) -> None:
     for path, words in (
-        (rooms.outcomes[0].ref.path, "Both are the same image."),
-        (rooms.outcomes[1].ref.path, ""),
+        (desk.rooms.outcomes[0].ref.path, "Both are the same image."),
+        (desk.rooms.outcomes[1].ref.path, ""),
     ):
-        rooms.priors.files[path] = unscreened(image_ref(1))
+        desk.rooms.priors.files[path] = unscreened(image_ref(1))
         comparing.choose_file(path)
         desk.until(lambda: comparing.prior is not None)
         assert words in desk.window.prior_bar.doubts.text()
     desk.open_row(3)
-    rooms.priors.files[rooms.outcomes[0].ref.path] = rooms.outcomes[0]
-    comparing.choose_file(rooms.outcomes[0].ref.path)
+    desk.rooms.priors.files[desk.rooms.outcomes[0].ref.path] = desk.rooms.outcomes[0]
+    comparing.choose_file(desk.rooms.outcomes[0].ref.path)
     desk.until(lambda: comparing.prior is not None)
     assert "it is later than the open image" in desk.window.prior_bar.doubts.text()
     assert "5 years 3 months later" in desk.window.prior_bar.dates.text()
@@ -399,34 +393,32 @@ def test_a_file_that_is_no_image_is_a_notice(desk: Desk, comparing: Comparing) -
     assert comparing.prior is None
 
 
-def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(
-    desk: Desk, rooms: FakeRooms, comparing: Comparing
-) -> None:
-    rooms.priors.may_compare.clear()
+def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(desk: Desk, comparing: Comparing) -> None:
+    desk.rooms.priors.may_compare.clear()
     press(desk, Key.Key_E)
-    desk.until(lambda: len(rooms.priors.compared) == 1)
+    desk.until(lambda: len(desk.rooms.priors.compared) == 1)
     assert "Comparing…" in desk.window.prior_bar.state.text()
     for row in (2, 1, 4, 2, 1, 2):
         desk.window.work_list.choose(row)
     desk.until(lambda: comparing.laid is not None)
-    assert rooms.priors.cancelled >= 1
-    assert comparing.prior.outcome.ref == rooms.outcomes[2].ref
-    assert [record.current for record in comparing.records()] == [rooms.outcomes[1].facts.content_sha256]
+    assert desk.rooms.priors.cancelled >= 1
+    assert comparing.prior.outcome.ref == desk.rooms.outcomes[2].ref
+    assert [record.current for record in comparing.records()] == [desk.rooms.outcomes[1].facts.content_sha256]
 
 
-def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
-    rooms.priors.may_compare.clear()
+def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, comparing: Comparing) -> None:
+    desk.rooms.priors.may_compare.clear()
     press(desk, Key.Key_E)
-    desk.until(lambda: len(rooms.priors.compared) == 1)
+    desk.until(lambda: len(desk.rooms.priors.compared) == 1)
     desk.bench.close()
-    desk.until(lambda: rooms.priors.is_closed)
+    desk.until(lambda: desk.rooms.priors.is_closed)
 
 
 @pytest.mark.parametrize(
     "name", ["<b>bold</b><img src=/etc/passwd>", "\u202eevil^\u2066name", "&File\tX", "%1 {count} {day}", "A" * 5000]
 )
-def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, rooms: FakeRooms, name: str) -> None:
-    rooms.outcomes[:] = [
+def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, name: str) -> None:
+    desk.rooms.outcomes[:] = [
         of_patient(1, name, "20240405", patient_name=name),
         of_patient(2, name, name, patient_name=name, view_position=name),
     ]
@@ -446,24 +438,24 @@ def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, rooms: F
 # ---- the reports of this window
 
 
-def test_what_was_compared_is_known_to_the_reports(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: Comparing) -> None:
     press(desk, Key.Key_E)
     compared(desk)
     (record,) = comparing.records()
-    assert record.current == rooms.outcomes[0].facts.content_sha256
+    assert record.current == desk.rooms.outcomes[0].facts.content_sha256
     assert record.prior.study_date == "20210205"
     assert record.prior.patient_name == ""
     assert (record.similarity, len(record.regions), record.why_not) == (0.83, 2, None)
     desk.bench.export(Path("/out"))
-    desk.until(lambda: bool(rooms.exported))
-    assert rooms.exported[0][3].pairs == (record,)
+    desk.until(lambda: bool(desk.rooms.exported))
+    assert desk.rooms.exported[0][3].pairs == (record,)
     comparing.forget()
     assert comparing.records() == ()
 
 
-def test_the_prior_is_bent_by_the_displacement(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: Comparing) -> None:
     """A prior that lies 20 pixels of the frame further down is drawn 20 * 600 / 512 pixels further up."""
-    rooms.priors.answer = pair_comparison(shift=20.0)
+    desk.rooms.priors.answer = pair_comparison(shift=20.0)
     press(desk, Key.Key_E)
     compared(desk)
     bent, prior = comparing.laid.prior.image.pixels, desk.bench.beside.pyramid.image.pixels

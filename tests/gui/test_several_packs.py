@@ -217,17 +217,6 @@ def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
     assert not dialogs(desk.window, QMessageBox)
 
 
-def test_a_card_that_says_the_ages_of_all_packs_asks_for_no_more(desk: Desk) -> None:
-    desk.rooms.lacks_ages = True
-    tick(desk, "tuberculosis")
-    desk.bench.settings.choose_pack("", "")
-    desk.bench.packs.listed.emit()
-    desk.choose()
-    desk.answer("adults-1.0.0")
-    desk.until_listed(3)
-    assert desk.rooms.session.ages_confirmed == [True]  # 18 to 95 lie within 15 to 95
-
-
 def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDERS["tuberculosis"]] = PackProblem(reason("pack_tampered", name="model.tflite"))
     tick(desk, "tuberculosis")

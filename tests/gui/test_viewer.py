@@ -113,13 +113,6 @@ def test_keys_change_the_view_and_ctrl_z_takes_it_back(
     assert viewer.state == ViewState()
 
 
-def test_presets_and_reset(desk: Desk, viewer: Viewer) -> None:
-    desk.qtbot.keyClick(viewer, Qt.Key.Key_3)
-    assert viewer.state.window == viewer.pyramid.presets[2]
-    desk.qtbot.keyClick(viewer, Qt.Key.Key_Space)
-    assert viewer.state == ViewState()
-
-
 def test_the_tool_keys_choose_what_the_left_drag_does(desk: Desk, viewer: Viewer) -> None:
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Z)
     drag(viewer, Qt.MouseButton.LeftButton, (0, -10))

@@ -19,12 +19,12 @@ from typing import Final
 
 import hypothesis
 import numpy as np
+from desk import dialogs, turn_wheel
 from fake_rooms import SPEC, FakeRooms, screened
 from fake_rooms import model as model_of
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
-from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
+from PySide6.QtCore import QEvent, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox
 
@@ -218,7 +218,7 @@ class WindowWalk(RuleBasedStateMachine):
             return {found.row_id: found.verdict for found in query.results(tuple(row_ids))}
 
     def _boxes(self) -> list[QMessageBox]:
-        return [box for box in self.window.findChildren(QMessageBox) if box.isVisible()]
+        return dialogs(self.window, QMessageBox)
 
     # ---- what happens
 
@@ -253,11 +253,7 @@ class WindowWalk(RuleBasedStateMachine):
             self._notes.setdefault(row.outcome.facts.content_sha256, set()).add(note.text())
 
     def _wheel(self, which: int) -> None:
-        viewer, turned = self.window.viewer, QPoint(0, 120 if which % 2 else -120)
-        at, no = QPointF(viewer.rect().center()), Qt.MouseButton.NoButton
-        none, phase = Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase
-        event = QWheelEvent(at, QPointF(viewer.mapToGlobal(at.toPoint())), QPoint(), turned, no, none, phase, False)
-        QApplication.sendEvent(viewer, event)
+        turn_wheel(self.window.viewer, 1 if which % 2 else -1)
 
     def _verdict(self, which: int) -> None:
         row = self.bench.image.row
