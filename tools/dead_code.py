@@ -18,7 +18,7 @@ import vulture
 ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = ("app", "benchmarks", "tools")
 _KINDS: Final = frozenset({"function", "method", "property", "class", "import", "unreachable_code"})
-# Called by others under these names: Qt, logging, pickle, PyTorch, pydicom, fpdf2, Dask, paramiko.
+# Called by others under these names: Qt, logging, pickle, PyTorch, pydicom, fpdf2, Dask, paramiko, socketserver.
 _CALLED_BY_OTHERS: Final = (
     "*Event",
     "paint",
@@ -40,6 +40,8 @@ _CALLED_BY_OTHERS: Final = (
     "find_class",
     "subscribe_topic",
     "missing_host_key",
+    "verify_request",
+    "finish_request",
 )
 
 
