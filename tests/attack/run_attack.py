@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks write files of every kind
 
-from harness.runner import Found, LongRun, Result, program_command, say, try_all
+from harness.runner import Found, Result, long_run, program_command, say, try_all
 from harness.table import ATTACKS
 
 
@@ -59,12 +59,4 @@ def found(results: Sequence[Result], program: Sequence[str]) -> Found:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        LongRun(
-            script="tests/attack/run_attack.py",
-            usage=__doc__,
-            options=add_options,
-            run=attack,
-            figures="build/attack.json",
-        ).main()
-    )
+    sys.exit(long_run(attack, add_options, usage=__doc__, figures="build/attack.json"))

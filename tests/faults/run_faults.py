@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.double import build_library
 from faults.fault_run import FaultRun, Silence, shortcomings
-from harness.runner import Found, LongRun
+from harness.runner import Found, long_run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +58,5 @@ def say_aside(text: str) -> None:
 
 
 if __name__ == "__main__":
-    faults = LongRun(
-        script="tests/faults/run_faults.py",
-        usage=__doc__,
-        options=add_options,
-        run=run,
-        figures="build/faults.json",
-        needs=("Linux", "a C compiler"),
-    )
-    sys.exit(faults.main())
+    needs = ("Linux", "a C compiler")
+    sys.exit(long_run(run, add_options, usage=__doc__, figures="build/faults.json", needs=needs))

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fieldray.bench.benchmark_case import Points, Report
 from fuzz.screening import KINDS, fuzz, sources
 from harness.record import CHILD_MB, PARENT_MB
-from harness.runner import Found, LongRun, program_command, say, table
+from harness.runner import Found, Page, long_run, program_command, say, table
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -77,14 +77,6 @@ def report(facts: Mapping[str, Any]) -> Report:
 
 
 if __name__ == "__main__":
-    damaged_files = LongRun(
-        script="tests/fuzz/run_fuzz.py",
-        usage=__doc__,
-        options=add_options,
-        run=run,
-        figures="build/fuzz.json",
-        subject="damaged-files",
-        measured=("app/fieldray/imaging", "app/fieldray/pipeline", "app/fieldray/processes", "tests/fuzz"),
-        report=report,
-    )
-    sys.exit(damaged_files.main())
+    measured = ("app/fieldray/imaging", "app/fieldray/pipeline", "app/fieldray/processes", "tests/fuzz")
+    page = Page(subject="damaged-files", measured=measured, report=report)
+    sys.exit(long_run(run, add_options, usage=__doc__, figures="build/fuzz.json", page=page))

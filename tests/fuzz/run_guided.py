@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,29 +26,10 @@ from fuzz.run_structures import COLUMNS, MEASURED, Result, found
 from fuzz.run_structures import keep as save
 from fuzz.structures.running import run_guided
 from fuzz.structures.targets import TARGETS
-from harness.runner import Found, LongRun, say, table
+from harness.runner import Found, Page, long_run, say, table
 
 GUIDED: Final = ("dicom-header", "dicomdir", "zip", "manifest", "wire", "answers", "channel", "chunks")
 """What others wrote and anybody may hand over; any target can be asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guided:
-    """What came of a target; how many places of the code were reached, by how many inputs, and how many are kept."""
-
-    result: Result
-    reached: int
-    inputs: int
-    kept: int
-
-    @property
-    def line(self) -> str:
-        """For a person."""
-        return f"{self.result.line}\n      reached {self.reached:,} places by {self.inputs:,} inputs, {self.kept} kept"
-
-    def facts(self) -> dict[str, object]:
-        """For the file of figures."""
-        return {**self.result.facts(), "reached": self.reached, "inputs_that_reach": self.inputs, "kept": self.kept}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,33 +49,27 @@ def run(options: argparse.Namespace) -> Found:
     for name in names:
         results.append(guided(name, seconds=seconds, seed=options.seed, out=options.out, keep=options.keep))
         say(results[-1].line)
-    return found([each.facts() for each in results], seed=options.seed)
+    return found(results, seed=options.seed)
 
 
-def guided(name: str, *, seconds: float, seed: int, out: Path, keep: bool) -> Guided:
+def guided(name: str, *, seconds: float, seed: int, out: Path, keep: bool) -> Result:
     """Read inputs of a target for so long."""
     corpus = out.parent / out.stem / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
     begin = [*kept_inputs.inputs_of(name), *(case.data() for case in CASES.values() if case.target == name)]
     for number, data in enumerate(begin):
         (corpus / f"begin-{number:03}").write_bytes(data)
-    tally, findings, (reached, inputs) = run_guided(name, seconds=seconds, seed=seed, corpus=corpus.resolve())
+    tally, findings, reached = run_guided(name, seconds=seconds, seed=seed, corpus=corpus.resolve())
     save(findings, out.parent / out.stem)
     if keep:
         kept_inputs.keep(TARGETS[name], [path.read_bytes() for path in corpus.iterdir()])
-    return Guided(Result(name, tally, findings), reached, inputs, len(kept_inputs.inputs_of(name)))
+    return Result(name, tally, findings, (*reached, len(kept_inputs.inputs_of(name))))
 
 
 def report(facts: Mapping[str, Any]) -> Report:
     """The figures as a table, and what its columns mean."""
-    targets, own = facts["targets"], ("target", "inputs", "accepted")
-    columns = {
-        **{name: COLUMNS[name] for name in own},
-        "places reached": lambda each: f"{each['reached']:,}",
-        "by inputs": lambda each: f"{each['inputs_that_reach']:,}",
-        "kept": lambda each: each["kept"],
-        **{name: COLUMNS[name] for name in ("findings", "inputs/s", "most, ms")},
-    }
+    targets = facts["targets"]
+    came = ("target", "inputs", "accepted", "places reached", "by inputs", "kept", "findings", "inputs/s", "most, ms")
     run_facts = (
         f"Read in {facts['seconds']:.0f} s: {sum(each['inputs'] for each in targets):,} inputs of "
         f"{len(targets)} parts of the program (seed {facts['seed']}), each a change of one that had reached code "
@@ -105,20 +79,14 @@ def report(facts: Mapping[str, Any]) -> Report:
         "Places: branches of the program, pydicom and zipfile, and comparisons, as libFuzzer counts them; those that "
         "are passed while modules are imported are not among them. Kept: the inputs in tests/fuzz/kept.",
     )
-    blocks = (Points("What was run", run_facts), table("What came of it", targets, columns))
+    blocks = (
+        Points("What was run", run_facts),
+        table("What came of it", targets, {name: COLUMNS[name] for name in came}),
+    )
     return Report(kind="fuzz-guided", title="Fieldray: guided fuzzing", blocks=blocks, data=facts)
 
 
 if __name__ == "__main__":
-    guided_fuzzing = LongRun(
-        script="tests/fuzz/run_guided.py",
-        usage=__doc__,
-        options=add_options,
-        run=run,
-        figures="build/fuzz-guided.json",
-        needs=("Linux", "Atheris (the extra robustness)"),
-        subject="guided-fuzzing",
-        measured=MEASURED,
-        report=report,
-    )
-    sys.exit(guided_fuzzing.main())
+    needs = ("Linux", "Atheris (the extra robustness)")
+    page = Page(subject="guided-fuzzing", measured=MEASURED, report=report)
+    sys.exit(long_run(run, add_options, usage=__doc__, figures="build/fuzz-guided.json", needs=needs, page=page))

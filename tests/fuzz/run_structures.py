@@ -25,7 +25,7 @@ from fuzz.structures.reading import LONGEST_S, Finding, Tally
 from fuzz.structures.running import run_target
 from fuzz.structures.target import ACCEPTED
 from fuzz.structures.targets import TARGETS, shares
-from harness.runner import Found, LongRun, say, table
+from harness.runner import Found, Page, long_run, say, table
 
 MEASURED = (
     *(f"app/fieldray{room}" for room in ("/imaging", "/inference", "/packs", "/processes", "/store", "_cluster")),
@@ -36,11 +36,15 @@ _MOST_REASONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of the inputs of a target."""
+    """What came of the inputs of a target.
+
+    reached  where inputs were led by the code that they reach: places of it, by how many inputs, how many are kept
+    """
 
     name: str
     tally: Tally
     findings: Sequence[Finding]
+    reached: tuple[int, int, int] | None = None
 
     @property
     def reasons(self) -> str:
@@ -59,6 +63,8 @@ class Result:
         """For a person."""
         tally = self.tally
         found = "".join(f"\n    {each.kind}, input {each.number}" for each in self.findings)
+        if self.reached:
+            found += "\n      reached {:,} places by {:,} inputs, {} kept".format(*self.reached)
         return (
             f"{'FOUND' if self.findings else 'ok':<6}{self.name:<13}{tally.inputs:>9,} inputs  "
             f"accepted {tally.outcomes[ACCEPTED]:,}  findings {len(self.findings)}  {self.rate:,.0f}/s  "
@@ -79,6 +85,7 @@ class Result:
             "longest_ms": round(1000 * tally.longest_s[0], 1),
             "longest_input": tally.longest_s[1],
             "findings": found,
+            **dict(zip(("reached", "inputs_that_reach", "kept"), self.reached or (), strict=False)),
         }
 
 
@@ -97,11 +104,12 @@ def run(options: argparse.Namespace) -> Found:
         results.append(Result(name, tally, findings))
         say(results[-1].line)
         keep(findings, options.out.parent / options.out.stem)
-    return found([each.facts() for each in results], seed=options.seed)
+    return found(results, seed=options.seed)
 
 
-def found(targets: Sequence[Mapping[str, Any]], *, seed: int) -> Found:
+def found(results: Sequence[Result], *, seed: int) -> Found:
     """All that was read, counted."""
+    targets = [each.facts() for each in results]
     inputs, findings = sum(each["inputs"] for each in targets), sum(len(each["findings"]) for each in targets)
     sentence = f"{inputs:,} inputs in {{seconds}}, findings: {findings}"
     return Found(facts={"seed": seed, "targets": targets}, sentence=sentence, holds=not findings)
@@ -120,6 +128,9 @@ COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
     "target": lambda each: each["target"],
     "inputs": lambda each: f"{each['inputs']:,}",
     "accepted": lambda each: f"{each['outcomes'].get(ACCEPTED, 0):,}",
+    "places reached": lambda each: f"{each['reached']:,}",
+    "by inputs": lambda each: f"{each['inputs_that_reach']:,}",
+    "kept": lambda each: each["kept"],
     "most frequent reasons": lambda each: each["reasons"],
     "findings": lambda each: "; ".join(f"{one['kind']} (input {one['number']})" for one in each["findings"]) or "none",
     "inputs/s": lambda each: f"{each['per_second']:,.0f}",
@@ -142,23 +153,15 @@ def report(facts: Mapping[str, Any]) -> Report:
         "input took, in CPU time. Inputs/s: made and read, by one process.",
     )
     reads = {"target": COLUMNS["target"], "what it reads": lambda each: TARGETS[each["target"]].reads}
+    came = ("target", "inputs", "accepted", "most frequent reasons", "findings", "inputs/s", "peak, MB", "most, ms")
     blocks = (
         Points("What was run", run_facts),
         table("What is read", targets, reads),
-        table("What came of it", targets, COLUMNS),
+        table("What came of it", targets, {name: COLUMNS[name] for name in came}),
     )
     return Report(kind="fuzz-structures", title="Fieldray: broken structures", blocks=blocks, data=facts)
 
 
 if __name__ == "__main__":
-    structures = LongRun(
-        script="tests/fuzz/run_structures.py",
-        usage=__doc__,
-        options=add_options,
-        run=run,
-        figures="build/fuzz-structures.json",
-        subject="broken-structures",
-        measured=MEASURED,
-        report=report,
-    )
-    sys.exit(structures.main())
+    page = Page(subject="broken-structures", measured=MEASURED, report=report)
+    sys.exit(long_run(run, add_options, usage=__doc__, figures="build/fuzz-structures.json", page=page))

@@ -18,7 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.reports import Page, PageRefused, plan_page, write_page
+from benchmarks.processes import CHECKOUT
+from benchmarks.reports import PageRefused, plan_page, write_page
 from fieldray.bench.benchmark_case import Report, Table
 from harness.case import Case, NotPossible
 from harness.machine import compiler
@@ -114,82 +115,60 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LongRun:
-    """A run by hand.
+class Page:
+    """A page of a long run: its subject, the code that is measured, and what makes it of the facts."""
 
-    script    relative to the checkout's root
-    usage     its text, for `--help`
-    needs     what it cannot do without
+    subject: str
+    measured: Sequence[str]
+    report: Callable[[Mapping[str, Any]], Report]
+
+
+def long_run(
+    run: Callable[[argparse.Namespace], Found],
+    options: Callable[[argparse.ArgumentParser], None],
+    *,
+    usage: str | None,
+    figures: str,
+    needs: Sequence[Need] = ("Linux",),
+    page: Page | None = None,
+) -> int:
+    """A run by hand, as its arguments say; the exit code.
+
+    run       does it; the seconds that it took are added to the facts
     options   adds its own to `--out`, `--seed` and, where there is a page, `--page`
-    run       does it, as the options say; the seconds that it took are added to the facts
+    usage     its text, for `--help`
     figures   the file of figures, if no other is named
-    subject   of the page, empty where there is none; `report` makes it of the facts, `measured` is the code it is of
+    needs     what it cannot do without
+    page      what may be written of it, where that is asked for
     """
-
-    script: str
-    usage: str | None
-    options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], Found]
-    figures: str
-    needs: Sequence[Need] = ("Linux",)
-    subject: str = ""
-    measured: Sequence[str] = ()
-    report: Callable[[Mapping[str, Any]], Report] | None = None
-
-    def main(self) -> int:
-        """Run as the arguments say; the exit code."""
-        parser = argparse.ArgumentParser(description=self.usage, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self.options(parser)
-        parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same run (default: 1)")
-        parser.add_argument("--out", type=Path, default=Path(self.figures), help=f"(default: {self.figures})")
-        if self.subject:
-            add_page_option(parser, self.subject)
-        options = parser.parse_args()
-        if lacking := [need for need in self.needs if not _is_here(need)]:
-            say(f"This run needs {' and '.join(lacking)}.")
+    parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options(parser)
+    parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same run (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path(figures), help=f"(default: {figures})")
+    if page:
+        text = f"also write a page to build/benchmarks (default: {page.subject})"
+        parser.add_argument("--page", nargs="?", const=page.subject, metavar="SUBJECT", help=text)
+    asked = parser.parse_args()
+    if lacking := [need for need in needs if not _is_here(need)]:
+        say(f"This run needs {' and '.join(lacking)}.")
+        return 2
+    planned = None
+    if page and asked.page:
+        command = ["python", Path(sys.argv[0]).resolve().relative_to(CHECKOUT).as_posix(), *sys.argv[1:]]
+        try:
+            planned = plan_page(asked.page, command=shlex.join(command), paths=page.measured)
+        except PageRefused as problem:
+            say(str(problem))
             return 2
-        page = planned_page(options.page, self.script, measured=self.measured) if self.subject else None
-        began_s = time.monotonic()
-        found = self.run(options)
-        facts = {**found.facts, "seconds": round(time.monotonic() - began_s, 1)}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        say(found.sentence.format(seconds=f"{facts['seconds']:.0f} s"))
-        if page and self.report:
-            write_page(self.report(facts), page)
-        return 0 if found.holds else 1
-
-
-def add_page_option(parser: argparse.ArgumentParser, subject: str) -> None:
-    """Add `--page [SUBJECT]`, by default of this subject."""
-    text = f"also write a page to build/benchmarks (default: {subject})"
-    parser.add_argument("--page", nargs="?", const=subject, metavar="SUBJECT", help=text)
-
-
-def planned_page(subject: str | None, script: str, *, measured: Sequence[str]) -> Page | None:
-    """The page that the run will write; None where none is wanted.
-
-    Parameters
-    ----------
-    subject
-        Of the page, None for no page.
-    script
-        The script that runs, relative to the checkout's root; the page names it with the arguments it was given.
-    measured
-        The code that is measured.
-
-    Raises
-    ------
-    SystemExit
-        With 2, once it is said why there can be no page.
-    """
-    if not subject:
-        return None
-    try:
-        return plan_page(subject, command=shlex.join(["python", script, *sys.argv[1:]]), paths=measured)
-    except PageRefused as problem:
-        say(str(problem))
-        raise SystemExit(2) from problem
+    began_s = time.monotonic()
+    found = run(asked)
+    facts = {**found.facts, "seconds": round(time.monotonic() - began_s, 1)}
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    say(found.sentence.format(seconds=f"{facts['seconds']:.0f} s"))
+    if page and planned:
+        write_page(page.report(facts), planned)
+    return 0 if found.holds else 1
 
 
 def table(title: str, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], object]]) -> Table:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads of a library is not to be forked
 
-from harness.runner import Found, LongRun, program_command, say, try_case
+from harness.runner import Found, long_run, program_command, say, try_case
 from harness.table import POWERCUTS
 from powercut.acts import ACTS
 from powercut.cuts import cut
@@ -137,12 +137,5 @@ def _said(row: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    powercut = LongRun(
-        script="tests/powercut/run_powercut.py",
-        usage=__doc__,
-        options=add_options,
-        run=run,
-        figures="build/powercut.json",
-        needs=("Linux", "a C compiler"),
-    )
-    sys.exit(powercut.main())
+    needs = ("Linux", "a C compiler")
+    sys.exit(long_run(run, add_options, usage=__doc__, figures="build/powercut.json", needs=needs))
