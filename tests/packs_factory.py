@@ -24,6 +24,7 @@ from fieldray.domain.model import (
     OutputRoles,
 )
 from fieldray.packs.manifest import Input, LungCheck, LungFieldsManifest, LungOutputs
+from fieldray.packs.site_choices import SitePoint
 from fieldray.packs.verified import list_files, write_described, write_pack
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
@@ -121,3 +122,13 @@ def make_lung_fields(
     )
     changed = msgspec.structs.replace(description, **changes)
     return write_described(folder, description=changed, contents=contents, key=key(key_number))
+
+
+def site_point(model_sha256: str = "a" * 64, **changes: object) -> SitePoint:
+    """An operating point that a site chose for itself."""
+    made = SitePoint(
+        name="ours", label="opacity", model_sha256=model_sha256, pack="test-chest-1.2.3", threshold=0.7, unsure_low=0.6,
+        unsure_high=0.8, sensitivity=(0.9, 0.8, 0.95), specificity=(0.7, 0.6, 0.8), images=120, patients=100,
+        chosen_by="О. Петренко", chosen_on="2026-11-22",
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)

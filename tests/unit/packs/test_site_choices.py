@@ -11,28 +11,9 @@ from msgspec.structs import replace
 from fieldray.domain.assessment import choose
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.site_choices import FOLDERS_NAME, NAME, PackMemory, RememberedPack, SitePoint, SitePoints
-from packs_factory import make_pack
+from fieldray.packs.site_choices import FOLDERS_NAME, NAME, PackMemory, RememberedPack, SitePoints
+from packs_factory import make_pack, site_point
 from tiny_packs import fingerprint
-
-
-def site_point(model_sha256: str, **changes: object) -> SitePoint:
-    values = {
-        "name": "ours",
-        "label": "opacity",
-        "model_sha256": model_sha256,
-        "pack": "test-chest-1.2.3",
-        "threshold": 0.7,
-        "unsure_low": 0.6,
-        "unsure_high": 0.8,
-        "sensitivity": (0.9, 0.8, 0.95),
-        "specificity": (0.7, 0.6, 0.8),
-        "images": 120,
-        "patients": 100,
-        "chosen_by": "О. Петренко",
-        "chosen_on": "2026-11-22",
-    }
-    return SitePoint(**{**values, **changes})
 
 
 @pytest.fixture
