@@ -6,16 +6,16 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pydicom import dcmread
 
-from fieldray.domain.run import Verdict
-from fieldray.errors import StorageProblem
+from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.pipeline.export import export_run
 from fieldray.store.results import ResultStore
-from powercut.place import NAMES, Emit, Log, Lost, Place, image_of, outcome_of, require_whole
+from powercut.place import NAMES, Emit, Log, Lost, Place, do_each, image_of, outcome_of, require_whole
 
 QUICK: Final = ("csv", "json", "sr")
 DOCUMENTS: Final = ("pdf", "pdf-studies")
@@ -30,20 +30,15 @@ def prepare_export(place: Place) -> None:
 def export(place: Place, emit: Emit, *, formats: Sequence[str]) -> None:
     """Twice; what is refused is told, and the next is tried. Raises the last refusal."""
     (run,) = place.runs()
-    problem = None
-    for turn, choice in enumerate(("agree", "disagree"), 1):
+
+    def once(turn: int, choice: VerdictChoice) -> Sequence[str]:
         row = place.results(run.run_id)[NAMES[turn]]
-        try:
-            with ResultStore(place.store) as store:
-                store.set_verdict(row.row_id, Verdict(choice=choice), judged=row.outcome)
-            written = export_run(place.store, run.run_id, place.out, formats, spec=place.spec)
-        except StorageProblem as error:
-            emit("problem", error.reason.code)
-            problem = error
-        else:
-            emit("written", *(path.name for path in written))
-    if problem:
-        raise problem
+        with ResultStore(place.store) as store:
+            store.set_verdict(row.row_id, Verdict(choice=choice), judged=row.outcome)
+        written = export_run(place.store, run.run_id, place.out, formats, spec=place.spec)
+        return "written", *(path.name for path in written)
+
+    do_each(emit, [partial(once, 1, "agree"), partial(once, 2, "disagree")])
 
 
 def check_export(place: Place, log: Log, end: str) -> None:

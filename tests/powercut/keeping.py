@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import TrustStore
-from fieldray.packs.site_choices import PackMemory, SitePoint, SitePoints
+from fieldray.packs.site_choices import PackMemory, SitePoints
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reports.exporter import pseudonym_key
 from fieldray.settings import Settings, load
-from packs_factory import make_pack
-from powercut.place import Emit, Log, Lost, Place
+from packs_factory import make_pack, site_point
+from powercut.place import Emit, Log, Lost, Place, do_each
 from tiny_packs import fingerprint
 
 _PACK: Final = "test-chest-1.2.3"
-_MODEL: Final = "a" * 64
 _KEYS: Final = ("-".join(["1111"] * 16), "-".join(["2222"] * 16))
 
 
@@ -37,18 +37,13 @@ def prepare_packs(place: Place) -> None:
 
 def install(place: Place, emit: Emit) -> None:
     """A pack, then another one in its place, then a newer version beside it. Raises the last refusal."""
-    library, problem = PackLibrary(place.home), None
-    for name in ("first", "second", "third"):
+    library = PackLibrary(place.home)
+
+    def once(name: str) -> tuple[str, str, str]:
         (folder,) = (place.drive / name).iterdir()
-        try:
-            installed = library.install(folder)
-        except FieldrayError as error:
-            emit("problem", error.reason.code)
-            problem = error
-        else:
-            emit("installed", name, installed.name)
-    if problem:
-        raise problem
+        return "installed", name, library.install(folder).name
+
+    do_each(emit, [partial(once, name) for name in ("first", "second", "third")])
 
 
 def check_packs(place: Place, log: Log, end: str) -> None:
@@ -92,9 +87,9 @@ def _steps(place: Place) -> list[Step]:
         ("without key 1", lambda home: TrustStore(home).forget(_KEYS[1])),
         ("images", lambda home: PackMemory(home).remember([place.images], "tiny")),
         ("drive", lambda home: PackMemory(home).remember([place.drive], "other")),
-        ("point a", lambda home: SitePoints(home).add(site_point("a"))),
-        ("point b", lambda home: SitePoints(home).add(site_point("b"))),
-        ("without point a", lambda home: SitePoints(home).remove("a", "tiny-1.0.0", _MODEL)),
+        ("point a", lambda home: SitePoints(home).add(site_point(name="a"))),
+        ("point b", lambda home: SitePoints(home).add(site_point(name="b"))),
+        ("without point a", lambda home: SitePoints(home).remove("a", _PACK, "a" * 64)),
         ("pseudonyms", pseudonym_key),
     ]
 
@@ -106,20 +101,16 @@ def prepare_keeping(place: Place) -> None:
 
 def keep(place: Place, emit: Emit) -> None:
     """One thing after another. Raises the last refusal."""
-    problem = None
-    for name, step in _steps(place):
+
+    def once(name: str, step: Callable[[Path], object]) -> tuple[str, str]:
         emit("begun", name)
         try:
             step(place.home)
         except UsageProblem:  # what is to be taken away was refused before
-            continue
-        except FieldrayError as error:
-            emit("problem", error.reason.code)
-            problem = error
-        else:
-            emit("kept", name)
-    if problem:
-        raise problem
+            return "left", name
+        return "kept", name
+
+    do_each(emit, [partial(once, *step) for step in _steps(place)])
 
 
 def check_kept(place: Place, log: Log, end: str) -> None:
@@ -155,22 +146,3 @@ def check_kept(place: Place, log: Log, end: str) -> None:
         except FieldrayError as problem:
             if problem.reason.code not in ("site_point_name", "site_point_unknown"):
                 raise Lost(f"it cannot be done again: {problem.reason.text}") from problem
-
-
-def site_point(name: str) -> SitePoint:
-    """An operating point of a site."""
-    return SitePoint(
-        name=name,
-        label="opacity",
-        model_sha256=_MODEL,
-        pack="tiny-1.0.0",
-        threshold=0.5,
-        unsure_low=0.4,
-        unsure_high=0.6,
-        sensitivity=(0.9, 0.8, 0.95),
-        specificity=(0.7, 0.6, 0.8),
-        images=100,
-        patients=90,
-        chosen_by="A person",
-        chosen_on="2026-11-23",
-    )

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from fieldray.domain.events import Event, StoreRepaired
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Run, RunSpec, StoredResult
+from fieldray.errors import FieldrayError
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
 from fieldray.paths import DATABASE_NAME
@@ -193,6 +194,21 @@ def emitter(path: Path) -> Emit:
         os.close(handle)
 
     return emit
+
+
+def do_each(emit: Emit, steps: Iterable[Callable[[], Sequence[object]]]) -> None:
+    """One step after another: what each gives is told, and what is refused. Raises the last refusal."""
+    problem = None
+    for step in steps:
+        try:
+            told = step()
+        except FieldrayError as error:
+            emit("problem", error.reason.code)
+            problem = error
+        else:
+            emit(*told)
+    if problem:
+        raise problem
 
 
 def image_of(path: Path) -> ImageRef:

@@ -15,15 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fieldray.domain.events import Event, OutcomeReady
 from fieldray.errors import FieldrayError
-from fieldray.store.maintenance import delete_runs
 from powercut.exporting import QUICK, check_export, export, prepare_export
 from powercut.figures import Figures
 from powercut.keeping import check_packs, install, prepare_packs
-from powercut.place import NAMES, Emit, Log, Lost, Place, emitter, log_of, require_complete, require_whole
-from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts
-from powercut.storing import prepare_runs
+from powercut.place import Emit, Log, Lost, Place, emitter, log_of, require_complete, require_whole
+from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts, screen
+from powercut.storing import check_deleted, delete, prepare_runs
 
 _LIMIT_S: Final = 120.0
 _LONGEST_LIFE_S: Final = 0.4
@@ -103,56 +101,31 @@ def _end(process: int, until_s: float) -> None:
         time.sleep(0.002)
 
 
-# ---- what they do
-
-
-def _screen(place: Place, emit: Emit) -> None:
-    def publish(event: Event) -> None:
-        if isinstance(event, OutcomeReady):
-            emit("seen", event.run_id, event.outcome.ref.path.name)
-
-    batch = place.screen(publish)
-    if batch.reason:
-        emit("problem", batch.reason.code)
-
-
-def _delete(place: Place, emit: Emit) -> None:
-    delete_runs(place.store, [1, 2])
-    emit("deleted", 1, 2)
-
-
 # ---- what must hold
 
 
 def _check_runs(place: Place, first: Log, second: Log) -> None:
     require_whole(place)
     for event in (*first, *second):
-        if event[0] == "seen" and event[2] not in place.results(event[1]):
-            raise Lost(f"told, but not kept: {event[2]}")
+        if event[0] == "seen" and event[1] not in place.results(event[2]):
+            raise Lost(f"told, but not kept: {event[1]}")
     require_complete(place.results(place.screen().run_id))
 
 
-def _check_verdicts(place: Place, first: Log, second: Log) -> None:
-    check_verdicts(place, first, "kill")
-
-
 def _check_deleted(place: Place, first: Log, second: Log) -> None:
-    require_whole(place)
-    left = {run.run_id for run in place.runs()}
-    is_logged = any(event[0] == "deleted" for event in (*first, *second))
-    if left & {1, 2} not in (set(), {1, 2}) or (is_logged and left & {1, 2}):
-        raise Lost(f"runs {sorted(left)} are left")
-    require_complete(place.results(3))
-    if place.results(3)[NAMES[0]].verdict is None:
-        raise Lost("the verdict on the run that was kept")
+    check_deleted(place, first + second, "kill")
     require_complete(place.results(place.screen().run_id))
 
 
 RIVALRIES: Final[Mapping[str, Rivalry]] = {
-    "two runs": Rivalry(prepare=prepare_nothing, acts=(_screen, _screen), check=_check_runs),
-    "verdicts and a run": Rivalry(prepare=prepare_verdicts, acts=(give_verdicts, _screen), check=_check_verdicts),
-    "a deletion and a run": Rivalry(prepare=prepare_runs, acts=(_delete, _screen), check=_check_deleted),
-    "two deletions": Rivalry(prepare=prepare_runs, acts=(_delete, _delete), check=_check_deleted),
+    "two runs": Rivalry(prepare=prepare_nothing, acts=(screen, screen), check=_check_runs),
+    "verdicts and a run": Rivalry(
+        prepare=prepare_verdicts,
+        acts=(give_verdicts, screen),
+        check=lambda place, first, second: check_verdicts(place, first, "kill"),
+    ),
+    "a deletion and a run": Rivalry(prepare=prepare_runs, acts=(delete, screen), check=_check_deleted),
+    "two deletions": Rivalry(prepare=prepare_runs, acts=(delete, delete), check=_check_deleted),
     "one pack installed twice": Rivalry(
         prepare=prepare_packs,
         acts=(install, install),
