@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 from collections.abc import Callable, Mapping
@@ -15,11 +14,10 @@ from fieldray.domain.image import ImageRef
 from fieldray.reasons import reason
 from fieldray.store.rows import outcome_columns
 from fuzz.structures.dicom_elements import Element, Encoding, Item, binary
-from fuzz.structures.kept_files import of_run
+from fuzz.structures.kept_files import OF_REQUEST, chunk_of, of_run, row_as_input
 from fuzz.structures.messages import framed
 from fuzz.structures.target import ACCEPTED
 
-_INDEX_CLASS: Final = b"1.2.840.10008.1.3.10"
 _EXPLICIT_PIXELS: Final = struct.pack("<HH4sI", 0x7FE0, 0x0010, b"OW", 2) + b"\0\0"
 _DEEP: Final = b"[" * 3_000
 
@@ -85,8 +83,7 @@ def _row(**changes: Any) -> bytes:
     """The same as a row of a database, joined with its run."""
     joined = of_run()
     row = {**_result(**changes), **joined, **{name: changes[name] for name in changes if name in joined}}
-    kept = {name: {"bytes": value.hex()} if isinstance(value, bytes) else value for name, value in row.items()}
-    return b"result\n" + json.dumps(kept).encode("ascii")
+    return row_as_input("result", row)
 
 
 def _finding(score: object = 0.5, decision: object = "above", point: object = None) -> str:
@@ -95,15 +92,7 @@ def _finding(score: object = 0.5, decision: object = "above", point: object = No
 
 def _chunk(**changes: Any) -> bytes:
     """One result as a worker sends it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from fieldray_cluster.archive_worker import _SCHEMA
-
-    of_request = {"model_sha256": "0123456789abcdef" * 4, "settings_hash": "0123456789abcdef" * 4}
-    stream = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([{**_result(**changes), **of_request}], schema=_SCHEMA), stream)
-    return stream.getvalue()
+    return chunk_of([{**_result(**changes), **OF_REQUEST}])
 
 
 CASES: Final[Mapping[str, Case]] = {

@@ -21,10 +21,9 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.store.rows import ref_of, ref_text
 from fuzz.structures.dicom_elements import PIXELS, Element, Encoding, Item, binary, break_elements
-from fuzz.structures.target import Targets, holds
+from fuzz.structures.target import holds
 from phantoms import LOSSLESS, LOSSY, write_dicom
 
-TARGETS: Final = Targets()
 _DEFLATED: Final = b"1.2.840.10008.1.2.1.99"
 _ENCODINGS: Final = (
     (b"1.2.840.10008.1.2", Encoding(is_implicit=True)),
@@ -192,12 +191,6 @@ def make_header(chance: random.Random) -> bytes:
     return dicom_file(elements, syntax, encoding, chance, places=chance.choice(PLACES))
 
 
-@TARGETS.of(
-    "dicom-header",
-    "DICOM headers: nested sequences, every encoding, deflated, character sets",
-    make=make_header,
-    share=20,
-)
 def read_header(data: bytes, _folder: Path) -> str | None:
     """What discovery does, in the program's own process; what is found can be kept in the store."""
     ref = ImageRef(path=Path("a.dcm"))
@@ -261,13 +254,6 @@ def make_pixels(chance: random.Random) -> bytes:
     return dicom_file(elements, picture.syntax, encoding, chance, places=chance.choice(PLACES))
 
 
-@TARGETS.of(
-    "dicom-pixels",
-    "DICOM pixel data: native, fragments, offset tables, lookup tables, all codecs",
-    make=make_pixels,
-    share=8,
-    most_mb=600.0,
-)
 def read_pixels(data: bytes, _folder: Path) -> None:
     """What a decoder does, in a process of its own, with and without a lower resolution."""
     ref = ImageRef(path=Path("a.dcm"), frame=int(len(data) % 7 == 0))

@@ -13,9 +13,8 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.source import open_file
 from fuzz.structures.dicom_elements import Element, Encoding, Item, binary
 from fuzz.structures.dicom_files import PLACES, dicom_file
-from fuzz.structures.target import Targets, holds
+from fuzz.structures.target import holds
 
-TARGETS: Final = Targets()
 _INDEX_CLASS: Final = b"1.2.840.10008.1.3.10"
 _PLAIN: Final = (b"1.2.840.10008.1.2.1", Encoding())
 _OTHERS: Final = (
@@ -104,12 +103,6 @@ def write_medium(folder: Path) -> Path:
     return medium
 
 
-@TARGETS.of(
-    "dicomdir",
-    "DICOMDIRs: record trees that loop, break off, climb out or name what is not there",
-    make=make_index,
-    share=3,
-)
 def read_index(data: bytes, folder: Path) -> str | None:
     """What discovery does with a DICOMDIR that is given, or the folder that it is in."""
     medium = write_medium(folder)

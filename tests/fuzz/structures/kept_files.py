@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from fieldray.audit.cases import table_labels
@@ -37,12 +38,13 @@ from fieldray.store.rows import (
     verdict_of,
 )
 from fuzz.structures.dicom_files import PLACES
-from fuzz.structures.target import Targets, Unforeseen, holds, refusals
+from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import FLOATS, INTEGERS, TEXTS, broken, json_bytes
 from outcomes import failed, image_ref, refused, run_spec, screened
+from packs_factory import site_point
 
-TARGETS: Final = Targets()
 _HASH: Final = "0123456789abcdef" * 4
+OF_REQUEST: Final = {"model_sha256": _HASH, "settings_hash": _HASH}
 _FINGERPRINT: Final = "-".join(["0123"] * 16)
 
 
@@ -86,11 +88,7 @@ def _journal(folder: Path) -> list[object]:
 
 @functools.cache
 def _files() -> Mapping[str, _File]:
-    point = {
-        **{"name": "ours", "label": "opacity", "model_sha256": _HASH, "pack": "p-1.0.0", "threshold": 0.5},
-        **{"unsure_low": 0.4, "unsure_high": 0.6, "sensitivity": [0.9, 0.8, 0.95], "specificity": [0.7, 0.6, 0.8]},
-        **{"images": 100, "patients": 80, "chosen_by": "A", "chosen_on": "2024-01-31"},
-    }
+    point = msgspec.to_builtins(site_point(_HASH))
     remembered = {_HASH: {"pack": "p", "operating_point": "x", "ages_confirmed": True}}
     trust = {"format": 1, "keys": {_FINGERPRINT: "2024-01-31"}, "seen": {_FINGERPRINT: {"test-chest": "1.2.3"}}}
     request = asdict(_request())
@@ -138,12 +136,6 @@ def make_file(chance: random.Random) -> bytes:
     return file.name.encode("ascii") + b"\n" + text + b"\n" * file.is_lines
 
 
-@TARGETS.of(
-    "kept-files",
-    "settings, remembered folders, trusted keys, a site's points, records of archives and workflows",
-    make=make_file,
-    share=4,
-)
 def read_file(data: bytes, folder: Path) -> None:
     """What a start of the program, or a command, does with its own files."""
     name, _, content = data.partition(b"\n")
@@ -223,6 +215,11 @@ def make_row(chance: random.Random) -> bytes:
             row[name] = row[name][: chance.randrange(len(row[name]) + 1)] + chance.choice((b"", b"\0", b"\xff" * 9))
         else:
             row[name] = _value(chance)
+    return row_as_input(kind, row)
+
+
+def row_as_input(kind: str, row: Mapping[str, Any]) -> bytes:
+    """What `read_row` reads of a row."""
     kept = {name: {"bytes": value.hex()} if isinstance(value, bytes) else value for name, value in row.items()}
     return kind.encode("ascii") + b"\n" + json.dumps(kept).encode("ascii")
 
@@ -242,7 +239,6 @@ def _value(chance: random.Random) -> Any:
     return chance.choice((None, number, chance.choice(FLOATS), chance.choice(TEXTS), b"", b"\xff\xfe\0"))
 
 
-@TARGETS.of("rows", "rows of a database that somebody else wrote: results, runs, verdicts", make=make_row, share=10)
 def read_row(data: bytes, _folder: Path) -> str | None:
     """What the store does with a row: `damage_noticed` turns these errors, and no others, into a damaged file."""
     kind, _, text = data.partition(b"\n")
@@ -280,12 +276,9 @@ _TAKEN: Final[Mapping[str, tuple[Callable[[Any], object], ...]]] = {
 
 def make_chunk(chance: random.Random) -> bytes:
     """A Parquet file of a few results; its values are broken, and now and then its bytes."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from fieldray_cluster.archive_worker import _SCHEMA
 
-    of_request = {"model_sha256": _HASH, "settings_hash": _HASH, "thumbnail_columns": 0}
+    of_request = {**OF_REQUEST, "thumbnail_columns": 0}
     outcomes = chance.choices(
         (screened(), replace(screened(), lungs=_lungs()), refused(), failed()), k=chance.randrange(4)
     )
@@ -293,15 +286,23 @@ def make_chunk(chance: random.Random) -> bytes:
     for _ in range(chance.choice(PLACES)):
         if rows:
             _break_row(chance.choice(rows), chance, _SCHEMA)
-    stream = io.BytesIO()
-    pq.write_table(
-        pa.Table.from_pylist(rows, schema=_SCHEMA), stream, compression=chance.choice(("zstd", "none", "gzip"))
-    )
-    data = bytearray(stream.getvalue())
+    data = bytearray(chunk_of(rows, compression=chance.choice(("zstd", "none", "gzip"))))
     for _ in range(chance.choice((0, 0, 0, 1, 3))):
         at = chance.randrange(len(data)) if chance.random() < 0.5 else len(data) - 1 - chance.randrange(len(data) // 2)
         data[at : at + chance.choice((1, 1, 1, 4))] = chance.choice((b"\0", b"\xff", b"\x7f", b"", bytes(4)))
     return bytes(data)
+
+
+def chunk_of(rows: list[dict[str, Any]], *, compression: str = "snappy") -> bytes:
+    """Rows as a worker sends them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fieldray_cluster.archive_worker import _SCHEMA
+
+    stream = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), stream, compression=compression)
+    return stream.getvalue()
 
 
 def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
@@ -321,14 +322,6 @@ def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
         row[name] = chance.choice((None, *FLOATS))
 
 
-@TARGETS.of(
-    "chunks",
-    "results that a worker of an archive sends, as Parquet",
-    make=make_chunk,
-    share=1,
-    refuses=(ValueError,),
-    most_mb=400.0,
-)
 def read_chunk(data: bytes, _folder: Path) -> None:
     """What the driver of an archive does with what a worker sends."""
     from fieldray_cluster.archive_worker import unpacked
@@ -372,12 +365,6 @@ def make_table(chance: random.Random) -> bytes:
     return b"\1" + text.encode(chance.choice(("utf-8", "utf-8", "utf-16", "utf-8-sig", "cp1251")), "replace")
 
 
-@TARGETS.of(
-    "tables",
-    "tables of labels, and the first bytes of files that may be reports of the program",
-    make=make_table,
-    share=5,
-)
 def read_table(data: bytes, folder: Path) -> str | None:
     """What an audit does with the labels it is given, and discovery with the first bytes of a file."""
     if data[:1] == b"\0":

@@ -34,18 +34,17 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.inference.worker import RUN
 from fieldray.processes.rpc import received, sent
-from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
+from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
 from fieldray.store.rows import image_key, outcome_columns, outcome_of
 from fieldray.workers import calls
 from fieldray.workers.looking import handle
 from fuzz.structures.dicom_files import PLACES
-from fuzz.structures.target import Targets, Unforeseen, holds, refusals
+from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import INTEGERS, broken, json_bytes, strange
 from lungs import lungs
 from phantoms import scaled, write_dicom
 
-TARGETS: Final = Targets()
 _REF: Final = ImageRef(path=Path("a.dcm"))
 _SPEC: Final = InputSpec(height=16, width=16)
 _MOST_BYTES: Final = 2**20
@@ -127,14 +126,6 @@ def _listing(listing: Any, chance: random.Random) -> Any:
     return others
 
 
-@TARGETS.of(
-    "wire",
-    "messages between processes: frames and arrays that announce what is not there",
-    make=make_frame,
-    share=12,
-    refuses=(ValueError,),
-    most_mb=100.0,
-)
 def read_frame(data: bytes, _folder: Path) -> str | None:
     """What every process does with what another one writes to it."""
     stream = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
@@ -230,14 +221,6 @@ def _answer_without_bytes(data: bytes) -> io.BytesIO:
     return io.BytesIO(data + bytes(large if 0 < large < 8 * 2**20 else 0))
 
 
-@TARGETS.of(
-    "answers",
-    "answers of workers, networks and the comparison, as the program takes them",
-    make=make_answer,
-    share=6,
-    refuses=NONSENSE,
-    most_mb=100.0,
-)
 def read_answer(data: bytes, _folder: Path) -> str | None:
     """What the program does with answers of children that a hostile file may have shaped."""
     kind, _, answer = data.partition(b"\n")
@@ -310,14 +293,6 @@ def make_channel_message(chance: random.Random) -> bytes:
     return struct.pack("!I", stated) + text + bytes(4 * numbers)
 
 
-@TARGETS.of(
-    "channel",
-    "messages of a divided training, before and after the token",
-    make=make_channel_message,
-    share=6,
-    refuses=(ValueError, ConnectionError),
-    most_mb=100.0,
-)
 def read_channel(data: bytes, _folder: Path) -> None:
     """What a server and a worker do with a greeting and with a message."""
     from fieldray_cluster.training.channel import Channel

@@ -20,11 +20,10 @@ from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
 from fieldray.packs.reading import pack_array, unpack_array
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fuzz.structures.dicom_files import PLACES
-from fuzz.structures.target import Targets, Unforeseen, holds, refusals
+from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import TEXTS, broken, json_bytes, strange
 from packs_factory import key, make_lung_fields, make_pack
 
-TARGETS: Final = Targets()
 _KEYS: Final = ("keys", "values", "en", "kind", "id", "golden", "ood_gate", "requires", "crop", "litert", "card")
 # With a pack's files around them, so that its manifest has to agree with more than itself.
 _FILES: Final = ("model.tflite", "MODEL.TFLITE", "card.md", "a" * 300, "aux", "..", "x/y", "", "manifest.json", "a.b ")
@@ -42,7 +41,7 @@ def _manifests() -> tuple[dict[str, Any], ...]:
         return tuple(json.loads((pack / MANIFEST_NAME).read_bytes()) for pack in packs)
 
 
-def _manifest(chance: random.Random) -> bytes:
+def make_manifest(chance: random.Random) -> bytes:
     """A manifest that is broken in its values, and now and then in its JSON."""
     document = chance.choice(_manifests())
     document = broken(document, chance, places=chance.choice(PLACES))
@@ -51,12 +50,6 @@ def _manifest(chance: random.Random) -> bytes:
     return json_bytes(document, chance, places=chance.choice((0,) * 12 + (1, 2)))
 
 
-@TARGETS.of(
-    "manifest",
-    "manifests of packs: fields of another type, size, number, depth; JSON that is none",
-    make=_manifest,
-    share=14,
-)
 def read_manifest(data: bytes, _folder: Path) -> None:
     """What reading a manifest does once its signature is known to be right."""
     found = parse(data)
@@ -99,7 +92,6 @@ def _signature() -> bytes:
     return signing.sign(_SIGNED, key=key())
 
 
-@TARGETS.of("signature", "signatures of packs, written in every other way", make=make_signature, share=8)
 def read_signature(data: bytes, _folder: Path) -> None:
     """What verifying does: of all that can be written, one line of bytes is the signature."""
     signing.verify(_SIGNED, signature=data)
@@ -146,13 +138,6 @@ def make_array(chance: random.Random) -> bytes:
     return bytes(data)
 
 
-@TARGETS.of(
-    "npy",
-    "arrays of packs: headers that lie about type, order, shape and size",
-    make=make_array,
-    share=14,
-    refuses=(ValueError,),
-)
 def read_array(data: bytes, _folder: Path) -> None:
     """What taking an array from a pack does."""
     for dtype, dimensions in (("uint8", 4), ("float32", 2), ("float32", 1)):
@@ -189,12 +174,6 @@ def make_whole_pack(chance: random.Random) -> bytes:
     return json.dumps({"manifest": manifest.hex(), "files": entries}).encode()
 
 
-@TARGETS.of(
-    "pack",
-    "whole packs: signed manifests over files that are links, folders, pipes, longer or not there",
-    make=make_whole_pack,
-    share=1,
-)
 def read_pack(data: bytes, folder: Path) -> str | None:
     """What loading a pack does: signature, manifest, every listed file, and the arrays in them."""
     laid = json.loads(data)

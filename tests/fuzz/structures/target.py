@@ -22,7 +22,7 @@ class Unforeseen(AssertionError):
     """Something came of an input that must not: an error nobody thought of, or a value that breaks a promise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """One part of the program that reads what others wrote.
 
@@ -48,29 +48,6 @@ class Target:
         with refusals(*self.refuses) as why:
             came = self.read(data, folder)
         return why[0] if why else came or ACCEPTED
-
-
-class Targets(list[Target]):
-    """The targets of one file, which add the functions below them that read."""
-
-    def of(
-        self,
-        name: str,
-        reads: str,
-        *,
-        make: Make,
-        share: int,
-        refuses: tuple[type[Exception], ...] = (),
-        most_mb: float = 200.0,
-    ) -> Callable[[Read], Read]:
-        """Make a target of the decorated function."""
-
-        def add(read: Read) -> Read:
-            made = Target(name=name, reads=reads, make=make, read=read, share=share, refuses=refuses, most_mb=most_mb)
-            self.append(made)
-            return read
-
-        return add
 
 
 def chance_of(name: str, *, seed: int, number: int) -> random.Random:

@@ -18,9 +18,8 @@ from typing import Final
 from fieldray.imaging.discover import discover
 from fieldray.imaging.source import read_bytes
 from fuzz.structures.dicom_files import PLACES, make_header
-from fuzz.structures.target import Targets, holds, refusals
+from fuzz.structures.target import holds, refusals
 
-TARGETS: Final = Targets()
 _TIMES: Final = itertools.count()
 _METHODS: Final = (0, 0, 8, 8, 8, 12, 14)
 _STRANGE_METHODS: Final = (1, 9, 20, 93, 95, 97, 98, 99, 65_535)
@@ -257,7 +256,6 @@ def _break_ends(ends: Ends, chance: random.Random) -> None:
         ends.prefix = chance.choice((b"MZ" + bytes(300), b"PK\3\4", b"x"))
 
 
-@TARGETS.of("zip", "zip files: the listing, and the members in every compression", make=make_zip, share=4)
 def read_zip(data: bytes, folder: Path) -> str | None:
     """What a decoder does to list a zip and to read its members, and the program to take the list from it."""
     zip_file = folder / "a.zip"
