@@ -1,10 +1,16 @@
-"""How a test waits for something that nothing tells it of."""
+"""How a test waits: for something that nothing tells it of, or for what an engine says."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
+from fieldray.domain.events import BackendChanged
+from fieldray.domain.model import BackendName
+
+WAIT_S = 20.0
 _LOOK_S = 0.01
 
 
@@ -14,3 +20,38 @@ def wait_for(is_so: Callable[[], object], *, limit_s: float = 30.0) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s, f"not so after {limit_s} s"
         time.sleep(_LOOK_S)
+
+
+class Events:
+    """Keeps the events of an engine, and lets a test wait for the first of a kind from number `after` on."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, event: Any) -> None:
+        with self._changed:
+            self.heard.append(event)
+            self._changed.notify_all()
+
+    def wait_for(self, backend: BackendName, state: str, *, after: int = 0) -> BackendChanged:
+        """The event that says that a backend is in a state."""
+        return self._first(lambda event: (event.backend, event.state) == (backend, state), after)
+
+    def serves(self, backend: BackendName, *, after: int = 0) -> BackendChanged:
+        """The event that says that images now run on a backend."""
+        return self._first(lambda event: event.backend == backend and event.in_use, after)
+
+    def states(self, backend: BackendName) -> list[str]:
+        """All of a backend so far."""
+        return [event.state for event in self.heard if event.backend == backend]
+
+    def _first(self, wanted: Callable[[BackendChanged], bool], after: int) -> BackendChanged:
+        def found() -> BackendChanged | None:
+            changes = (event for event in self.heard[after:] if isinstance(event, BackendChanged))
+            return next(filter(wanted, changes), None)
+
+        with self._changed:
+            event = self._changed.wait_for(found, WAIT_S)
+        assert event, f"not heard: {self.heard}"
+        return event

@@ -13,7 +13,7 @@ import pytest
 
 from fake_compilers import fake_compiler
 from faults.double import DoubleEdgeTpu
-from faults.edgetpu_engine import WAIT_S, Said, grey, open_engine
+from faults.edgetpu_engine import grey, open_engine
 from faults.edgetpu_models import edgetpu_model
 from faults.fake_compile import fake_compile
 from fieldray.domain.model import Model, Prediction, Request
@@ -25,14 +25,15 @@ from fieldray.packs.verified import load_legacy
 from fieldray_adapt.command import compile_pack
 from tiny_models import LEGACY_SIDE, TinyType, legacy_model_bytes, legacy_scores, tiny_model, tiny_model_bytes
 from tiny_packs import write_tiny_pack
+from waiting import WAIT_S, Events
 
 
 @contextmanager
 def opened(
     edgetpu: DoubleEdgeTpu, model: Model | None = None, *, serves: str = "", **options: Any
-) -> Iterator[tuple[Engine, Said]]:
+) -> Iterator[tuple[Engine, Events]]:
     """An engine with a model, once it serves, and what it says."""
-    said = Said()
+    said = Events()
     with open_engine(edgetpu, said, **options) as engine:
         engine.open(model or edgetpu_model())
         if serves:
@@ -98,10 +99,10 @@ def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dic
     with opened(edgetpu, serves="edgetpu") as (engine, said):
         futures = [engine.submit(grey(number)) for number in range(200)]
         futures[30].result(WAIT_S)
-        heard = len(said.events)
+        heard = len(said.heard)
         edgetpu.unplug()
         done = [future.result(WAIT_S) for future in futures]
-        assert said.gone(after=heard) == code
+        assert said.wait_for("edgetpu", "unavailable", after=heard).reason.code == code
     assert [prediction.request_id for prediction in done] == list(range(200))
     assert {prediction.backend for prediction in done[:30]} == {"edgetpu"}
     assert done[-1].backend == "cpu"
@@ -126,7 +127,7 @@ def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
     edgetpu.plug()
     edgetpu.order(**orders)
     with opened(edgetpu) as (engine, said):
-        assert said.gone() == code
+        assert said.wait_for("edgetpu", "unavailable").reason.code == code
         assert {prediction.backend for prediction in answers(engine, 20)} == {"cpu"}
 
 

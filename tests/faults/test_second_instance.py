@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.edgetpu_engine import Said
 from faults.world import Clinic, copy_chests
+from waiting import Events
 
 IMAGES = 150
 
@@ -23,7 +23,7 @@ def clinic(library: Path, tmp_path: Path) -> Iterator[Clinic]:
 
 
 def test_it_screens_on_the_cpu_and_says_why(clinic: Clinic) -> None:
-    said = Said()
+    said = Events()
     clinic.edgetpu.plug()
     with clinic.session(said) as session:
         session.use_pack(clinic.load_pack())

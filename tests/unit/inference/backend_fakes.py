@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 
 from fieldray.backends import BackendEntry
-from fieldray.domain.events import BackendChanged
 from fieldray.domain.model import BackendName, Model, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.reasons import Reason, reason
 from tiny_models import SIDE, tiny_scores
-
-WAIT_S = 10.0
 
 
 @dataclass
@@ -99,33 +96,6 @@ class FakeBackend:
         while not gate.wait(0.005):
             if self._aborted.is_set():
                 raise BackendProblem(reason("worker_died"))
-
-
-class Events:
-    """A listener that keeps what it hears and lets a test wait for it."""
-
-    def __init__(self) -> None:
-        self.heard: list[BackendChanged] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, event: Any) -> None:
-        with self._changed:
-            self.heard.append(event)
-            self._changed.notify_all()
-
-    def wait_for(self, backend: BackendName, state: str) -> BackendChanged:
-        """The first event of that backend in that state, waited for if need be."""
-
-        def found() -> BackendChanged | None:
-            return next((event for event in self.heard if (event.backend, event.state) == (backend, state)), None)
-
-        with self._changed:
-            event = self._changed.wait_for(found, WAIT_S)
-        assert event, f"{backend} never became {state}: {self.heard}"
-        return event
-
-    def states(self, backend: BackendName) -> list[str]:
-        return [event.state for event in self.heard if event.backend == backend]
 
 
 def grey(level: int, *, request_id: int | None = None) -> Request:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from backend_fakes import WAIT_S, Behaviour, Events, FakeBackend, grey, grey_score
+from backend_fakes import Behaviour, FakeBackend, grey, grey_score
 
 from fieldray.backends import BACKENDS, BackendEntry, device_choices
 from fieldray.bench.benchmark_case import accelerator_cases, on_every_backend, usable
@@ -22,6 +22,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from program import lines_of, write_images
 from tiny_models import tiny_model
+from waiting import WAIT_S, Events
 
 MODEL = tiny_model()
 NOT_HERE = reason("start_failed", detail="there is no abacus")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_fakes import WAIT_S, Behaviour, Events, grey, grey_score
+from backend_fakes import Behaviour, grey, grey_score
 
 from fakes import FakeReaders
 from fieldray.domain.assessment import choose
@@ -23,6 +23,7 @@ from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
 from tiny_models import tiny_manifest, tiny_model
+from waiting import WAIT_S, Events
 
 DIED = reason("worker_died")
 MODEL = tiny_model()

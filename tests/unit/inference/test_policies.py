@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from backend_fakes import WAIT_S, Behaviour, Events, grey
+from backend_fakes import Behaviour, grey
 
 from fieldray.domain.model import Policy
 from fieldray.errors import BackendProblem
@@ -15,7 +15,7 @@ from fieldray.inference.engine import Engine
 from fieldray.reasons import Reason, reason
 from raised import raises
 from tiny_models import tiny_model
-from waiting import wait_for
+from waiting import WAIT_S, Events, wait_for
 
 MODEL = tiny_model()
 

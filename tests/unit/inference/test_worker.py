@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from backend_fakes import WAIT_S, Events, grey, grey_score
+from backend_fakes import grey, grey_score
 
 from fieldray.backends import CPU
 from fieldray.domain.model import Model
@@ -36,6 +36,7 @@ from tiny_models import (
     tiny_scores,
     with_custom_operator,
 )
+from waiting import WAIT_S, Events
 
 posix_only = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
 
