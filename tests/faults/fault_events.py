@@ -11,8 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from faults.world import EDGETPU_TIMEOUT_S, Clinic
 from fieldray.errors import PackProblem
@@ -22,12 +21,6 @@ _OPEN_MS: Final = 1000
 _PATIENCE_S: Final = 6.0
 
 Choice = TypeVar("Choice")
-
-
-class DriveChanged(Protocol):
-    """Tells that the model drive was pulled out or put back."""
-
-    def __call__(self, drive: Path, /, *, is_in: bool) -> None: ...
 
 
 @dataclass
@@ -45,8 +38,9 @@ class Timings:
 class Accidents:
     """Draws fault_events and lets them happen. Used by one thread beside the one that runs batches.
 
-    between_runs   held by that thread while a batch runs
-    drive_changed  is told of the drive
+    between_runs is held by that thread while a batch runs.
+
+    drive_changed  is told of the model drive, and whether it `is_in`
     is_short       leave out what takes seconds
     """
 
@@ -56,8 +50,7 @@ class Accidents:
         session: Session,
         *,
         seed: int,
-        between_runs: threading.Lock,
-        drive_changed: DriveChanged,
+        drive_changed: Callable[..., None],
         is_short: bool = False,
     ) -> None:
         self._drive_changed = drive_changed
@@ -66,7 +59,7 @@ class Accidents:
         self._edgetpu = clinic.edgetpu
         self._session = session
         self._random = random.Random(seed)
-        self.between_runs: Final = between_runs
+        self.between_runs: Final = threading.Lock()
         self._is_in = False
         self._is_drive_in = True
         self._policy = "accelerator"

@@ -14,11 +14,8 @@ import psutil
 from faults.fault_events import Accidents
 from faults.world import Clinic
 from fieldray.domain.events import Publish
-from fieldray.domain.model import Model
-from fieldray.packs.library import PackLibrary
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session
-from fieldray.settings import Settings
 
 _GRACE_S: Final = 5.0
 _WARM_UP_RUNS: Final = 3
@@ -53,7 +50,7 @@ class Silence:
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
         """Use the pack that came back."""
         if is_in:
-            self._session.use_pack(self._run.load_pack())
+            self._session.use_pack(self._run.clinic.load_pack())
 
 
 class FaultRun:
@@ -76,28 +73,14 @@ class FaultRun:
         self._say = say
         self._threads_before = set(threading.enumerate())
         self._children_before = set(psutil.Process().children(recursive=True))
-        self._clinic = Clinic(folder, library, images=images, seed=seed)
+        self.clinic = Clinic(folder, library, images=images, seed=seed)
         self._session: Session | None = None
         self._memory_mb: list[float] = []
         self.figures: dict[str, Any] = {}
 
-    @property
-    def settings(self) -> Settings:
-        """Those in force."""
-        return self._clinic.settings
-
-    @property
-    def packs(self) -> PackLibrary:
-        """The packs within reach."""
-        return self._clinic.packs
-
-    def load_pack(self) -> Model:
-        """From the drive. Raises PackProblem when it is out."""
-        return self._clinic.load_pack()
-
     def open(self, publish: Publish) -> Session:
         """The session that all goes through."""
-        self._session = self._clinic.session(publish)
+        self._session = self.clinic.session(publish)
         return self._session
 
     def go(self, front_end: FrontEnd) -> dict[str, Any]:
@@ -105,22 +88,21 @@ class FaultRun:
         assert self._session
         began_s, session = time.monotonic(), self._session
         fault_events = Accidents(
-            self._clinic,
+            self.clinic,
             session,
             seed=self._seed,
-            between_runs=threading.Lock(),
             drive_changed=front_end.drive_changed,
             is_short=self._is_short,
         )
         try:
-            front_end.drive_changed(self._clinic.drive, is_in=True)
+            front_end.drive_changed(self.clinic.drive, is_in=True)
             self._run_batch(front_end, fault_events)  # without fault_events: the reference
             self._with_accidents(front_end, fault_events)
             fault_events.mend()
             self._run_batch(front_end, fault_events)
         finally:
             session.close()
-            self._clinic.close()
+            self.clinic.close()
         self.figures = self._summary(fault_events, time.monotonic() - began_s)
         return self.figures
 
@@ -132,7 +114,7 @@ class FaultRun:
                 for number in range(self._events):
                     fault_events.happen()
                     if number % 20 == 19:
-                        self._say(f"{number + 1} fault_events, {self._clinic.verdicts.images} images")
+                        self._say(f"{number + 1} fault_events, {self.clinic.verdicts.images} images")
             except Exception as error:
                 fault_events.problems.append(f"{type(error).__name__}: {error}")
                 raise
@@ -149,9 +131,9 @@ class FaultRun:
     def _run_batch(self, front_end: FrontEnd, fault_events: Accidents) -> None:
         assert self._session
         with fault_events.between_runs:
-            batch = front_end.begin(self._session, [self._clinic.images[0].parent])
+            batch = front_end.begin(self._session, [self.clinic.images[0].parent])
             batch.join()
-            self._clinic.judge(self._session, batch)
+            self.clinic.judge(self._session, batch)
         self._memory_mb.append(psutil.Process().memory_info().rss / 2**20)
 
     def _left_behind(self) -> list[str]:
@@ -167,7 +149,7 @@ class FaultRun:
             time.sleep(0.05)
 
     def _summary(self, fault_events: Accidents, duration_s: float) -> dict[str, Any]:
-        verdicts, timings = self._clinic.verdicts, fault_events.timings
+        verdicts, timings = self.clinic.verdicts, fault_events.timings
         return {
             "seed": self._seed,
             "duration_s": round(duration_s, 1),

@@ -72,15 +72,11 @@ class Record:
             self.run += 1
         return answers
 
-    def between(self, first_s: float, last_s: float) -> list[Answered]:
-        """Those of the current run that came in this time."""
-        with self._changed:
-            return [answer for answer in self._answers if first_s <= answer.at_s <= last_s]
-
     def is_flowing(self) -> bool:
         """Whether images are being answered just now: not at the ends of a run, when nothing is asked."""
-        now_s = time.monotonic()
-        return bool(self.between(now_s - _FLOWING_S, now_s))
+        since_s = time.monotonic() - _FLOWING_S
+        with self._changed:
+            return any(answer.at_s >= since_s for answer in self._answers)
 
     def next_of(self, backend: BackendName, *, after_s: float, timeout_s: float) -> Answered | None:
         """The first answer of a backend after a moment, None if none comes in time."""
@@ -152,12 +148,6 @@ class Verdicts:
     largest_difference: float = 0.0
     backends: Counter[str] = field(default_factory=Counter)
     remarks: list[str] = field(default_factory=list)
-
-    @property
-    def faults(self) -> int:
-        """All that must not happen."""
-        counts = (self.lost, self.doubled, self.not_screened, self.wrong_backend, self.wrong_score)
-        return sum(counts) + self.runs_not_finished
 
     def judge(
         self,

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -18,7 +19,7 @@ from faults.fault_run import FaultRun
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
-from fieldray.packs.site_choices import RememberedPack
+from fieldray.packs.site_choices import PackMemory
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.compare import Priors, system_comparer
@@ -44,28 +45,6 @@ class StartingHere:
         batch = self._session.start(paths, **{**options, "fresh": True})
         self._begun.put(batch)
         return batch
-
-
-class OnePack:
-    """What a person chose for all images."""
-
-    def __init__(self, pack: str) -> None:
-        self._chosen = RememberedPack(pack, ages_confirmed=True)
-
-    def find(self, paths: Sequence[Path]) -> RememberedPack:
-        return self._chosen
-
-    def remember(
-        self, paths: Sequence[Path], pack: str, *, operating_point: str = "", beside: Sequence[str] = ()
-    ) -> None:
-        """Nothing new is chosen."""
-
-
-class NoDrives:
-    """Drives are announced by the fault run itself."""
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class WindowFrontEnd(QObject):
@@ -113,15 +92,17 @@ class WindowFrontEnd(QObject):
 
     def _services(self, settings: Settings, publish: Publish) -> Services:
         self._publish = publish
-        session = self._run.open(publish)
+        session, clinic = self._run.open(publish), self._run.clinic
+        memory = PackMemory(session.database.parent)
+        memory.remember([clinic.images[0].parent], clinic.load_pack().manifest.pack_id, ages_confirmed=True)
         return Services(
             session=StartingHere(session, self._begun),
-            library=self._run.packs,
-            memory=OnePack(self._run.load_pack().manifest.pack_id),
+            library=clinic.packs,
+            memory=memory,
             may_lack_ages=lambda paths: False,
             are_empty=lambda paths: False,
-            drives=NoDrives(),
-            audit=Auditor(session.database, self._run.packs.site_points),
+            drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces them
+            audit=Auditor(session.database, clinic.packs.site_points),
             history=History(session.database),
             work_list=WorkList(session.database),
             priors=Priors(session.database, system_comparer(settings)),
@@ -157,7 +138,7 @@ def go_with_window(run: FaultRun) -> dict[str, Any]:
     """The whole fault run through a window on no screen; raises what it raised."""
     qt = _qt()
     qt.setQuitOnLastWindowClosed(False)
-    front_end = WindowFrontEnd(run, run.settings)
+    front_end = WindowFrontEnd(run, run.clinic.settings)
     front_end.application.ended.connect(qt.quit)
     favour_the_window(front_end.application)
     front_end.application.show()
