@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.argument_types import amount, counts, file_kinds, low_and_high, modes, networks
+from benchmarks.image_files import KINDS
 from fieldray import cli
 from fieldray.bench.benchmark_case import Report, lines
 from fieldray.commands.bench import number_from
@@ -27,9 +27,9 @@ class Command:
 
     Attributes
     ----------
-    module
-        Of this package, where it is not called as the command: its function `report` measures. It gets each argument by
-        its name, and `notify`.
+    name
+        Of the command, and of the module of this package whose function `report` measures. It gets each argument by its
+        name, and `notify`.
     paths
         The code that its figures depend on, as pages name it.
     takes
@@ -40,7 +40,6 @@ class Command:
     name: str
     help: str
     paths: Sequence[str]
-    module: str = ""
     arguments: Sequence[Argument] = ()
     takes: str = ""
 
@@ -56,7 +55,7 @@ class Command:
         parser.add_argument("--page", nargs="?", const=self.name, metavar="SUBJECT", help=text)
 
         def measured(options: argparse.Namespace, console: Console) -> Report:
-            module = importlib.import_module(f"benchmarks.{self.module or self.name.replace('-', '_')}")
+            module = importlib.import_module(f"benchmarks.{self.name.replace('-', '_')}")
             function: Callable[..., Report] = module.report
             if self.takes == "options":
                 return function(options, console)
@@ -72,6 +71,66 @@ class Command:
         parser.set_defaults(command=_written(measured, typed, self.paths))
 
 
+# ---- what a person types after an option, as the value that is meant
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers of 1 or more. Raises ArgumentTypeError."""
+    return tuple(map(number_from(1), text.split(",")))
+
+
+def _file_kinds(text: str) -> tuple[str, ...]:
+    """`JPEG,RLE` as kinds of files. Raises ArgumentTypeError."""
+    return _chosen(text, tuple(KINDS))
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    """`squeezenet,vgg16` as networks that a recipe may name. Raises ArgumentTypeError."""
+    from fieldray_adapt.networks import NETWORKS  # only now: other commands need no toolchain
+
+    return _chosen(text, tuple(NETWORKS))
+
+
+def _modes(text: str) -> tuple[str, ...]:
+    """`async,sync-join` as modes of a divided training. Raises ArgumentTypeError."""
+    return _chosen(text, MODES)
+
+
+def _chosen(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """However they are written."""
+    by_name = {name.lower(): name for name in known}
+    asked = tuple(name.strip().lower() for name in text.split(","))
+    if not set(asked) <= set(by_name):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
+    return tuple(by_name[name] for name in asked)
+
+
+def _low_and_high(text: str) -> tuple[float, float]:
+    """`1-7` as (1.0, 7.0)."""
+    low, _, high = text.partition("-")
+    try:
+        found = float(low), float(high or low)
+    except ValueError:
+        found = (0.0, 0.0)
+    if not 0.01 <= found[0] <= found[1] <= 100:
+        raise argparse.ArgumentTypeError("give LOW-HIGH, for example 1-7")
+    return found
+
+
+def _amount(text: str) -> float:
+    """A number of 0 or more. Raises ArgumentTypeError."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount < 1e9:
+        raise argparse.ArgumentTypeError("give a number of 0 or more")
+    return amount
+
+
+# ---- the options
+
+
 def _number(name: str, default: int, text: str, *, least: int = 1, to: str | None = None) -> Argument:
     more: dict[str, Any] = {"type": number_from(least), "default": default, "metavar": "N"}
     return name, {**more, **({"dest": to} if to else {}), "help": f"{text} (default: {default})"}
@@ -79,26 +138,18 @@ def _number(name: str, default: int, text: str, *, least: int = 1, to: str | Non
 
 def _numbers(name: str, default: Sequence[int], text: str) -> Argument:
     shown = ",".join(map(str, default))
-    return name, {"type": counts, "default": default, "metavar": "N,...", "help": f"{text} (default: {shown})"}
+    return name, {"type": _counts, "default": default, "metavar": "N,...", "help": f"{text} (default: {shown})"}
 
 
 def _folder(name: str, text: str, **more: Any) -> Argument:
     return name, {"type": Path, "help": text, **more}
 
 
-def _archive(*, files: int, others: int) -> tuple[Argument, ...]:
-    sizes = {"type": low_and_high, "default": (1.0, 7.0), "metavar": "LOW-HIGH"}
-    return (
-        _number("--files", files, "files of the six usual kinds"),
-        _number("--others", others, "files of each other kind", least=0),
-        ("--megapixels", {**sizes, "help": "size of the images (default: 1-7)"}),
-        _KINDS,
-    )
-
-
+_AMOUNT: Final = {"type": _amount, "default": 1.0}
+_SIZES: Final = {"type": _low_and_high, "default": (1.0, 7.0), "metavar": "LOW-HIGH"}
 _KINDS: Final = (
     "--kinds",
-    {"type": file_kinds, "default": (), "metavar": "KIND,...", "help": "of files (default: all)"},
+    {"type": _file_kinds, "default": (), "metavar": "KIND,...", "help": "of files (default: all)"},
 )
 _DRAWN: Final = "(otherwise: drawn by the program)"
 _APP: Final = "app/fieldray"
@@ -115,7 +166,10 @@ COMMANDS: Final = (
         takes="options",
         arguments=(
             _folder("folder", f"images to enlarge {_DRAWN}", nargs="?"),
-            *_archive(files=144, others=6),
+            _number("--files", 144, "files of the six usual kinds"),
+            _number("--others", 6, "files of each other kind", least=0),
+            ("--megapixels", {**_SIZES, "help": "size of the images (default: 1-7)"}),
+            _KINDS,
             _number("--repeats", 3, "rounds"),
             _number("--minutes", 60, "start no new round after so many"),
         ),
@@ -172,7 +226,6 @@ COMMANDS: Final = (
     Command(
         name="networks",
         help="inference engines on the packs' networks",
-        module="networks_report",
         paths=(
             *(f"app/fieldray_adapt/{name}.py" for name in ("keras_engine", "lungs/recipe", "networks")),
             f"{_APP}/inference",
@@ -182,7 +235,7 @@ COMMANDS: Final = (
             _numbers("--threads", (1, 2), "threads"),
             _numbers("--batches", (1, 8), "images"),
             _number("--rounds", 5, "rounds"),
-            ("--seconds", {"type": amount, "default": 1.0, "metavar": "S", "help": "of a round's calls (default: 1)"}),
+            ("--seconds", {**_AMOUNT, "metavar": "S", "help": "of a round's calls (default: 1)"}),
         ),
     ),
     Command(
@@ -213,11 +266,17 @@ COMMANDS: Final = (
             _number("--slower", 1, "times so often as long, at a rate so much lower"),
             (
                 "--networks",
-                {"type": networks, "default": (), "metavar": "KIND,...", "help": "real gradients (default: waits)"},
+                {"type": _networks, "default": (), "metavar": "KIND,...", "help": "real gradients (default: waits)"},
             ),
             _number("--rate", 1000, "Mbit/s of their links", to="rate_mbit"),
-            ("--width", {"type": amount, "default": 1.0, "metavar": "SHARE", "help": "of their channels (default: 1)"}),
-            ("--modes", {"type": modes, "default": MODES, "metavar": "MODE,...", "help": "of training (default: all)"}),
+            (
+                "--width",
+                {"type": _amount, "default": 1.0, "metavar": "SHARE", "help": "of their channels (default: 1)"},
+            ),
+            (
+                "--modes",
+                {"type": _modes, "default": MODES, "metavar": "MODE,...", "help": "of training (default: all)"},
+            ),
             ("--turns", {"action": "store_true", "dest": "has_turns", "help": "central, one transfer at a time too"}),
         ),
     ),

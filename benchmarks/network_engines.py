@@ -1,11 +1,4 @@
-"""The child's side of `networks`: one engine with one network, on cores of its own.
-
-open  body: engine, threads, images (of a batch), specification (JSON), outputs, first_output (role compared);
-      arrays: the weights by name, or `file` (.tflite)
-      -> body: detail
-run   body: seconds, warm_up_s; array images (n, rows, columns, channels) uint8
-      -> body: batch_ms (each call); array output (n, m) float32: the output compared, of each image
-"""
+"""The child's side of `networks`: one engine with one network, on cores of its own."""
 
 from __future__ import annotations
 
@@ -20,25 +13,51 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.processes.wire import Message
-from fieldray_adapt.specification import Specification, specification_from_json
+from fieldray.processes.rpc import Call, served
+from fieldray_adapt.specification import Specification
 
 # One batch (n, rows, columns, channels) uint8 in; the output compared, (n, m), out.
 Infer = Callable[[NDArray[np.uint8]], NDArray[Any]]
+WARM_UP_S: Final = 0.3
 _LEAST_CALLS: Final = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Opening:
-    """What an engine opens: threads, images of a batch, and the network as a specification or as a file."""
+    """What an engine opens: threads, images of a batch, and the network as a specification with weights, or as a file.
 
+    outputs      its roles, the one that is compared first
+    file_output  the same by its place in the file (.tflite)
+    """
+
+    engine: str
     threads: int
     images: int
     specification: Specification
     outputs: tuple[str, ...]
-    weights: Mapping[str, NDArray[Any]]
-    file: bytes
+    weights: Mapping[str, NDArray[np.float32]]
+    file: NDArray[np.uint8] | None
     file_output: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Calls:
+    """Run these images (n, rows, columns, channels) uint8 in batches for so long, after warming up."""
+
+    images: NDArray[np.uint8]
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Ran:
+    """Milliseconds of each call; the output compared, of each image (n, m)."""
+
+    batch_ms: tuple[float, ...]
+    output: NDArray[np.float32]
+
+
+OPEN: Final = Call("open", Opening, str)  # what was opened, with its version
+RUN: Final = Call("run", Calls, Ran)
 
 
 class NetworkService:
@@ -48,20 +67,20 @@ class NetworkService:
         self._infer: Infer | None = None
         self._images = 1
 
-    def handle(self, message: Message) -> Message:
-        """Answer one message."""
-        body = message.body
-        if body["ask"] == "open":
-            pin(body["threads"])
-            self._images = body["images"]
-            detail, self._infer = ENGINES[body["engine"]](_opening(message))
-            return Message({"detail": detail})
-        if self._infer is None:
-            raise ValueError("not opened")
-        batches = _batches(message.arrays["images"], self._images)
+    def open(self, opening: Opening) -> str:
+        """Be this engine from now on."""
+        pin(opening.threads)
+        self._images = opening.images
+        detail, self._infer = ENGINES[opening.engine](opening)
+        return detail
+
+    def run(self, calls: Calls) -> Ran:
+        """Run the images."""
+        assert self._infer is not None
+        batches = _batches(calls.images, self._images)
         output = np.concatenate([self._infer(batch).reshape(len(batch), -1) for batch in batches])
-        times_ms = timed_ms(self._infer, batches, seconds=body["seconds"], warm_up_s=body["warm_up_s"])
-        return Message({"batch_ms": times_ms}, {"output": output.astype(np.float32)})
+        times_ms = timed_ms(self._infer, batches, seconds=calls.seconds)
+        return Ran(batch_ms=tuple(times_ms), output=output.astype(np.float32))
 
 
 def pin(threads: int) -> None:
@@ -70,11 +89,11 @@ def pin(threads: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float, warm_up_s: float) -> list[float]:
+def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float) -> list[float]:
     """Milliseconds of each call in so many seconds, and of five calls at least, after warming up."""
     source = itertools.cycle(batches)
     began_s = time.perf_counter()
-    while time.perf_counter() - began_s < warm_up_s:
+    while time.perf_counter() - began_s < WARM_UP_S:
         infer(next(source))
     found: list[float] = []
     began_s = time.perf_counter()
@@ -90,20 +109,6 @@ def _batches(images: NDArray[np.uint8], size: int) -> list[NDArray[np.uint8]]:
     count = -(-len(images) // size) * size
     whole = np.concatenate([images] * (count // len(images) + 1))[:count]
     return [whole[start : start + size] for start in range(0, count, size)]
-
-
-def _opening(message: Message) -> Opening:
-    body, arrays = message.body, dict(message.arrays)
-    file = arrays.pop("file", np.zeros(0, np.uint8))
-    return Opening(
-        threads=body["threads"],
-        images=body["images"],
-        specification=specification_from_json(body["specification"]),
-        outputs=tuple(body["outputs"]),
-        weights=arrays,
-        file=file.tobytes(),
-        file_output=body["file_output"],
-    )
 
 
 def _torch(*, is_compiled: bool) -> Callable[[Opening], tuple[str, Infer]]:
@@ -209,8 +214,9 @@ def _litert(opening: Opening) -> tuple[str, Infer]:
     """A batch is run in one call where the file lets itself be enlarged, else one image after another."""
     from fieldray.inference.litert import load_runtime
 
-    runtime = load_runtime()
-    interpreter = runtime.interpreter(model_content=opening.file, num_threads=opening.threads)
+    assert opening.file is not None
+    runtime, file = load_runtime(), opening.file.tobytes()
+    interpreter = runtime.interpreter(model_content=file, num_threads=opening.threads)
     source = interpreter.get_input_details()[0]
     at_once = 1
     if opening.images > 1:
@@ -219,7 +225,7 @@ def _litert(opening: Opening) -> tuple[str, Infer]:
             interpreter.allocate_tensors()
             at_once = opening.images
     if at_once != opening.images:
-        interpreter = runtime.interpreter(model_content=opening.file, num_threads=opening.threads)
+        interpreter = runtime.interpreter(model_content=file, num_threads=opening.threads)
     interpreter.allocate_tensors()
     target = interpreter.get_output_details()[opening.file_output]
     scale, zero = target["quantization"]
@@ -247,6 +253,7 @@ ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
     "openvino": _openvino,
     "litert": _litert,
 }
-"""By the name that the opening message gives."""
+"""By the name that the opening gives."""
 
-handle = NetworkService().handle
+_service: Final = NetworkService()
+handle: Final = served((OPEN, _service.open), (RUN, _service.run))

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.network_cases import NetworkCase
-from benchmarks.network_engines import timed_ms
+from benchmarks.network_cases import NetworkCase, classifier_case, lung_case
+from benchmarks.network_engines import OPEN, RUN, WARM_UP_S, Calls, Opening, timed_ms
 from benchmarks.processes import toolchain_command
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.errors import FieldrayError
 from fieldray.inference.worker import cpu_kind
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
-from fieldray.processes.wire import Message
 
+MODELS: Final = Path(__file__).resolve().parent.parent / "models"
 _SERVICE: Final = "benchmarks.network_engines:handle"
 _TIMEOUT_S: Final = 600.0
 # A float32 engine that differs by more computes something else.
@@ -89,32 +92,19 @@ class Measured:
         return bool(self.batch_ms) and not self.problem and self.is_equal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How long is measured: rounds, seconds of a round's calls, and how much warming up goes before."""
+def report(*, threads: Sequence[int], batches: Sequence[int], rounds: int, seconds: float, notify: Notify) -> Report:
+    """Measure every engine on every network, and report; one that cannot run says why in its `problem`."""
+    cases = [classifier_case(_pack("adult-normal-abnormal")), lung_case(_pack("lung-fields"))]
+    measured: list[Measured] = []
+    for case, count, images in itertools.product(cases, threads, batches):
+        found = [Measured(engine=engine, case=case.name, threads=count, images=images) for engine in ENGINES]
+        _race(case, found, rounds=rounds, seconds=seconds, notify=notify)
+        measured += found
+    return _report(measured, rounds=rounds, seconds=seconds)
 
-    rounds: int
-    seconds: float
-    warm_up_s: float = 0.3
 
-
-def measure(
-    cases: Sequence[NetworkCase],
-    *,
-    threads: Sequence[int],
-    batches: Sequence[int],
-    effort: Effort,
-    notify: Notify,
-    engines: Sequence[Engine] = ENGINES,
-) -> tuple[Measured, ...]:
-    """Measure every engine on every network; one that cannot run says why in `problem`."""
-    found: list[Measured] = []
-    for case in cases:
-        for count in threads:
-            for images in batches:
-                place = f"{case.name}, threads {count}, batch {images}"
-                found += _race(case, engines, threads=count, images=images, effort=effort, place=place, notify=notify)
-    return tuple(found)
+def _pack(name: str) -> Path:
+    return sorted(MODELS.glob(f"{name}-*"))[-1]
 
 
 def times_as_fast(one: Measured, other: Measured) -> float | None:
@@ -124,36 +114,24 @@ def times_as_fast(one: Measured, other: Measured) -> float | None:
     return statistics.median(theirs / ours for ours, theirs in zip(one.batch_ms, other.batch_ms, strict=True))
 
 
-def _race(
-    case: NetworkCase,
-    engines: Sequence[Engine],
-    *,
-    threads: int,
-    images: int,
-    effort: Effort,
-    place: str,
-    notify: Notify,
-) -> list[Measured]:
-    found = [Measured(engine=engine, case=case.name, threads=threads, images=images) for engine in engines]
+def _race(case: NetworkCase, found: Sequence[Measured], *, rounds: int, seconds: float, notify: Notify) -> None:
+    """The rounds of all engines on a network, with as many threads and images a batch as these say."""
+    place = f"{case.name}, threads {found[0].threads}, batch {found[0].images}"
     outputs: dict[str, NDArray[np.float32]] = {}
     with contextlib.ExitStack() as stack:
         runners: dict[str, _Run] = {}
         for one in found:
             notify(f"{place}: opening {one.engine.title}")
             with _problems(one):
-                run = stack.enter_context(_opened(case, one))
-                runners[one.engine.key] = run
-                # The first calls compile: they belong to no round.
-                outputs[one.engine.key], _ = run(0.0, effort.warm_up_s)
-        for number in range(effort.rounds):
+                runners[one.engine.key] = run = stack.enter_context(_opened(case, one))
+                outputs[one.engine.key], _ = run(0.0)  # the first calls compile: they belong to no round
+        for number in range(rounds):
             for one in found:
-                notify(f"{place}: round {number + 1} of {effort.rounds}, {one.engine.title}")
+                notify(f"{place}: round {number + 1} of {rounds}, {one.engine.title}")
                 if one.engine.key in runners and not one.problem:
                     with _problems(one):
-                        _, times_ms = runners[one.engine.key](effort.seconds, effort.warm_up_s)
-                        one.batch_ms.append(statistics.median(times_ms))
+                        one.batch_ms.append(statistics.median(runners[one.engine.key](seconds)[1]))
     _compare(found, outputs)
-    return found
 
 
 def _compare(found: Sequence[Measured], outputs: Mapping[str, NDArray[np.float32]]) -> None:
@@ -164,7 +142,7 @@ def _compare(found: Sequence[Measured], outputs: Mapping[str, NDArray[np.float32
             one.difference = float(np.abs(outputs[one.engine.key] - outputs[known[0].engine.key]).max())
 
 
-_Run = Callable[[float, float], tuple[NDArray[np.float32], list[float]]]
+_Run = Callable[[float], tuple[NDArray[np.float32], Sequence[float]]]
 
 
 @contextlib.contextmanager
@@ -179,7 +157,7 @@ def _problems(one: Measured) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(case: NetworkCase, one: Measured) -> Iterator[_Run]:
-    """What runs the engine for so many seconds after so many of warming up. Raises as `_problems` expects."""
+    """What runs the engine for so many seconds, after warming up. Raises as `_problems` expects."""
     if not importlib.util.find_spec(one.engine.package):
         raise FileNotFoundError(f"not installed ({one.engine.package})")
     if one.engine.kind == "program":
@@ -189,33 +167,29 @@ def _opened(case: NetworkCase, one: Measured) -> Iterator[_Run]:
     child = Child(_SERVICE, command=toolchain_command)
     try:
         child.start()
-        one.detail = child.call(_opening(case, one), timeout_s=_TIMEOUT_S).body["detail"]
-        images = case.images
+        one.detail = OPEN.ask(child, _opening(case, one), timeout_s=_TIMEOUT_S)
 
-        def run(seconds: float, warm_up_s: float) -> tuple[NDArray[np.float32], list[float]]:
-            body = {"ask": "run", "seconds": seconds, "warm_up_s": warm_up_s}
-            answer = child.call(Message(body, {"images": images}), timeout_s=_TIMEOUT_S)
-            return answer.arrays["output"][: len(images)], answer.body["batch_ms"]
+        def run(seconds: float) -> tuple[NDArray[np.float32], Sequence[float]]:
+            answer = RUN.ask(child, Calls(images=case.images, seconds=seconds), timeout_s=_TIMEOUT_S)
+            return answer.output[: len(case.images)], answer.batch_ms
 
         yield run
     finally:
         child.close()
 
 
-def _opening(case: NetworkCase, one: Measured) -> Message:
+def _opening(case: NetworkCase, one: Measured) -> Opening:
     is_file, is_int8 = one.engine.key.startswith("litert"), one.engine.kind == "int8"
-    file = case.int8_file if is_int8 else case.float_file
-    body = {
-        "ask": "open",
-        "engine": "litert" if is_file else one.engine.key,
-        "threads": one.threads,
-        "images": one.images,
-        "specification": case.specification.to_json(),
-        "outputs": list(case.outputs),
-        "file_output": case.int8_output if is_int8 else case.float_output,
-    }
-    arrays = {"file": np.frombuffer(file, np.uint8)} if is_file else dict(case.weights)
-    return Message(body, arrays)
+    return Opening(
+        engine="litert" if is_file else one.engine.key,
+        threads=one.threads,
+        images=one.images,
+        specification=case.specification,
+        outputs=case.outputs,
+        weights={} if is_file else case.weights,
+        file=np.frombuffer(case.int8_file if is_int8 else case.float_file, np.uint8) if is_file else None,
+        file_output=case.int8_output if is_int8 else case.float_output,
+    )
 
 
 @contextlib.contextmanager
@@ -233,11 +207,80 @@ def _program(case: NetworkCase, one: Measured) -> Iterator[_Run]:
             return np.zeros(0, np.float32)
 
         whole = np.concatenate([case.images] * (one.images // len(case.images) + 1))
-        batches = [whole[: one.images]]
-
-        def run(seconds: float, warm_up_s: float) -> tuple[NDArray[np.float32], list[float]]:
-            return np.zeros(0, np.float32), timed_ms(run_batch, batches, seconds=seconds, warm_up_s=warm_up_s)
-
-        yield run
+        yield lambda seconds: (np.zeros(0, np.float32), timed_ms(run_batch, [whole[: one.images]], seconds=seconds))
     finally:
         backend.close()
+
+
+# ---- the report: equal outputs first, then times
+
+
+def _report(measured: Sequence[Measured], *, rounds: int, seconds: float) -> Report:
+    groups: dict[Key, list[Measured]] = {}
+    for one in measured:
+        groups.setdefault((one.case, one.threads, one.images), []).append(one)
+    times = (_times(key, rows) for key, rows in groups.items())
+    return Report(
+        kind="networks",
+        title="Fieldray: engines on the networks of the packs",
+        blocks=(_equality(measured), *times, Points("What took part", tuple(_details(measured, rounds, seconds)))),
+        data={
+            "measured": [{**asdict(one), "engine": one.engine.key} for one in measured],
+            "rounds": rounds,
+            "seconds": seconds,
+        },
+    )
+
+
+Key = tuple[str, int, int]
+
+
+def _ratio(rows: Sequence[Measured], one: Measured, other: str) -> str:
+    ratio = next((times_as_fast(one, base) for base in rows if base.engine.key == other), None)
+    return "-" if ratio is None else f"{ratio:.2f} x"
+
+
+def _equality(measured: Sequence[Measured]) -> Table:
+    cases = list(dict.fromkeys(one.case for one in measured))
+    rows = []
+    for engine in ENGINES:
+        cells = []
+        for case in cases:
+            of_case = [one for one in measured if one.engine == engine and one.case == case]
+            differences = [one.difference for one in of_case if one.difference is not None]
+            if not differences:
+                cells.append("-")
+            else:
+                is_other = any(not one.is_equal for one in of_case if one.difference is not None)
+                cells.append(f"{max(differences):.1e}" + (" NOT EQUAL" if is_other else ""))
+        rows.append((engine.title, *cells))
+    title = f"Largest difference of an output (0 to 1) from the first engine; float32 is equal up to {TOLERANCE:g}"
+    return Table(title, ("engine", *cases), tuple(rows))
+
+
+def _times(key: Key, rows: Sequence[Measured]) -> Table:
+    cells = []
+    for one in rows:
+        figures = ["-"] * 5
+        if one.batch_ms and not one.problem:
+            median, low, high = one.image_ms
+            figures = [f"{median:.2f}", f"{low:.2f}-{high:.2f}", f"{1000 / median:.1f}"]
+            figures += [_ratio(rows, one, other) for other in (FRAMEWORK, "litert")]
+        cells.append((one.engine.title, *figures))
+    columns = ("engine", "ms/image", "lowest-highest", "images/s", "against eager PyTorch", "against LiteRT float32")
+    case, threads, images = key
+    title = f"{case}, {threads} thread{'s' if threads > 1 else ''}, batch of {images}"
+    return Table(title, columns, tuple(cells))
+
+
+def _details(measured: Sequence[Measured], rounds: int, seconds: float) -> Iterator[str]:
+    yield (
+        f"{rounds} rounds, {seconds:g} s of calls each after {WARM_UP_S:g} s of warming up; each "
+        "engine in a process of its own, kept on as many cores as it has threads."
+    )
+    yield "The program's figures contain its pipes and post-processing; it runs the pack's own file."
+    for engine in ENGINES:
+        of_engine = [one for one in measured if one.engine == engine]
+        notes = dict.fromkeys(one.detail for one in of_engine if one.detail)
+        problems = dict.fromkeys(f"did not take part: {one.problem}" for one in of_engine if one.problem)
+        yield f"{engine.title}: {'; '.join((*notes, *problems)) or 'no details'}"
