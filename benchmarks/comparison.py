@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.comparison_pairs import Pair, Part, copied, read_pairs, with_opacity
-from benchmarks.reports import Mark
+from benchmarks.reports import Mark, at_most
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.comparison.compare import averages, compare, compared_area, spread
 from fieldray.comparison.matching import warped
@@ -169,23 +169,19 @@ def _marks(found: Found, errors: NDArray[np.float64]) -> list[Mark]:
     refused = [not comparable for comparable, _, _ in found.other]
     after = [after for _, after in found.dice]
     marks = [
-        _at_most("Median registration error in copies", float(np.median(errors)), 1.5, "px"),
-        _at_most("95th percentile of it", float(np.percentile(errors, 95)), 4.0, "px"),
+        at_most("Median registration error in copies", float(np.median(errors)), 1.5, unit="px"),
+        at_most("95th percentile of it", float(np.percentile(errors, 95)), 4.0, unit="px"),
         Mark(name="Median lung Dice after, same view", measured=_median(after), goal=0.93, unit=""),
-        _at_most("Identical pairs, displacement (the largest 95th percentile)", max(found.identical_px), 0.3, "px"),
-        _at_most("Identical pairs, regions", float(sum(found.identical_regions)), 0, ""),
+        at_most("Identical pairs, displacement (the largest 95th percentile)", max(found.identical_px), 0.3, unit="px"),
+        at_most("Identical pairs, regions", float(sum(found.identical_regions)), 0, unit=""),
         Mark(name="Different patients not comparable", measured=_mean(refused), goal=0.9, unit=""),
-        _at_most("CPU time of a comparison, median", float(np.median(found.seconds)), 2.0, "s"),
+        at_most("CPU time of a comparison, median", float(np.median(found.seconds)), 2.0, unit="s"),
     ]
     for kind, hits in found.hits.items():
         found_share = _mean([hit for hit, _ in hits])
         marks.append(Mark(name=f"Opacities found, {kind}", measured=found_share, goal=0.8, unit=""))
-        marks.append(_at_most(f"False regions per pair, {kind}", _mean(found.false_regions[kind]), 1, ""))
+        marks.append(at_most(f"False regions per pair, {kind}", _mean(found.false_regions[kind]), 1, unit=""))
     return marks
-
-
-def _at_most(name: str, measured: float | None, goal: float, unit: str) -> Mark:
-    return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
 
 
 def _mean(values: Sequence[float]) -> float | None:

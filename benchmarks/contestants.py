@@ -5,7 +5,7 @@ directly after the other. A ratio is taken within one round: whatever else the m
 
 Both answer two messages:
 
-open  body: what it needs, first: files to warm up with; array model, where it takes one
+open  body: first: files to warm up with; pack and what of it is allowed: the program's; array model: the script's
       -> body: detail (what it is, with versions)
 read  body: paths, and the folder that they are in under many names
       -> body: seconds, cpu_s (None where not known), files, failed, detail
@@ -97,12 +97,16 @@ def _answered(child: Child, message: Message) -> Mapping[str, Any]:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Results:
-    """Runs by contestant and kind (or MIXED), a round each; peak memory and details by contestant."""
+    """Runs by contestant and kind (or MIXED), a round each; peak memory and details by contestant.
+
+    first_result_s is from starting the program to its first result, a few times.
+    """
 
     archive: Archive
     runs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
     peak_mb: dict[str, float] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
+    first_result_s: Sequence[float] = ()
 
     def add(self, name: str, kind: str, run: Run) -> None:
         """Keep one run."""
@@ -131,7 +135,7 @@ class Results:
 
 
 def compare_runs(
-    openings: Mapping[str, Message],
+    opening: Message,
     archive: Archive,
     *,
     repeats: int,
@@ -142,8 +146,8 @@ def compare_runs(
 
     Parameters
     ----------
-    openings
-        With which each is opened, by name; the order of the first round, which rotates from round to round.
+    opening
+        With which both are opened. The order of the rounds rotates.
     archive
         The files that both process.
     repeats
@@ -156,9 +160,9 @@ def compare_runs(
     began_s, results = time.monotonic(), Results(archive=archive)
     with contextlib.ExitStack() as ends:
         both = []
-        for name, opening in openings.items():
+        for name, service in SERVICES.items():
             notify(f"warming up: {name}")
-            both.append(ends.enter_context(opened(name, SERVICES[name], opening)))
+            both.append(ends.enter_context(opened(name, service, opening)))
         results.details = {one.name: one.detail for one in both}
         for number in range(repeats):
             if number and time.monotonic() - began_s > most_s:

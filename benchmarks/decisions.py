@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
-from benchmarks.reports import Mark
+from benchmarks.reports import Mark, at_most
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import Decision, Failed, Outcome, Screened
@@ -285,9 +285,9 @@ def _marks(compared: Compared) -> tuple[Mark, ...]:
     count, mean = float(sum(compared.images.values())), float(differences.mean())
     return (
         Mark(name="Images compared", measured=count, goal=FEWEST_IMAGES, unit="images"),
-        Mark(name="Mean difference of scores", measured=mean, goal=MOST_MEAN_DIFFERENCE, is_most=True, unit=""),
+        at_most("Mean difference of scores", mean, MOST_MEAN_DIFFERENCE, unit=""),
         Mark(name="Share of equal decisions", measured=compared.equal_share, goal=LEAST_EQUAL, unit=""),
-        Mark(name="Jumps between above and below", measured=compared.jumps, goal=0, is_most=True, unit="images"),
+        at_most("Jumps between above and below", compared.jumps, 0, unit="images"),
     )
 
 

@@ -1,22 +1,24 @@
-"""What `pipeline` does once its arguments are known: an archive, the rounds, and a few starts."""
+"""From files to scores, compared with the usual script: an archive, the rounds, a few starts, and their report."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.archive import Archive, Wanted, make_archive
-from benchmarks.contestants import PROGRAM, SCRIPT, compare_runs
+from benchmarks.archive import USUAL, Archive, Wanted, make_archive
+from benchmarks.contestants import MIXED, PROGRAM, SCRIPT, Results, compare_runs
 from benchmarks.image_files import KINDS
-from benchmarks.pipeline_report import PipelineRun, pipeline_report
+from benchmarks.reports import Mark, at_most
 from benchmarks.screening import fill, screen_once
-from fieldray.bench.benchmark_case import Report
+from fieldray.bench.benchmark_case import Block, Points, Report, Table
 from fieldray.commands.console import Console
 from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_library, pack_to_measure
 from fieldray.domain.model import Model
@@ -30,23 +32,19 @@ def report(options: argparse.Namespace, console: Console) -> Report:
     """From files to scores, compared with the usual script. Raises PackProblem, UsageProblem, ScreeningFailed."""
     library = pack_library()
     options.pack = str(find_pack(library, options.pack or pack_to_measure(library, drives_with_packs())))
-    model, cores = load_pack(library, options.pack, options), usable_cores()
+    model = load_pack(library, options.pack, options)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
         archive = _archive(options, model, Path(folder), console)
         results = compare_runs(
-            _openings(model, options, archive),
+            _opening(model, options, archive),
             archive,
             repeats=options.repeats,
             notify=console.bar,
             most_s=60 * options.minutes,
         )
-        measured = PipelineRun(
-            results=results,
-            first_result_s=tuple(_starts(archive, model, options, Path(folder), console)),
-            cores=cores,
-            images=f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program",
-        )
-    return pipeline_report(measured)
+        results.first_result_s = tuple(_starts(archive, model, options, Path(folder), console))
+    images = f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program"
+    return pipeline_report(results, images=images)
 
 
 def _archive(options: argparse.Namespace, model: Model, folder: Path, console: Console) -> Archive:
@@ -65,12 +63,11 @@ def _archive(options: argparse.Namespace, model: Model, folder: Path, console: C
     return archive
 
 
-def _openings(model: Model, options: argparse.Namespace, archive: Archive) -> dict[str, Message]:
-    """What each is opened with: the program with the pack, the script with its network."""
+def _opening(model: Model, options: argparse.Namespace, archive: Archive) -> Message:
+    """What both are opened with: the program takes the pack, the script its network."""
     first = {"ask": "open", "first": [str(path) for path in sorted(archive.first_folder.iterdir())]}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
-    network = np.frombuffer(model.files["litert"], np.uint8)
-    return {PROGRAM: Message({**first, **rules}), SCRIPT: Message(first, {"model": network})}
+    return Message({**first, **rules}, {"model": np.frombuffer(model.files["litert"], np.uint8)})
 
 
 def _starts(
@@ -86,3 +83,122 @@ def _starts(
     for number in range(options.repeats):
         console.bar(f"start {number + 1} of {options.repeats}")
         yield screen_once(few, rules).first_s
+
+
+# ---- the report
+
+# What the program has to reach, as multiples of the script's rate in the same round
+MARKS: Final[Mapping[str, float]] = {
+    MIXED: 7.0,
+    "JPEG 2000": 20.0,
+    "JPEG 2000 lossy": 20.0,
+    "HTJ2K": 20.0,
+    "uncompressed": 8.0,
+    "RLE": 5.0,
+    "JPEG": 3.0,
+    "JPEG in DICOM": 3.0,
+    "PNG": 2.5,
+    "JPEG-LS": 2.5,
+    "lossless JPEG": 2.5,
+}
+MOST_MEMORY_MB: Final = 800.0
+MOST_START_S: Final = 1.0
+
+
+def pipeline_report(results: Results, *, images: str) -> Report:
+    """Tables, marks and notes; `images` says what was run on, as a phrase."""
+    marks = tuple(_marks(results))
+    blocks: list[Block] = [_overall(results), _by_kind(results)]
+    blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]
+    blocks += [Points("How it was measured, and what was not", tuple(_notes(results, images)))]
+    return Report(
+        kind="pipeline",
+        title="Fieldray: from files to scores, compared with the usual script",
+        blocks=tuple(blocks),
+        data=_data(results, marks, images),
+    )
+
+
+def _marks(results: Results) -> Iterator[Mark]:
+    for kind, goal in MARKS.items():
+        yield Mark(name=f"{kind}, against the {SCRIPT}", measured=results.times_as_fast(kind), goal=goal)
+    yield at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
+    first = statistics.median(results.first_result_s) if results.first_result_s else None
+    yield at_most("Start to first result", first, MOST_START_S, unit="s")
+
+
+def _overall(results: Results) -> Table:
+    rows = []
+    for name, times in ((PROGRAM, results.times_as_fast()), (SCRIPT, None)):
+        if results.has(name):
+            cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
+            rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
+    columns = ("", "images / s", "times the script", "CPU s / image", "peak MB")
+    count = len(results.archive.mixed)
+    kinds = ", ".join(kind for kind in USUAL if kind in results.archive.files)
+    return Table(f"{count} files in equal parts: {kinds}", columns, tuple(rows))
+
+
+def _by_kind(results: Results) -> Table:
+    rows = []
+    for kind in (MIXED, *results.archive.files):
+        if not results.has(PROGRAM, kind):
+            continue
+        rates = (_rate(results, name, kind) for name in (PROGRAM, SCRIPT))
+        ratios = (_number(results.times_as_fast(kind), 1), _number(MARKS.get(kind), 1))
+        rows.append((kind, _megapixels(results, kind), *rates, *ratios))
+    columns = ("images / s", "Mpixel", PROGRAM, SCRIPT, "ratio", "to reach")
+    return Table("By kind of file", columns, tuple(rows))
+
+
+def _notes(results: Results, images: str) -> Iterator[str]:
+    yield f"Run on {images}, {usable_cores()} cores. The files are in the system's cache."
+    yield (
+        "Medians over rounds. Within a round both process the same kind of file in turn; ratios are taken within a "
+        "round."
+    )
+    yield (
+        "Before the time begins, both have processed one image of each kind, and the program's processes are started. "
+        "The program's time runs from the search for files to the last result in its database."
+    )
+    yield (
+        "The script's time for the mixed archive is the sum over its kinds; its memory is measured on the largest file "
+        "of each kind."
+    )
+    for name, detail in results.details.items():
+        yield f"{name}: {detail}."
+    for kind in (MIXED, *results.archive.files):
+        if results.has(PROGRAM, kind):
+            yield f"What {PROGRAM} said of {kind}: {results.runs[PROGRAM, kind][-1].detail}."
+    failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
+    for (name, kind), count in failed.items():
+        yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
+
+
+def _rate(results: Results, name: str, kind: str) -> str:
+    return f"{results.images_per_s(name, kind):.1f}" if results.has(name, kind) else ""
+
+
+def _megapixels(results: Results, kind: str) -> str:
+    files = results.archive.mixed if kind == MIXED else results.archive.files[kind]
+    return f"{statistics.fmean(file.pixels for file in files) / 1e6:.1f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _data(results: Results, marks: Sequence[Mark], images: str) -> dict[str, Any]:
+    return {
+        "images": images,
+        "cores": usable_cores(),
+        "files": {kind: [file.pixels for file in files] for kind, files in results.archive.files.items()},
+        "runs": [
+            {"contestant": name, "kind": kind, "rounds": [asdict(run) for run in runs]}
+            for (name, kind), runs in results.runs.items()
+        ],
+        "peak_mb": results.peak_mb,
+        "details": results.details,
+        "first_result_s": list(results.first_result_s),
+        "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
+    }

@@ -1,14 +1,16 @@
-"""The benchmarks' child processes, and what a process and everything it started cost in CPU time and memory."""
+"""The benchmarks' home and child processes, and what a process and all that it started cost in CPU time and memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import psutil
 
@@ -19,6 +21,16 @@ _POLL_S: Final = 0.05
 _MEGABYTE: Final = 2**20
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _PROGRAM: Final = Path(fieldray.__file__).resolve().parent.parent
+
+
+@contextlib.contextmanager
+def own_home() -> Iterator[Path]:
+    """A folder with a fresh home in it (`paths.user_data`), removed afterwards: the user's own is not touched."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder,
+        patch.dict(os.environ, FIELDRAY_HOME=str(Path(folder) / "home")),
+    ):
+        yield Path(folder)
 
 
 def child_command(service: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.processes import CHECKOUT
+from fieldray.bench import benchmark_case
 from fieldray.bench.benchmark_case import Report, when_and_where
 from fieldray.bench.machine import machine_facts
-from fieldray.reports.outputs import own_text
 
 PAGES: Final = CHECKOUT / "build" / "benchmarks"
 TEMPLATES: Final = CHECKOUT / "benchmarks" / "templates"
@@ -52,13 +51,15 @@ class Mark:
         return f"{self.name}: {found}{'at most' if self.is_most else 'at least'} {self.goal:g}{unit}: {verdict}"
 
 
+def at_most(name: str, measured: float | None, goal: float, *, unit: str) -> Mark:
+    """A mark that is not to be exceeded."""
+    return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
+
+
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
     """Write `<kind>.json` and `<kind>.md` into a folder. Raises UsageProblem, StorageProblem, OSError."""
-    facts = when_and_where()
-    path = folder / f"{report.kind}.json"
-    with own_text(path, "json") as stream:
-        stream.write(json.dumps({"report": report.kind, **facts, **report.data}, indent=1))
-    return path, _written(path.with_suffix(".md"), report, facts)
+    path = benchmark_case.write(report, folder)
+    return path, _written(path.with_suffix(".md"), report, when_and_where())
 
 
 # ---- pages of Markdown, from which a person takes what docs/benchmarks should say (format: its README)

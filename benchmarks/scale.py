@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.drawn_run import DrawnRun
-from benchmarks.own_home import own_home
-from benchmarks.processes import child_command, load_average
-from benchmarks.reports import Mark
+from benchmarks.processes import child_command, load_average, own_home
+from benchmarks.reports import Mark, at_most
 from benchmarks.scale_window import BEAT_MS
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.history import ResultFilter, ResultOrder
@@ -97,16 +96,11 @@ def report(model: Model, *, count: int, notify: Notify, steps: int = 250, arriva
 
 def _marks(acts: Sequence[Mapping[str, Any]], peak_mb: float) -> tuple[Mark, ...]:
     longest = max(acts, key=lambda act: float(act["pause_ms"]))
+    pause = f"longest pause of the window ({longest['name']})"
     return (
-        Mark(name="first page", measured=acts[0]["seconds"], goal=FIRST_PAGE_S, is_most=True, unit="s"),
-        Mark(
-            name=f"longest pause of the window ({longest['name']})",
-            measured=longest["pause_ms"],
-            goal=MOST_PAUSE_MS,
-            is_most=True,
-            unit="ms",
-        ),
-        Mark(name="peak memory of the window", measured=peak_mb, goal=MOST_MEMORY_MB, is_most=True, unit="MB"),
+        at_most("first page", acts[0]["seconds"], FIRST_PAGE_S, unit="s"),
+        at_most(pause, longest["pause_ms"], MOST_PAUSE_MS, unit="ms"),
+        at_most("peak memory of the window", peak_mb, MOST_MEMORY_MB, unit="MB"),
     )
 
 

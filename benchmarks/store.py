@@ -19,7 +19,7 @@ from typing import Any, Final
 from benchmarks.cluster_runs import command_of, draw_sources, require_end, started, write_copies
 from benchmarks.drawn_run import DrawnRun
 from benchmarks.processes import load_average
-from benchmarks.reports import Mark
+from benchmarks.reports import Mark, at_most
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
@@ -89,7 +89,7 @@ def report(model: Model, source: Path | None, *, files: int, rows: int, notify: 
         upkeep = _upkeep(Path(folder), model, rows, notify)
     per_image, rate = runs.sizes["results"] / files, files / statistics.median(runs.again_s)
     marks = (
-        Mark(name="results on disk per image", measured=per_image, goal=MOST_BYTES, is_most=True, unit="bytes"),
+        at_most("results on disk per image", per_image, MOST_BYTES, unit="bytes"),
         Mark(name="images checked per second", measured=rate, goal=RESUMED_PER_S, is_most=False, unit="images/s"),
     )
     taken, verified = runs.taken, runs.verified

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.own_home import own_home
+from benchmarks.processes import own_home
 from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.lungs import THIRDS, halves, lung_parts, middle_between, third_facts, thirds
 from fieldray.domain.mask import Mask

@@ -25,7 +25,7 @@ from benchmarks.contestants import (
     together,
 )
 from benchmarks.image_files import KINDS
-from benchmarks.pipeline_report import PipelineRun, pipeline_report
+from benchmarks.pipeline import pipeline_report
 from fieldray.commands.console import Console
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.reading import decode
@@ -89,17 +89,8 @@ def results_of(archive: Archive) -> Results:
         for program_s, script_s in ((1 / 20, 1 / 4), (1 / 30, 1 / 5)):
             results.add(PROGRAM, kind, Run(seconds=program_s, cpu_s=0.06, files=1))
             results.add(SCRIPT, kind, Run(seconds=script_s, cpu_s=script_s, files=1))
-    results.peak_mb = {PROGRAM: 200.0, SCRIPT: 100.0}
+    results.peak_mb, results.first_result_s = {PROGRAM: 200.0, SCRIPT: 100.0}, (0.8, 0.9, 1.5)
     return results
-
-
-def run_of(archive: Archive) -> PipelineRun:
-    return PipelineRun(
-        results=results_of(archive),
-        first_result_s=(0.8, 0.9, 1.5),
-        cores=2,
-        images="images drawn by the program",
-    )
 
 
 def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
@@ -110,7 +101,7 @@ def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
 
 
 def test_marks_of_a_run(archive: Archive) -> None:
-    report = pipeline_report(run_of(archive))
+    report = pipeline_report(results_of(archive), images="images drawn by the program")
     verdicts = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
     assert verdicts["mixed archive, against the conventional script"] is False
     assert verdicts["JPEG, against the conventional script"] is True
