@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cluster_kills import ArchiveKills, SweepKills, kill_archive, kill_sweep
-from benchmarks.cluster_network import NetworkRun, network_run
+from benchmarks.cluster_kills import kill_archive, kill_sweep
+from benchmarks.cluster_network import network_run
 from benchmarks.cluster_runs import RunFigures, Said, differences, draw_sources, measure_run, stored, write_copies
 from benchmarks.namespaces import NotPermitted
-from benchmarks.reports import Mark, commit_of
+from benchmarks.reports import Mark, at_most, commit_of
 from benchmarks.screening import ScreeningFailed
 from fieldray.bench.benchmark_case import Block, Points, Report, Table
 from fieldray.persistence import write_atomically
@@ -69,12 +69,12 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was measured."""
+    """What was measured; of the parts that were left out nothing. Each has the `sentences` to say of it."""
 
-    runs: tuple[tuple[int, RunFigures], ...] = ()
-    kills: ArchiveKills | None = None
-    network: NetworkRun | str | None = None
-    sweep: SweepKills | None = None
+    runs: tuple[tuple[int, RunFigures], ...]
+    kills: Mapping[str, Any]
+    network: Mapping[str, Any]
+    sweep: Mapping[str, Any]
 
 
 def report(
@@ -145,13 +145,11 @@ class _Bench:
         effort = self._effort
         pairs = itertools.product(range(effort.rounds), (0, *effort.workers))
         runs = tuple((number, self._run(number, workers)) for number, workers in pairs)
-        kills = ArchiveKills(**self._part("kills", self._kills)) if effort.kills else None
-        network = self._part("network", self._network) if effort.has_network else None
         return Found(
             runs=runs,
-            kills=kills,
-            network=(network.get("refused") or NetworkRun(**network)) if network else None,
-            sweep=SweepKills(**self._part("sweep", self._sweep)) if effort.trials else None,
+            kills=self._part("kills", self._kills) if effort.kills else {},
+            network=self._part("network", self._network) if effort.has_network else {},
+            sweep=self._part("sweep", self._sweep) if effort.trials else {},
         )
 
     def _part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
@@ -194,23 +192,21 @@ class _Bench:
     def _kills(self) -> Mapping[str, Any]:
         images, expected = self._expected(min(self._effort.count, _MOST_FOR_KILLS))
         kills = {"kills": self._effort.kills, "seed": self._effort.seed}
-        folder = self._root / "kills"
-        return dataclasses.asdict(kill_archive(images, folder, self._options, expected, **kills, notify=self._notify))
+        return kill_archive(images, self._root / "kills", self._options, expected, **kills, notify=self._notify)
 
     def _network(self) -> Mapping[str, Any]:
         count = min(self._effort.count, _MOST_FOR_NETWORK)
         images, expected = self._expected(count)
         try:
-            found = network_run(
+            return network_run(
                 images, self._root / "network", self._options, expected, count=count, notify=self._notify
             )
         except NotPermitted as why:
-            return {"refused": f"Left out: {why}."}
-        return dataclasses.asdict(found)
+            return {"sentences": [f"Left out: {why}."]}
 
     def _sweep(self) -> Mapping[str, Any]:
         effort = {"trials": self._effort.trials, "kills": self._effort.trial_kills, "seed": self._effort.seed}
-        return dataclasses.asdict(kill_sweep(self._root / "sweep", **effort, notify=self._notify))
+        return kill_sweep(self._root / "sweep", **effort, notify=self._notify)
 
 
 # ---- the report
@@ -221,13 +217,13 @@ def report_of(found: Found, *, count: int) -> Report:
     blocks: list[Block] = [_table(found.runs, count)]
     if mark := _mark(found.runs):
         blocks.append(Points("What it must reach", (mark.sentence,)))
-    if found.kills:
-        blocks.append(Points("Kills at random", found.kills.sentences))
-    if found.network:
-        said = (found.network,) if isinstance(found.network, str) else found.network.sentences
-        blocks.append(Points("Three computers", said))
-    if found.sweep:
-        blocks.append(Points("A sweep whose workers are killed", found.sweep.sentences))
+    for title, part in (
+        ("Kills at random", found.kills),
+        ("Three computers", found.network),
+        ("A sweep whose workers are killed", found.sweep),
+    ):
+        if part:
+            blocks.append(Points(title, tuple(part["sentences"])))
     return Report(
         kind="cluster",
         title="Fieldray: an archive screened by a cluster on one computer",
@@ -245,7 +241,7 @@ def _overheads(runs: Sequence[tuple[int, RunFigures]], workers: int) -> list[flo
 def _mark(runs: Sequence[tuple[int, RunFigures]]) -> Mark | None:
     known = [statistics.median(_overheads(runs, workers)) for workers in {run.workers for _, run in runs} - {0}]
     name = "time for an image against `fieldray screen`, the best number of workers"
-    return Mark(name=name, measured=min(known), goal=_MOST_OVERHEAD, is_most=True) if known else None
+    return at_most(name, min(known), _MOST_OVERHEAD, unit="x") if known else None
 
 
 def _table(found: Sequence[tuple[int, RunFigures]], count: int) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -12,13 +11,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
-from benchmarks.cluster_runs import COUNTED, Said, command_of, differences, rows_of, started, stored
+from benchmarks.cluster_runs import COUNTED, Said, command_of, kept_of, kept_sentence, started, started_aside
 from benchmarks.processes import CHECKOUT
 from benchmarks.screening import ScreeningFailed
 from fieldray.paths import python_command
@@ -65,54 +63,12 @@ trials = {trials}
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveKills:
-    """What was killed of an archive, how often the driver was started, and what came of the images."""
-
-    killed: dict[str, int]
-    starts: int
-    total_s: float
-    lost: int
-    doubled: int
-    differing: int
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """What there is to say."""
-        names = ", ".join(f"{number} {role}" for role, number in sorted(self.killed.items()))
-        return (
-            f"Killed: {names}. The driver was started {self.starts} times; {self.total_s:.0f} s in all.",
-            f"Lost {self.lost}, doubled {self.doubled}, other decisions {self.differing}.",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepKills:
-    """A sweep whose workers were killed: how its trials ended, and what a second start of it did."""
-
-    trials: int
-    killed: int
-    states: dict[str, int]
-    has_pack: bool
-    total_s: float
-    again_s: float
-    again: str
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """What there is to say."""
-        states = ", ".join(f"{number} {state}" for state, number in sorted(self.states.items()))
-        return (
-            f"{self.trials} trials, {self.killed} workers killed: {states}; {self.total_s:.0f} s.",
-            f"The winner has {'its' if self.has_pack else 'NO'} pack.",
-            f"The same sweep started again: {self.again!r} after {self.again_s:.1f} s.",
-        )
-
-
 def kill_archive(
     images: Path, folder: Path, options: Sequence[str], expected: Said, *, kills: int, seed: int, notify: Notify
-) -> ArchiveKills:
+) -> dict[str, Any]:
     """An archive with two workers, one of whose processes is killed again and again until `kills` were.
+
+    Returns what was killed, how often the driver was started, what came of the images, and the sentences to say of it.
 
     Raises ScreeningFailed where it ends otherwise.
     """
@@ -138,19 +94,17 @@ def kill_archive(
             raise ScreeningFailed(f"ended with {process.returncode}: {said}")
     if sum(killed.values()) < kills:
         raise ScreeningFailed(f"the archive was complete after {sum(killed.values())} kills: take more images")
-    said_of = stored(folder / "home")
-    return ArchiveKills(
-        killed=dict(killed),
-        starts=starts,
-        total_s=time.perf_counter() - began_s,
-        lost=len(expected.keys() - said_of.keys()),
-        doubled=rows_of(folder / "home") - len(said_of),
-        differing=differences(expected, said_of),
-    )
+    total_s, kept = time.perf_counter() - began_s, kept_of(folder / "home", expected)
+    names = ", ".join(f"{number} {role}" for role, number in sorted(killed.items()))
+    sentence = f"Killed: {names}. The driver was started {starts} times; {total_s:.0f} s in all."
+    figures = {"killed": dict(killed), "starts": starts, "total_s": total_s, **kept}
+    return {**figures, "sentences": [sentence, kept_sentence(kept)]}
 
 
-def kill_sweep(folder: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> SweepKills:
+def kill_sweep(folder: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> dict[str, Any]:
     """A sweep of real, short trainings with two workers, of which `kills` are killed; then the same sweep again.
+
+    Returns how its trials ended, what a second start of it did, and the sentences to say of it.
 
     Raises ScreeningFailed where the program ends otherwise than well.
     """
@@ -180,22 +134,22 @@ def kill_sweep(folder: Path, *, trials: int, kills: int, seed: int, notify: Noti
     again_s, again = time.perf_counter() - began_s, (folder / "said.txt").read_text(encoding="utf-8").splitlines()
     if before != (folder / "sweep" / "journal.jsonl").read_bytes():
         raise ScreeningFailed("the sweep that was done did something when it was started again")
-    return SweepKills(
-        trials=trials,
-        killed=killed,
-        states=dict(Counter(row["state"] for row in board)),
-        has_pack=any((folder / "sweep" / row["pack"] / "manifest.json").exists() for row in board if row.get("pack")),
-        total_s=total_s,
-        again_s=again_s,
-        again=again[0] if again else "",
-    )
+    has_pack = any((folder / "sweep" / row["pack"] / "manifest.json").exists() for row in board if row.get("pack"))
+    states = dict(Counter(row["state"] for row in board))
+    ended = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    words = again[0] if again else ""
+    figures = {"trials": trials, "killed": killed, "states": states, "has_pack": has_pack, "total_s": total_s}
+    sentences = [
+        f"{trials} trials, {killed} workers killed: {ended}; {total_s:.0f} s.",
+        f"The winner has {'its' if has_pack else 'NO'} pack.",
+        f"The same sweep started again: {words!r} after {again_s:.1f} s.",
+    ]
+    return {**figures, "again_s": again_s, "again": words, "sentences": sentences}
 
 
 def _sweep(folder: Path) -> subprocess.Popen[bytes]:
     command = python_command("fieldray.__main__", "workflow", "sweep", "sweep.toml")
-    with (folder / "said.txt").open("wb") as said:
-        environment = {**os.environ, "FIELDRAY_HOME": str(folder / "home")}
-        return subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT, env=environment)
+    return started_aside(command, folder / "home", folder / "said.txt", cwd=folder)
 
 
 def _killed_one(pid: int, role: str, chance: random.Random) -> int:

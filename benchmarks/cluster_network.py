@@ -7,16 +7,14 @@ On the way all links are cut for half a minute, and later one computer is gone f
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from benchmarks.cluster_runs import COUNTED, Said, differences, rows_of, stored
+from benchmarks.cluster_runs import COUNTED, Said, kept_of, kept_sentence, started_aside
 from benchmarks.namespaces import NETWORK, Namespaces, namespaces
 from benchmarks.screening import ScreeningFailed
 from fieldray.paths import python_command
@@ -34,45 +32,13 @@ _LOOK_S: Final = 0.2
 _START_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkRun:
-    """What came of it.
-
-    Attributes
-    ----------
-    resumed_s
-        From the links' return to the next result.
-    after_loss_s
-        From the loss of the second computer to the end.
-    sent_mb
-        What went over the links to the two computers.
-    """
-
-    images: int
-    total_s: float
-    resumed_s: float
-    after_loss_s: float
-    sent_mb: float
-    lost: int
-    doubled: int
-    differing: int
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """What there is to say."""
-        return (
-            f"{self.images} images on two computers over links of {RATE_MBIT} Mbit/s, {self.sent_mb:.0f} MB sent, "
-            f"encrypted; {self.total_s:.0f} s.",
-            f"All links cut for {CUT_S:.0f} s: the next results came {self.resumed_s:.1f} s after their return.",
-            f"One computer gone for good: the other one was done {self.after_loss_s:.0f} s later.",
-            f"Lost {self.lost}, doubled {self.doubled}, other decisions {self.differing}.",
-        )
-
-
 def network_run(
     images: Path, folder: Path, options: Sequence[str], expected: Said, *, count: int, notify: Notify
-) -> NetworkRun:
-    """Screen the images there, with the cut and the loss. Raises NotPermitted, ScreeningFailed."""
+) -> dict[str, Any]:
+    """Screen the images there, with the cut and the loss; figures, and the sentences to say of them.
+
+    Raises NotPermitted, ScreeningFailed.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     certificates = folder / "certificates"
@@ -83,7 +49,7 @@ def network_run(
 
         def begin(number: int, name: str, *words: str) -> subprocess.Popen[bytes]:
             command = computers.command(number, python_command("fieldray.__main__", *words, *encrypted))
-            process = _started(command, folder / name)
+            process = started_aside(command, folder / name / "home", folder / f"{name}.txt")
             ends.callback(_end, process)
             return process
 
@@ -98,8 +64,7 @@ def network_run(
         began_s = time.perf_counter()
         own = ("--out", str(folder / "out"), "--chunk", "32", "--send-files", "--device", "cpu", "--cluster", address)
         driver = begin(0, "driver", "archive", "screen", str(images), *own, *options)
-        rows = _rows(folder / "driver" / "home" / "results.sqlite")
-        with contextlib.closing(rows):
+        with contextlib.closing(_rows(folder / "driver" / "home" / "results.sqlite")) as rows:
             resumed_s = _cut(computers, driver, rows, count, notify)
             gone_s = _lose(computers, driver, rows, count, notify)
         driver.wait()
@@ -107,25 +72,16 @@ def network_run(
         sent_mb = sum(map(computers.received_mb, (1, 2)))
     if driver.returncode not in COUNTED or not (folder / "out" / "merged.json").exists():
         raise ScreeningFailed(f"ended with {driver.returncode}: {(folder / 'driver.txt').read_text()[-2000:]}")
-    said_of = stored(folder / "driver" / "home")
-    return NetworkRun(
-        images=count,
-        total_s=ended_s - began_s,
-        resumed_s=resumed_s,
-        after_loss_s=ended_s - gone_s,
-        sent_mb=sent_mb,
-        lost=len(expected.keys() - said_of.keys()),
-        doubled=rows_of(folder / "driver" / "home") - len(said_of),
-        differing=differences(expected, said_of),
-    )
-
-
-def _started(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    """A command with a home of its own; what it says is beside its folder."""
-    folder.mkdir()
-    with folder.with_suffix(".txt").open("wb") as said:
-        environment = {**os.environ, "FIELDRAY_HOME": str(folder / "home")}
-        return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
+    total_s, after_loss_s, kept = ended_s - began_s, ended_s - gone_s, kept_of(folder / "driver" / "home", expected)
+    figures = {"images": count, "total_s": total_s, "resumed_s": resumed_s, "after_loss_s": after_loss_s}
+    sentences = [
+        f"{count} images on two computers over links of {RATE_MBIT} Mbit/s, {sent_mb:.0f} MB sent, encrypted; "
+        f"{total_s:.0f} s.",
+        f"All links cut for {CUT_S:.0f} s: the next results came {resumed_s:.1f} s after their return.",
+        f"One computer gone for good: the other one was done {after_loss_s:.0f} s later.",
+        kept_sentence(kept),
+    ]
+    return {**figures, "sent_mb": sent_mb, **kept, "sentences": sentences}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

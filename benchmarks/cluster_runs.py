@@ -9,7 +9,7 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -143,15 +143,23 @@ def stored(home: Path) -> Said:
         return {row.outcome.ref.key: _said(row.outcome) for row in query.rows(query.runs()[0].run_id)}
 
 
-def rows_of(home: Path) -> int:
-    """How many rows the newest run of a home has."""
-    with ResultQuery(home / "results.sqlite") as query:
-        return sum(1 for _ in query.rows(query.runs()[0].run_id))
-
-
 def differences(one: Said, other: Said) -> int:
     """How many images are not in both with the same outcome."""
     return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
+
+
+def kept_of(home: Path, expected: Said) -> dict[str, int]:
+    """Of the newest run of a home: images that were lost, results there twice, and other outcomes than expected."""
+    said = stored(home)
+    with ResultQuery(home / "results.sqlite") as query:
+        rows = sum(1 for _ in query.rows(query.runs()[0].run_id))
+    lost = len(expected.keys() - said.keys())
+    return {"lost": lost, "doubled": rows - len(said), "differing": differences(expected, said)}
+
+
+def kept_sentence(kept: Mapping[str, int]) -> str:
+    """The same in words."""
+    return f"Lost {kept['lost']}, doubled {kept['doubled']}, other decisions {kept['differing']}."
 
 
 def _said(outcome: Outcome) -> tuple[str, str, str]:
@@ -175,6 +183,16 @@ def started(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
     """The command with a home of its own; what it says on standard error is read later."""
     environment = {**os.environ, "FIELDRAY_HOME": str(home)}
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+
+
+def started_aside(
+    command: Sequence[str], home: Path, said: Path, *, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """The command with a home of its own; all that it says goes to a file."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with said.open("wb") as stream:
+        environment = {**os.environ, "FIELDRAY_HOME": str(home)}
+        return subprocess.Popen(command, cwd=cwd, stdout=stream, stderr=subprocess.STDOUT, env=environment)
 
 
 def require_end(process: subprocess.Popen[bytes]) -> None:
