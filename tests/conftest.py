@@ -5,17 +5,15 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
-import psutil
 import pytest
 
 from program import Fieldray, runner
 from tiny_packs import fingerprint, write_tiny_pack
+from waiting import left_behind, running
 
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -26,7 +24,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("house")
 
-_GRACE_S = 5.0
 _HAS_TOOLCHAIN = importlib.util.find_spec("tensorflow") is not None
 
 
@@ -76,20 +73,7 @@ def fieldray(home: Path) -> Fieldray:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves a thread or a child process running."""
-    threads, children = set(threading.enumerate()), set(_children())
+    before = running()
     yield
-    deadline = time.monotonic() + _GRACE_S
-    while (left := _left(threads, children)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    left = left_behind(before)
     assert not left, f"left behind: {left}"
-
-
-def _left(threads: set[threading.Thread], children: set[psutil.Process]) -> list[str]:
-    new_threads = [thread.name for thread in threading.enumerate() if thread not in threads]
-    new_children = [str(child) for child in _children() if child not in children]
-    return new_threads + new_children
-
-
-def _children() -> list[psutil.Process]:
-    """Children that run; one that ended but was not waited for is a leak too."""
-    return psutil.Process().children(recursive=True)

@@ -1,17 +1,20 @@
-"""How a test waits: for something that nothing tells it of, or for what an engine says."""
+"""How a test waits: for something that nothing tells it of, for what ends, or for what an engine says."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
+
+import psutil
 
 from fieldray.domain.events import BackendChanged
 from fieldray.domain.model import BackendName
 
 WAIT_S = 20.0
 _LOOK_S = 0.01
+_GRACE_S = 5.0
 
 
 def wait_for(is_so: Callable[[], object], *, limit_s: float = 30.0) -> None:
@@ -20,6 +23,19 @@ def wait_for(is_so: Callable[[], object], *, limit_s: float = 30.0) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s, f"not so after {limit_s} s"
         time.sleep(_LOOK_S)
+
+
+def running() -> set[threading.Thread | psutil.Process]:
+    """Threads, and children that run; one that ended but was not waited for is a leak too."""
+    return {*threading.enumerate(), *psutil.Process().children(recursive=True)}
+
+
+def left_behind(before: Set[threading.Thread | psutil.Process]) -> list[str]:
+    """What runs beside that of before, once it had a moment to end."""
+    deadline_s = time.monotonic() + _GRACE_S
+    while (left := running() - before) and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_S)
+    return [one.name if isinstance(one, threading.Thread) else str(one) for one in left]
 
 
 class Events:

@@ -16,8 +16,8 @@ from faults.world import Clinic
 from fieldray.domain.events import Publish
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session
+from waiting import left_behind, running
 
-_GRACE_S: Final = 5.0
 _WARM_UP_RUNS: Final = 3
 BACK_LIMIT_S: Final = 0.3
 PLUG_LIMIT_S: Final = 2.0
@@ -71,8 +71,7 @@ class FaultRun:
         self._events = events
         self._seed = seed
         self._say = say
-        self._threads_before = set(threading.enumerate())
-        self._children_before = set(psutil.Process().children(recursive=True))
+        self._before = running()
         self.clinic = Clinic(folder, library, images=images, seed=seed)
         self._session: Session | None = None
         self._memory_mb: list[float] = []
@@ -136,18 +135,6 @@ class FaultRun:
             self.clinic.judge(self._session, batch)
         self._memory_mb.append(psutil.Process().memory_info().rss / 2**20)
 
-    def _left_behind(self) -> list[str]:
-        """Threads and processes that are still there, after a moment to end."""
-        deadline = time.monotonic() + _GRACE_S
-        while True:
-            expected = {*self._threads_before, threading.current_thread()}
-            threads = [thread.name for thread in threading.enumerate() if thread not in expected]
-            children = psutil.Process().children(recursive=True)
-            left = threads + [str(child) for child in children if child not in self._children_before]
-            if not left or time.monotonic() > deadline:
-                return left
-            time.sleep(0.05)
-
     def _summary(self, fault_events: Accidents, duration_s: float) -> dict[str, Any]:
         verdicts, timings = self.clinic.verdicts, fault_events.timings
         return {
@@ -171,7 +158,7 @@ class FaultRun:
             "unplug_to_cpu_beyond_deadline_s": spread(timings.back_s),
             "plug_to_edgetpu_s": spread(timings.plug_s),
             "memory_mb": memory(self._memory_mb),
-            "left_behind": self._left_behind(),
+            "left_behind": left_behind({*self._before, threading.current_thread()}),
         }
 
 
