@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -177,7 +176,7 @@ def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
 
 
 def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
-    with screened(options, console, contextlib.nullcontext, has_list=False) as done:
+    with screened(options, console, target=None, has_list=False) as done:
         code = done.report.finish(done.batch, done.session, out=None, formats=None, options=ReportOptions())
         if done.batch.state != "finished":
             console.print_error(reason("audit_run_unfinished").text)

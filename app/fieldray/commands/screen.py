@@ -18,10 +18,9 @@ from fieldray.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from fieldray.commands.run import RunReport
-    from fieldray.domain.events import Say
     from fieldray.domain.model import Model
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.session import Session
@@ -123,16 +122,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.print_error("--maps cannot be used with --watch: screen the folder without --watch afterwards")
         return 2
 
-    def lines() -> contextlib.AbstractContextManager[Say | None]:
-        from fieldray.commands.run import json_lines
-
-        return json_lines(options.json, console, inputs=options.paths, watches=options.watch)
-
     if options.maps:  # what cannot be written is said before anything is screened
         from fieldray.reports.outputs import require_folder
 
         require_folder(options.maps)
-    with screened(options, console, lines, has_list=options.json is None, watches=options.watch) as done:
+    is_listed = options.json is None
+    with screened(options, console, target=options.json, has_list=is_listed, watches=options.watch) as done:
         code = done.report.finish(
             done.batch,
             done.session,
@@ -156,14 +151,9 @@ class Done:
 
 @contextlib.contextmanager
 def screened(
-    options: argparse.Namespace,
-    console: Console,
-    lines: Callable[[], contextlib.AbstractContextManager[Say | None]],
-    *,
-    has_list: bool,
-    watches: bool = False,
+    options: argparse.Namespace, console: Console, *, target: str | None, has_list: bool, watches: bool = False
 ) -> Iterator[Done]:
-    """Screen `options.paths` to the end. `lines` opens what takes the lines of JSON; it is closed afterwards.
+    """Screen `options.paths` to the end; the lines of JSON go to `target` (see `json_lines`).
 
     With `watches` the end is that somebody stops it.
 
@@ -177,11 +167,11 @@ def screened(
         library, names = pack_library(), options.pack if isinstance(options.pack, list) else [options.pack]
         loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
         model, *beside = {(one.pack_name, one.fingerprint): one for one in loaded}.values()
-        from fieldray.commands.run import RunReport
+        from fieldray.commands.run import RunReport, json_lines
         from fieldray.domain.run import Resuming, Wishes
         from fieldray.pipeline.session import Session
 
-        with lines() as emit:
+        with json_lines(target, console, inputs=options.paths, watches=watches) as emit:
             report = RunReport(console, emit, models=(model, *beside), has_list=has_list, watches=watches)
             with Session(settings, report.publish, warm=warm) as session:
                 session.use_pack(model, beside=beside)
