@@ -326,7 +326,8 @@ def relaxed(
     -------
     The displacement over the frame, and what it is at the points (n, 2), float64.
     """
-    basis = _at(points)
+    down, across = _weights(points[:, 0]), _weights(points[:, 1])
+    basis = (down[:, :, None] * across[:, None, :]).reshape(len(points), -1)  # (n, nodes * nodes)
     pull = targets - rest.at(points)
     straight = rest.displacement()
     for _ in range(_MOST_TRIES):
@@ -361,12 +362,6 @@ def _weights(offsets: NDArray[Any]) -> Points:
     far = (2 - distance.clip(0, 2)) ** 3 / 6
     weights: Points = np.where(distance < 1, near, far)
     return weights
-
-
-def _at(points: Points) -> Points:
-    """(n, nodes * nodes) weights of the nodes at points."""
-    down, across = _weights(points[:, 0]), _weights(points[:, 1])
-    return (down[:, :, None] * across[:, None, :]).reshape(len(points), -1)
 
 
 def _over_frame(nodes: Points) -> Displacement:

@@ -222,7 +222,8 @@ def _unnamed(outcome: Outcome, alias: str) -> dict[str, Value]:
 
 def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
     outcome, verdict, spec = result.outcome, result.verdict, run.spec
-    lungs = _lungs(lungs_of(outcome)) or {}
+    fields = lungs_of(outcome)
+    lungs = _lungs(fields) or {}
     made = {"pack": spec.pack_name, "model_sha256": spec.model_sha256, "lungs_pack": spec.lungs_pack}
     line = image_line(outcome, **made)
     values = {
@@ -241,15 +242,11 @@ def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict
         "notice": NOTICE,
         "run_started": started(run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
-        "lungs_cut_off": _joined(lungs.get("cut_off")),
+        "lungs_cut_off": " ".join(fields.cut_off) or None if fields else None,
         "evidence_inside": lungs.get("evidence_inside"),
         "notes": " ".join(note.code for note in notes_of(outcome)) or None,
     }
     return {name: values.get(name) for name in COLUMNS}  # type: ignore[misc]
-
-
-def _joined(names: object) -> str | None:
-    return " ".join(names) if isinstance(names, list) and names else None
 
 
 def about_run(stored: StoredRun) -> dict[str, object]:

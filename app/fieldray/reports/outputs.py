@@ -181,7 +181,9 @@ def is_own_report(head: bytes) -> bool:
     """
     if _is_lines(head) or head.startswith(_AUDIT_START) or is_table(head, separators=";\t"):
         return True
-    if _is_class_map(head) or is_plan(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
+    # what a class map means, as `--maps` writes it beside the map
+    is_class_map = head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head
+    if is_class_map or is_plan(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
     return any(exporter.is_own(head) for exporter in EXPORTERS.entries())
 
@@ -189,11 +191,6 @@ def is_own_report(head: bytes) -> bool:
 def is_plan(head: bytes) -> bool:
     """Whether this is the table of an audit's thresholds."""
     return head.startswith((_PLAN_START, _PLAN_START.replace(b",", b";")))
-
-
-def _is_class_map(head: bytes) -> bool:
-    """Whether this is what a class map means, as `--maps` writes it beside the map."""
-    return head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head
 
 
 def _is_ours(path: Path, kind: Kind | Recognise) -> bool:

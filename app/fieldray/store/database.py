@@ -347,7 +347,8 @@ def damage_noticed(path: Path) -> Iterator[None]:
 
 def damaged(path: Path) -> StorageProblem:
     """Mark a database as damaged; what to raise then."""
-    _mark(path)
+    with contextlib.suppress(OSError):
+        os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
     return _damage(path)
 
 
@@ -370,11 +371,6 @@ def is_damage(problem: StorageProblem) -> bool:
 def _damage(path: Path) -> StorageProblem:
     is_of_pictures = ".pictures" in path.suffixes
     return StorageProblem(reason("pictures_damaged" if is_of_pictures else "database_damaged", path=path))
-
-
-def _mark(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
 
 
 def _is_full(folder: Path) -> bool:

@@ -160,11 +160,14 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
     if not path.exists():
         discard(database)  # what is left of one
         return 0, True
+    deleted = 0
     try:
         with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
             wipe_from_now_on(connection)
             with transaction(connection):
-                deleted = sum(_delete(connection, page) for page in _unneeded(connection, iter(needed)))
+                for page in _unneeded(connection, iter(needed)):
+                    connection.executemany("DELETE FROM pictures WHERE content_sha256 = ? AND frame = ?", page)
+                    deleted += len(page)
             return deleted, build_again(connection)
     except StorageProblem as problem:
         if not is_damage(problem):
@@ -192,8 +195,3 @@ def _unneeded(connection: sqlite3.Connection, needed: Iterator[PictureKey]) -> I
                 found.append(key)
         yield found
         last = page[-1]
-
-
-def _delete(connection: sqlite3.Connection, keys: Sequence[PictureKey]) -> int:
-    connection.executemany("DELETE FROM pictures WHERE content_sha256 = ? AND frame = ?", keys)
-    return len(keys)

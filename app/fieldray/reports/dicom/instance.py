@@ -66,16 +66,6 @@ def can_be_referenced(ref: ImageRef) -> bool:
     return has_study(ref) and all(map(is_valid, uids))
 
 
-def names_frames(ref: ImageRef) -> bool:
-    """Whether a reference to the image may name its frame. Several frames in a class of single ones do happen."""
-    return ref.header.number_of_frames > 1 and ref.header.sop_class_uid in _OF_FRAMES
-
-
-def study_uid(ref: ImageRef, content_sha256: str) -> str:
-    """The study's own UID, else one for this content alone."""
-    return ref.header.study_instance_uid if has_study(ref) else made_uid("study", content_sha256 or ref.key)
-
-
 Kind = Literal["sr", "sc", "seg"]
 
 SECONDARY_CAPTURE: Final = "1.2.840.10008.5.1.4.1.1.7"
@@ -130,7 +120,10 @@ class Subject:
 
     @property
     def study_uid(self) -> str:
-        return study_uid(self.ref, self.outcome.facts.content_sha256)
+        """The study's own UID, else one for this content alone."""
+        if has_study(self.ref):
+            return self.ref.header.study_instance_uid
+        return made_uid("study", self.outcome.facts.content_sha256 or self.ref.key)
 
     @property
     def moment(self) -> datetime.datetime:
@@ -177,12 +170,14 @@ def source_of(ref: ImageRef) -> Source | None:
     header = ref.header
     if not can_be_referenced(ref):
         return None
+    # Several frames in a class of single ones do happen.
+    has_frames = header.number_of_frames > 1 and header.sop_class_uid in _OF_FRAMES
     return Source(
         sop_class_uid=header.sop_class_uid,
         sop_instance_uid=header.sop_instance_uid,
         series_uid=header.series_instance_uid,
         study_uid=header.study_instance_uid,
-        frame=ref.frame + 1 if names_frames(ref) else None,
+        frame=ref.frame + 1 if has_frames else None,
     )
 
 
