@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from benchmarks.image_files import KINDS
 from fieldray import cli
-from fieldray.bench.benchmark_case import Report, lines
+from fieldray.bench.benchmark_case import Report
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, drives_with_packs, load_pack, pack_library, pack_to_measure
+from fieldray.reports.document import lines
 from fieldray_cluster.training.formulas import MODES
 
 Argument = tuple[str, Mapping[str, Any]]
@@ -330,7 +331,7 @@ def _written(
         except (PageRefused, ScreeningFailed) as problem:
             console.print_error(str(problem))
             return 1
-        for line in lines(report):
+        for line in lines(report.blocks):
             console.print_line(line)
         written = write(report, options.out) if options.out else ()
         for path in (*written, *([write_page(report, page)] if page else [])):

@@ -31,7 +31,6 @@ from fieldray.imaging.synthetic import write_studies
 from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
-from fieldray.reports import document
 from fieldray.reports.document import Points, Table
 from fieldray.reports.outputs import own_text
 from fieldray.settings import Settings
@@ -252,11 +251,6 @@ class Report:
     title: str
     blocks: tuple[Block, ...]
     data: Mapping[str, Any]
-
-
-def lines(report: Report) -> Iterator[str]:
-    """The report for a console."""
-    return document.lines(report.blocks)
 
 
 def write(report: Report, folder: Path) -> Path:

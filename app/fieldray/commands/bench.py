@@ -152,9 +152,10 @@ def chosen_model(options: argparse.Namespace) -> Model:
 
 def show(report: Report, out: Path | None, console: Console) -> int:
     """Print a report, and write it into a folder if one is given; the exit code. Raises StorageProblem."""
-    from fieldray.bench.benchmark_case import lines, write
+    from fieldray.bench.benchmark_case import write
+    from fieldray.reports.document import lines
 
-    console.print_lines(lines(report))
+    console.print_lines(lines(report.blocks))
     if out:
         console.print_line(f"Written: {write(report, out)}")
     return 0

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fieldray.bench.benchmark_case import lines
 from fieldray.bench.host import (
     Finding,
     HostFacts,
@@ -25,6 +24,7 @@ from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
 from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer, UsbDevice
 from fieldray.inference.litert import RUNTIME
 from fieldray.reasons import reason
+from fieldray.reports.document import lines
 
 MACHINE = MachineFacts(
     system="Linux",
@@ -157,7 +157,7 @@ def test_the_report_is_json_and_reads_from_the_top() -> None:
     data = json.loads(json.dumps(report.data))
     assert data["can_screen"] is False
     assert data["findings"] == [{"weight": "stop", "code": "no_pack", "text": reason("no_pack").text}]
-    text = list(lines(report))
+    text = list(lines(report.blocks))
     assert text[1:3] == ["Verdict", "  - This computer cannot screen yet."]
     assert "  - Vector instructions: AVX2, VNNI" in text
     assert any("performance" in line for line in text)
@@ -169,7 +169,7 @@ NO_LIBRARY = reason("coral_no_library", name="libedgetpu.so.1")
 def told(edgetpu: CoralStatus) -> str:
     """The report on a good computer with this Edge TPU."""
     well = facts(edgetpu=edgetpu)
-    return "\n".join(lines(host_report(well, findings(well), kind="doctor")))
+    return "\n".join(lines(host_report(well, findings(well), kind="doctor").blocks))
 
 
 def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime() -> None:

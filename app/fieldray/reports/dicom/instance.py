@@ -29,6 +29,7 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Run, StoredResult
+from fieldray.formatting import DICOM_DATE
 from fieldray.reports.content import started
 from fieldray.reports.exporter import DICOM_WRITER, RUN_MARK, StoredRun, image_alias, is_own_dicom, shown_header
 
@@ -70,7 +71,6 @@ Kind = Literal["sr", "sc", "seg"]
 
 SECONDARY_CAPTURE: Final = "1.2.840.10008.5.1.4.1.1.7"
 PROGRAM: Final = "Fieldray"
-_DATE: Final = re.compile(r"[0-9]{8}")
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9]([0-5][0-9](\.[0-9]{1,6})?)?)?")
 _MODALITIES: Final[dict[Kind, str]] = {"sr": "SR", "sc": "OT", "seg": "SEG"}
 _NUMBERS: Final[dict[Kind, int]] = {"sr": 9601, "sc": 9602, "seg": 9603}
@@ -279,7 +279,7 @@ def _add_patient(dataset: Dataset, subject: Subject) -> None:
     header, is_named = subject.header, subject.stored.options.names_people
     name, age_years = header.patient_name if is_named else f"{header.patient_name}^", header.patient_age_years
     dataset.PatientName, dataset.PatientID = _person_name(name), _text(header.patient_id)
-    dataset.PatientBirthDate = header.patient_birth_date if _DATE.fullmatch(header.patient_birth_date) else ""
+    dataset.PatientBirthDate = header.patient_birth_date if DICOM_DATE.fullmatch(header.patient_birth_date) else ""
     dataset.PatientSex = header.patient_sex if header.patient_sex in ("M", "F", "O") else ""
     if age_years is not None and 0 <= age_years < 1000:
         dataset.PatientAge = f"{int(age_years):03}Y"
@@ -293,7 +293,7 @@ def _add_patient(dataset: Dataset, subject: Subject) -> None:
 def _add_study(dataset: Dataset, subject: Subject) -> None:
     header, ref = subject.header, subject.ref
     dataset.StudyInstanceUID = subject.study_uid
-    dataset.StudyDate = header.study_date if _DATE.fullmatch(header.study_date) else ""
+    dataset.StudyDate = header.study_date if DICOM_DATE.fullmatch(header.study_date) else ""
     dataset.StudyTime = header.study_time if _TIME.fullmatch(header.study_time) else ""
     dataset.ReferringPhysicianName = ""
     named = subject.stored.options.names_people

@@ -9,7 +9,6 @@ half a second to read it. It reads these reports in the tests.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +20,7 @@ from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.domain.prior import PairRecord, doubts_about_pair
-from fieldray.formatting import category_label, class_lines
+from fieldray.formatting import DICOM_DATE, category_label, class_lines
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
@@ -274,7 +273,6 @@ def evidence_of(source: Source) -> Dataset:
 
 _PRIOR: Final = ("prior", OWN_SCHEME, "Prior image compared")
 _STUDY_DATE: Final = ("111060", "DCM", "Study Date")
-_DATE: Final = re.compile(r"[0-9]{8}")
 _MOST_REGIONS: Final = 50
 
 
@@ -291,7 +289,7 @@ def _pair_group(subject: Subject, pair: PairRecord) -> Dataset:
     items = [
         *([image_item(SOURCE, subject.source)] if subject.source else []),
         *([image_item(_PRIOR, prior)] if prior else []),
-        *([content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if _DATE.fullmatch(date) else []),
+        *([content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if DICOM_DATE.fullmatch(date) else []),
         *_figures(pair),
         *(comment(text) for text in _pair_comments(pair)),
     ]
