@@ -27,13 +27,12 @@ from fieldray.desktop.comparing import PriorQuestion
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import AboutDialog, ExportDialog, GuideDialog, SettingsDialog
 from fieldray.desktop.history_page import HistoryPage
-from fieldray.desktop.image_area import ImageArea, ViewTools
+from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.keys import Group, KeySheet, allow_on_image, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import ModelCard, PackDialog, PacksPage
-from fieldray.desktop.picture import copy_picture, print_picture
 from fieldray.desktop.prior_card import PriorBar, PriorCard, choose_file, prior_box
 from fieldray.desktop.result_panel import Folds, ResultPanel
 from fieldray.desktop.status_page import StatusPage
