@@ -29,6 +29,7 @@ from fieldray.desktop.dialogs import AboutDialog, ExportDialog, GuideDialog, Set
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
 from fieldray.desktop.intent import IntentQuestion
+from fieldray.desktop.judging import leave
 from fieldray.desktop.keys import Group, KeySheet, allow_on_image, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
@@ -38,7 +39,6 @@ from fieldray.desktop.result_panel import Folds, ResultPanel
 from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
-from fieldray.desktop.verdict_bar import leave
 from fieldray.desktop.viewer import TOOLS
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, question_box, scrolled

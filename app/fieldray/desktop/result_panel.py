@@ -8,12 +8,11 @@ from PySide6.QtCore import QObject, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QCheckBox, QFrame, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
-from fieldray.desktop.judging import Judging
+from fieldray.desktop.judging import Judging, VerdictBar
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.packs_page import PackButtons, card_button
 from fieldray.desktop.style import ClassMark, Theme, colour, colours, icon, scaled
-from fieldray.desktop.verdict_bar import VerdictBar
 from fieldray.desktop.widgets import (
     Part,
     PlainButton,
