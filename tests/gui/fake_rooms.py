@@ -19,7 +19,7 @@ from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, plan, propose
 from fieldray.bench.load import KeptCell, KeptStudy
 from fieldray.bench.machine import LEVELS
-from fieldray.desktop.services import Services
+from fieldray.desktop.background import Services
 from fieldray.domain.comparison import (
     FRAME_SIDE,
     Aligned,

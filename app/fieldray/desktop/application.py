@@ -32,11 +32,10 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop import style
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import Background, OpenServices, open_services
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
 from fieldray.desktop.notices import SignalEnd, end_text, signal_end
-from fieldray.desktop.services import OpenServices, open_services
 from fieldray.desktop.style import program_icon
 from fieldray.log_file import configure_logging
 from fieldray.offline import screen_connected

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import Background, Services
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.open_image import OpenImage
@@ -35,9 +35,6 @@ from fieldray.domain.prior import (
 from fieldray.domain.run import StoredResult
 from fieldray.errors import Cancelled, FieldrayError
 from fieldray.reasons import Reason, reason
-
-if TYPE_CHECKING:
-    from fieldray.desktop.services import Services
 
 _SEARCH, _COMPARE, _FILE = "priors", "compare", "prior"
 _NO_ROW: Final = -1

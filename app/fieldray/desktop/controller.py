@@ -15,7 +15,7 @@ from typing import Final
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.backends import EDGE_TPU
-from fieldray.desktop.background import Background, Bridge
+from fieldray.desktop.background import Background, Bridge, OpenServices, Services
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.judging import Judging, Reading
 from fieldray.desktop.list_reader import image_title, pack_title
@@ -25,7 +25,6 @@ from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.past_runs import Auditing, Checking, Exporting, PastRuns
 from fieldray.desktop.screening import BESIDE, Screening
-from fieldray.desktop.services import OpenServices, Services
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import (
     BackendChanged,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from PySide6.QtCore import Signal
 
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import Background, Services
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.past_runs import RunRoom
@@ -20,7 +20,6 @@ from fieldray.errors import Cancelled
 
 if TYPE_CHECKING:
     from fieldray.bench.load import KeptStudy
-    from fieldray.desktop.services import Services
 
 _MOST_SAMPLES: Final = 600  # about a point of the screen each
 

@@ -14,7 +14,7 @@ from PySide6.QtCore import QObject, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 
 from fieldray.audit.report import AuditReport
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import Background, Services
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
@@ -29,7 +29,6 @@ from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
-    from fieldray.desktop.services import Services
     from fieldray.domain.events import Count
     from fieldray.pipeline.history import History
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from PySide6.QtCore import QObject, Signal
 
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import Background, Services
 from fieldray.desktop.intent import Commands, Intent, IntentPlaybook, IntentQuestion, Look, SayLost, Screen, UsePack
 from fieldray.desktop.notices import Action, Level, NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.services import Services
 from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import Background, Services
 from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, Column, SeenRows, WorkRow, columns_of, image_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, State, Verdicts
@@ -28,7 +28,6 @@ from fieldray.errors import FieldrayError
 from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
-    from fieldray.desktop.services import Services
     from fieldray.store.work_list import WorkListQuery
 
 Index = QModelIndex | QPersistentModelIndex
