@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QTableWidget
 
 from fieldray.bench.benchmark_case import Report
 from fieldray.bench.load import KeptStudy, keep, kept_study, study_apart
-from fieldray.desktop.machine import Machine
+from fieldray.desktop.past_runs import Machine
 from fieldray.domain.events import Speed
 from fieldray.errors import Cancelled, UsageProblem
 from fieldray.reasons import reason

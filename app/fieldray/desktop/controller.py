@@ -19,11 +19,10 @@ from fieldray.desktop.background import Background, Bridge, OpenServices, Servic
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.judging import Judging, Reading
 from fieldray.desktop.list_reader import image_title, pack_title
-from fieldray.desktop.machine import Machine
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.past_runs import Auditing, Checking, Exporting, PastRuns
+from fieldray.desktop.past_runs import Auditing, Checking, Exporting, Machine, PastRuns
 from fieldray.desktop.screening import BESIDE, Screening
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import (

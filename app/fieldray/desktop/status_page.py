@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.machine import Machine, Sample
+from fieldray.desktop.past_runs import Machine, Sample
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.toolbar import backend_text
 from fieldray.desktop.widgets import Page, card, discard, label, lay_row, push_button, reading_table
