@@ -17,7 +17,7 @@ from PySide6.QtPrintSupport import QPrintDialog
 from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea, lay_on_page, picture_of
-from fieldray.desktop.image_painting import like_window
+from fieldray.desktop.image_painting import Line, Size, ViewState, like_window
 from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.overlay import (
     Corners,
@@ -28,7 +28,6 @@ from fieldray.desktop.overlay import (
     patient_lines,
     region_figures,
 )
-from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.image import Image, ImageHeader, Window
 from fieldray.plain_text import visible

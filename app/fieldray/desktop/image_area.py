@@ -24,13 +24,12 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.image_painting import like_window
+from fieldray.desktop.image_painting import ViewState, like_window
 from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_text
 from fieldray.desktop.style import Theme, colour, icon, kept, scaled
-from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.viewer import TOOLS, Viewer
 from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, plain, push_button, set_tip
 from fieldray.formatting import date, file_name, person, research_only

@@ -11,9 +11,8 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPen
 
-from fieldray.desktop.image_painting import Pyramid
+from fieldray.desktop.image_painting import Line, Point, Pyramid, Size, ViewState
 from fieldray.desktop.style import kept
-from fieldray.desktop.view_state import Line, Point, Size, ViewState
 from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane

@@ -10,13 +10,12 @@ from PySide6.QtGui import QAction, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QSizePolicy, QWidget
 
 from fieldray.desktop.comparing import Comparing, PriorQuestion
-from fieldray.desktop.image_painting import draw_heat_map, draw_image, heat_map_of
+from fieldray.desktop.image_painting import Size, ViewState, draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_text, problem_text
 from fieldray.desktop.result_panel import FoldingCard, Folds
 from fieldray.desktop.style import Theme, icon, kept
-from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.widgets import (
     PlainButton,
     ask_for_paths,

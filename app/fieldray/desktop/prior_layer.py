@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPainterPath, QPen, QTransform
 
-from fieldray.desktop.image_painting import HeatMap, Pyramid, coloured, grey_image, like_window
+from fieldray.desktop.image_painting import HeatMap, Pyramid, Size, ViewState, coloured, grey_image, like_window
 from fieldray.desktop.overlay import edged_text
 from fieldray.desktop.style import kept
-from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.widgets import plain
 from fieldray.domain.comparison import CHANGE_SHOWN, DENSER, FRAME_SIDE, LESS_DENSE, PairComparison, change_colours
 from fieldray.domain.image import Box, PixelMap

@@ -10,7 +10,7 @@ from PySide6.QtCore import QEvent, QObject, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QFont, QMouseEvent, QPainter
 
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.image_painting import Pyramid, draw_heat_map
+from fieldray.desktop.image_painting import Pyramid, Size, ViewState, draw_heat_map
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_layer import (
     draw_difference_legend,
@@ -21,7 +21,6 @@ from fieldray.desktop.prior_layer import (
     draw_tag,
 )
 from fieldray.desktop.style import kept
-from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.image import ImageHeader
 from fieldray.formatting import date

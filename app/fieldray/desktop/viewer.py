@@ -11,7 +11,12 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.image_painting import (
     HeatMap,
+    Measure,
+    Point,
     Pyramid,
+    Size,
+    ViewState,
+    dragged_window,
     draw_heat_map,
     draw_image,
     draw_outline,
@@ -31,7 +36,6 @@ from fieldray.desktop.overlay import (
     measurement_text,
 )
 from fieldray.desktop.style import Theme, colour, kept, scaled
-from fieldray.desktop.view_state import Measure, Point, Size, ViewState, dragged_window
 from fieldray.desktop.widgets import plain
 from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
