@@ -18,7 +18,7 @@ from fieldray.desktop.image_painting import Point
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.prior_layer import LaidOver, laid_over
+from fieldray.desktop.prior_view import LaidOver, laid_over
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
