@@ -1,26 +1,30 @@
-"""Which pack is in use, and why: the drives, the packs on them, trust, the operating point. No widget."""
+"""Which packs are in use, and why: the drives, the packs on them, trust, the operating point. No widget."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.intent import PackInUse, PacksInReach
 from fieldray.desktop.notices import Action, NoticeBoard
-from fieldray.desktop.packs_beside import PacksBeside, is_of
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.purpose import shared_ages
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.translation import LocalText
 
+if TYPE_CHECKING:
+    from fieldray.packs.library import PackLibrary
+
+T = TypeVar("T")
 QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 
 
@@ -71,12 +75,7 @@ class PackChoice(QObject):
     def look(self) -> None:
         """List the packs again, in the background."""
         mount_points = tuple(Path(drive.mount_point) for drive in self.drives)
-        self._background.ask(
-            lambda services: services.library.available(mount_points),
-            channel="packs",
-            done=self._listed,
-            failed=lambda error: self._problem(error, None),
-        )
+        self._ask(lambda library: library.available(mount_points), self._listed)
 
     # ---- what a person does
 
@@ -100,13 +99,13 @@ class PackChoice(QObject):
             self._board.withdraw(key)
         self.asked.emit()
         self.listed.emit()
-        self._background.ask(
-            lambda services: services.library.load(
+        self._ask(
+            lambda library: library.load(
                 candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy, signer=signer
             ),
-            channel="packs",
-            done=lambda model: self._loaded(candidate, model, point),
-            failed=lambda error: self._problem(error, candidate, asked_for=asked_for),
+            lambda model: self._loaded(candidate, model, point),
+            candidate,
+            asked_for=asked_for,
         )
 
     def use_again(self, models: Sequence[Model], *, point: str) -> None:
@@ -130,11 +129,9 @@ class PackChoice(QObject):
             return
         self.loading = question.candidate
         if question.kind == "unknown_key":
-            self._background.ask(
-                lambda services: services.library.trust(question.fingerprint),
-                channel="packs",
-                done=lambda _: self._trusted(question.candidate),
-                failed=lambda error: self._problem(error, question.candidate),
+            candidate = question.candidate
+            self._ask(
+                lambda library: library.trust(question.fingerprint), lambda _: self._trusted(candidate), candidate
             )
         else:
             self.use(
@@ -151,21 +148,11 @@ class PackChoice(QObject):
 
     def install(self, candidate: PackCandidate) -> None:
         """Copy a pack to this computer."""
-        self._background.ask(
-            lambda services: services.library.install(candidate.folder),
-            channel="packs",
-            done=lambda _: self.look(),
-            failed=lambda error: self._problem(error, candidate),
-        )
+        self._ask(lambda library: library.install(candidate.folder), lambda _: self.look(), candidate)
 
     def show_card(self, candidate: PackCandidate) -> None:
         """Read a pack's model card, in use or not; `card_read` has it."""
-        self._background.ask(
-            lambda services: services.library.card(candidate.folder),
-            channel="packs",
-            done=self.card_read.emit,
-            failed=lambda error: self._problem(error, None),
-        )
+        self._ask(lambda library: library.card(candidate.folder), self.card_read.emit)
 
     def choose_point(self, name: str) -> None:
         """The operating point of the next run."""
@@ -242,6 +229,22 @@ class PackChoice(QObject):
 
     # ---- inside
 
+    def _ask(
+        self,
+        work: Callable[[PackLibrary], T],
+        done: Callable[[T], object],
+        candidate: PackCandidate | None = None,
+        *,
+        asked_for: bool = True,
+    ) -> None:
+        """Ask the library for something; what it refuses is a problem of `candidate`."""
+        self._background.ask(
+            lambda services: work(services.library),
+            channel="packs",
+            done=done,
+            failed=lambda error: self._problem(error, candidate, asked_for=asked_for),
+        )
+
     def _fit_beside(self) -> None:
         self.beside.fit(self.model, {entry.folder for entry in self.candidates} if self.may_switch else None)
 
@@ -301,11 +304,9 @@ class PackChoice(QObject):
             self._board.post_reason("pack", reason("pack_legacy"), level="warning")
         self.model_changed.emit()
         self.listed.emit()
-        self._background.ask(  # whether the operating points that this site chose could be read with the pack
-            lambda services: services.library.site_problem(),
-            channel="packs",
-            done=lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
-            failed=lambda error: self._problem(error, None),
+        self._ask(  # whether the operating points that this site chose could be read with the pack
+            lambda library: library.site_problem(),
+            lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
         )
 
     def _problem(self, error: FieldrayError, candidate: PackCandidate | None, *, asked_for: bool = True) -> None:
@@ -354,11 +355,11 @@ class PackChoice(QObject):
         if beside is not None and (self.source is None or beside.folder != self.source.folder):
             self.use(beside, asked_for=False)
         elif self.model is None and (default := self.default) is not None:
-            self._background.ask(  # without a word of the question that waits: its notice stays
-                lambda services: services.library.load(default.folder),
-                channel="packs",
-                done=lambda model: self._loaded_meanwhile(default, model),
-                failed=lambda error: self._problem(error, default, asked_for=False),
+            self._ask(  # without a word of the question that waits: its notice stays
+                lambda library: library.load(default.folder),
+                lambda model: self._loaded_meanwhile(default, model),
+                default,
+                asked_for=False,
             )
 
     def _loaded_meanwhile(self, candidate: PackCandidate, model: Model) -> None:
@@ -432,3 +433,94 @@ def _is_about(question: PackQuestion) -> bool:
 
 def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
     return (asked.folder, asked.lasting_name, asked.version) == (found.folder, found.lasting_name, found.version)
+
+
+# ---- Further packs that screen in one pass with the one in use: ticked by a person, told if left out.
+
+
+class PacksBeside(QObject):
+    """In the order in which they were ticked: those that were `taken`, and those that are `loading`."""
+
+    changed = Signal()
+
+    def __init__(self, background: Background, board: NoticeBoard) -> None:
+        super().__init__()
+        self._background, self._board = background, board
+        self._used: Model | None = None
+        self._here: Collection[Path] | None = None
+        self.taken: tuple[tuple[PackCandidate, Model], ...] = ()
+        self.loading: tuple[PackCandidate, ...] = ()
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return tuple(model for _, model in self.taken)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Under which a folder remembers them."""
+        return tuple(entry.lasting_name for entry, _ in self.taken)
+
+    def has(self, candidate: PackCandidate) -> bool:
+        """Whether it is ticked."""
+        return candidate.folder in {entry.folder for entry in (*self.loading, *(entry for entry, _ in self.taken))}
+
+    def tick(self, candidate: PackCandidate, *, is_on: bool) -> None:
+        """Screen with this pack too from the next run on, or not any more. It must need no question."""
+        self.loading = tuple(entry for entry in self.loading if entry.folder != candidate.folder)
+        if is_on:
+            self.loading = (*self.loading, candidate)
+            self._board.withdraw("beside")
+            self._background.ask(
+                lambda services: services.library.load(candidate.folder),
+                channel="packs",
+                done=lambda model: self._loaded(candidate, model),
+                failed=lambda error: self._failed(candidate, error.reason),
+            )
+        self._take(entry for entry in self.taken if entry[0].folder != candidate.folder)
+
+    def fit(self, used: Model | None, here: Collection[Path] | None) -> None:
+        """Another pack is in use, or packs came or went; `here`: their folders, None while a run has them in memory."""
+        self._used, self._here = used, here
+        if self.taken:
+            self._take(self.taken)
+
+    def _loaded(self, candidate: PackCandidate, model: Model) -> None:
+        if candidate in self.loading and not is_of(model, candidate):
+            self._failed(candidate, reason("pack_another_there", pack=candidate.pack_name))
+        elif candidate in self.loading:  # else nobody wants it any more
+            self.loading = tuple(entry for entry in self.loading if entry is not candidate)
+            self._take((*self.taken, (candidate, model)))
+
+    def _failed(self, candidate: PackCandidate, why: Reason) -> None:
+        self.loading = tuple(entry for entry in self.loading if entry is not candidate)
+        name = candidate.pack_name
+        self._board.post(
+            "beside",
+            lambda t: t.text("{pack} does not screen in this pass. {reason}", pack=name, reason=t.reason(why)),
+            level="warning",
+        )
+        self.changed.emit()
+
+    def _take(self, entries: Iterable[tuple[PackCandidate, Model]]) -> None:
+        """These, but for the pack in use, what went with a drive, and what is for patients of other ages."""
+        before, self.taken = [self._used] if self._used else [], ()
+        for candidate, model in entries:
+            ages = shared_ages(one.manifest.accepted.ages_years for one in (*before, model))
+            if self._here is not None and candidate.folder not in self._here:
+                self._say("beside_gone", model)
+            elif ages is not None and ages[0] > ages[1]:
+                self._say("beside_apart", model, before)
+            elif not any(is_of(one, candidate) for one in before):
+                before.append(model)
+                self.taken = (*self.taken, (candidate, model))
+        self.changed.emit()
+
+    def _say(self, code: str, model: Model, others: Sequence[Model] = ()) -> None:
+        names = ", ".join(one.pack_name for one in others)
+        self._board.post_reason("beside", reason(code, pack=model.pack_name, others=names), level="warning")
+
+
+def is_of(model: Model, candidate: PackCandidate) -> bool:
+    """Whether a pack that was loaded is the one that was listed: a drive may hold another one by now."""
+    listed = candidate.pack_id, candidate.version, candidate.fingerprint
+    return (model.manifest.pack_id, model.manifest.version, model.fingerprint) == listed
