@@ -201,20 +201,6 @@ class WorkRow:
         """Why the image has no score, or must be read first."""
         return why_of(self.outcome)
 
-    @property
-    def score(self) -> float:
-        """The deciding finding's score, -1 without one (sorts below all others)."""
-        return self.finding.score if self.finding else -1.0
-
-    @property
-    def backend(self) -> str:
-        return self.outcome.backend if isinstance(self.outcome, Screened) else ""
-
-    @property
-    def inference_ms(self) -> float:
-        """Time of the network alone, -1 if it did not run."""
-        return self.outcome.inference_ms if isinstance(self.outcome, Screened) else -1.0
-
 
 def pack_title(translator: Translator, manifest: Manifest | None) -> str:
     """What a pack is called where several say something of an image."""
@@ -242,8 +228,7 @@ class Column:
 
 def score_cell(translator: Translator, row: WorkRow) -> str:
     """The score by its own threshold."""
-    point = row.finding.point if row.finding else None
-    return score_text(translator, row.score, point) if row.score >= 0 else "–"
+    return score_text(translator, row.finding.score, row.finding.point) if row.finding else "–"
 
 
 def _class_text(translator: Translator, row: WorkRow) -> str:
@@ -257,8 +242,13 @@ def beside_text(translator: Translator, row: WorkRow) -> str:
     return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
 
 
+def _device_text(translator: Translator, row: WorkRow) -> str:
+    return backend_name(translator, row.outcome.backend) if isinstance(row.outcome, Screened) else ""
+
+
 def _time_text(translator: Translator, row: WorkRow) -> str:
-    return number(translator, row.inference_ms, digits=1) if row.inference_ms >= 0 else "–"
+    """Of the network alone, where it ran."""
+    return number(translator, row.outcome.inference_ms, digits=1) if isinstance(row.outcome, Screened) else "–"
 
 
 def _status_text(translator: Translator, row: WorkRow) -> str:
@@ -273,7 +263,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
     Column("class", lambda t: t.text("Class"), _class_text),
     Column("score", lambda t: t.text("Score"), score_cell),
-    Column("backend", lambda t: t.text("Run on"), lambda t, row: backend_name(t, row.backend)),
+    Column("backend", lambda t: t.text("Run on"), _device_text),
     Column("ms", lambda t: t.text("ms"), _time_text),
     Column("status", lambda t: t.text("Status"), _status_text),
 )
