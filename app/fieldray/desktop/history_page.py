@@ -195,7 +195,7 @@ class HistoryPage(Page):
 
     def _open(self) -> None:
         chosen = self.chosen()
-        if len(chosen) == 1 and self._runs.can_open:
+        if len(chosen) == 1 and self._runs.is_free:
             self._runs.open(chosen[0])
 
     def _ask(self, plan: DeletionPlan) -> None:
@@ -267,7 +267,7 @@ class HistoryPage(Page):
 
     def _refresh_buttons(self) -> None:
         number, is_free = len(self.chosen()), not self._runs.is_busy
-        self.open_button.setEnabled(number == 1 and self._runs.can_open)
+        self.open_button.setEnabled(number == 1 and self._runs.is_free)
         self.compare_button.setEnabled(number == 2 and is_free)
         self.export_button.setEnabled(number == 1)
         self.delete_button.setEnabled(number > 0 and is_free)

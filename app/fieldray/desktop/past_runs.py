@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from PySide6.QtCore import QObject, QUrl, Signal
@@ -46,14 +47,19 @@ class RunRoom(QObject):
     """What is done with runs, one thing at a time; `problem` says why the last one could not be."""
 
     changed = Signal()
+    problem: Reason | None = None
+    is_busy = False
 
     def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
         super().__init__()
         self._background, self._board = background, board
         self._screening, self._packs = screening, packs
-        self.problem: Reason | None = None
-        self.is_busy = False
         screening.changed.connect(self.changed)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether neither this nor a run is under way."""
+        return not self.is_busy and not self._screening.is_busy
 
     def _run(self, work: Callable[[Services], T], done: Callable[[T], None], *, channel: str) -> None:
         self.is_busy, self.problem = True, None
@@ -77,23 +83,15 @@ class PastRuns(RunRoom):
     opened = Signal(int, object)  # the row that is wanted or 0, and the PastRun
     planned = Signal(object)  # a DeletionPlan that a person is to be asked about
     deleted = Signal(object)  # a Deletion
-
-    def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
-        super().__init__(background, board, screening, packs)
-        self.summaries: tuple[RunSummary, ...] = ()
-        self.wanted = RunFilter()
-        self.comparison: Comparison | None = None
-        self.quality: Mapping[str, Mapping[str, int]] = {}
+    summaries: tuple[RunSummary, ...] = ()
+    wanted = RunFilter()
+    comparison: Comparison | None = None
+    quality: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
     @property
     def shown(self) -> tuple[RunSummary, ...]:
         """The runs that are wanted, the newest first."""
         return tuple(found for found in self.summaries if self.wanted.has(found))
-
-    @property
-    def can_open(self) -> bool:
-        """Whether the list of images is free for another run."""
-        return not self._screening.is_busy and not self.is_busy
 
     # ---- what a person does
 
@@ -185,7 +183,7 @@ class Auditing(RunRoom):
     @property
     def can_audit(self) -> bool:
         """Whether a run is there and over."""
-        return bool(self._screening.run_id) and not self._screening.is_busy and not self.is_busy
+        return bool(self._screening.run_id) and self.is_free
 
     @property
     def can_take(self) -> bool:
@@ -263,15 +261,16 @@ class Auditing(RunRoom):
 class Checking(RunRoom):
     """The constancy of the pack in use: how it stands with it (`standing`), and a check on each device."""
 
+    standing: tuple[Reason, ...] = ()
+
     def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
         super().__init__(background, board, screening, packs)
-        self.standing: tuple[Reason, ...] = ()
         packs.model_changed.connect(self.refresh)
 
     @property
     def can_check(self) -> bool:
         """Whether the devices are free."""
-        return self._packs.model is not None and not self._screening.is_busy and not self.is_busy
+        return self._packs.model is not None and self.is_free
 
     def refresh(self) -> None:
         """Find out how it stands with the pack in use."""
@@ -431,7 +430,7 @@ class Machine(RunRoom):
     @property
     def can_measure(self) -> bool:
         """Whether nothing else is under way that would be measured with it, and a pack is in use."""
-        return not self.is_busy and not self._screening.is_busy and self._packs.model is not None
+        return self._packs.model is not None and self.is_free
 
     def look(self) -> None:
         """Read what was measured last."""
