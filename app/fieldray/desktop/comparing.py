@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
@@ -38,6 +39,7 @@ from fieldray.reasons import Reason, reason
 
 _SEARCH, _COMPARE, _FILE = "priors", "compare", "prior"
 _NO_ROW: Final = -1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -224,34 +226,25 @@ class Comparing(QObject):
         """Look for images of the patient: first in the run, then in earlier ones, which takes longer."""
         run_id, patient_id = row.run_id, row.header.patient_id  # the priors by the pack that is in sight
         self.is_searching = True
-        self._background.ask(
+        self._look(
             lambda services: (
                 services.work_list.asked(lambda query: query.of_patient(patient_id, run_id=run_id)) if run_id else ()
             ),
-            channel=_SEARCH,
-            newest_only=True,
-            done=lambda found: self._has_listed(row, found),
-            failed=lambda error: self._not_found(row, error),
+            partial(self._has_listed, row.outcome),
         )
 
-    def _has_listed(self, row: WorkRow, found: Sequence[StoredResult]) -> None:
-        outcome = row.outcome
-        if row is not self._image.row:
-            return
+    def _look(self, work: Callable[[Services], T], done: Callable[[T], None]) -> None:
+        """Ask for priors of the open image; an answer for another one never comes."""
+        self._background.ask(work, channel=_SEARCH, newest_only=True, done=done, failed=self._not_found)
+
+    def _has_listed(self, outcome: Outcome, found: Sequence[StoredResult]) -> None:
         self._listed = tuple(map(self._rows.row_of, found))
         self._take_found()
-        self._background.ask(
-            lambda services: services.priors.stored(outcome),
-            channel=_SEARCH,
-            newest_only=True,
-            done=lambda stored: self._has_found(row, stored),
-            failed=lambda error: self._not_found(row, error),
-        )
+        self._look(lambda services: services.priors.stored(outcome), self._has_found)
 
-    def _has_found(self, row: WorkRow, stored: StoredPriors) -> None:
-        if row is self._image.row:
-            self._stored, self.is_searching = stored, False
-            self._take_found()
+    def _has_found(self, stored: StoredPriors) -> None:
+        self._stored, self.is_searching = stored, False
+        self._take_found()
 
     def _take_found(self) -> None:
         self._find()
@@ -259,11 +252,10 @@ class Comparing(QObject):
             self._choose_first()
         self.changed.emit()
 
-    def _not_found(self, row: WorkRow, error: FieldrayError) -> None:
-        if row is self._image.row:
-            self.is_searching = False
-            self._board.post_error("prior", error)
-            self.changed.emit()
+    def _not_found(self, error: FieldrayError) -> None:
+        self.is_searching = False
+        self._board.post_error("prior", error)
+        self.changed.emit()
 
     def _find(self) -> None:
         """The priors among the rows of the run, earlier runs, and the files that were chosen for this image."""
@@ -286,8 +278,6 @@ class Comparing(QObject):
         self.changed.emit()
 
     def _has_read_file(self, row: WorkRow, found: Outcome, listed: StoredResult | None) -> None:
-        if row is not self._image.row:
-            return
         known = self._rows.row_of(listed) if listed else None
         if known is not None:
             self._listed = (*self._listed, known)
@@ -304,8 +294,6 @@ class Comparing(QObject):
         self.asked.emit()
 
     def _add_file(self, prior: Prior) -> None:
-        if self._image.row is None:
-            return
         self._chosen_files = (*self._chosen_files, prior.outcome)
         self.priors = (*self.priors, prior)
         self.choose(prior)
@@ -373,21 +361,18 @@ class Comparing(QObject):
             channel=_COMPARE,
             newest_only=True,
             done=lambda compared: self._has_compared(prior, row, *compared),
-            failed=lambda error: self._not_compared(prior, error),
+            failed=self._not_compared,
         )
 
     def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison, laid: LaidOver | None) -> None:
-        if prior is not self.prior or row is not self._image.row:
-            return
         self.comparison, self.laid, self.is_running = comparison, laid, False
         self.problem = comparison.problem.reason if comparison.problem else None
         self._keep(pair_of(prior, row.outcome, comparison))
         self.changed.emit()
 
-    def _not_compared(self, prior: Prior, error: FieldrayError) -> None:
-        if prior is self.prior:
-            self.is_running, self.problem = False, error.reason
-            self.changed.emit()
+    def _not_compared(self, error: FieldrayError) -> None:
+        self.is_running, self.problem = False, error.reason
+        self.changed.emit()
 
     def _keep(self, record: PairRecord) -> None:
         header = record.prior
