@@ -23,7 +23,7 @@ from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.past_runs import Auditing, Checking, Exporting, Machine, PastRuns
-from fieldray.desktop.screening import BESIDE, Screening
+from fieldray.desktop.screening import OF_RUN, Screening
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import (
     BackendChanged,
@@ -53,7 +53,6 @@ log = logging.getLogger(__name__)
 _EXPORT_ENDS_S: Final = 10.0
 _OPENING_ENDS_MS: Final = 10_000
 _NOT_COMPILED: Final = "coral_not_compiled"
-_PATIENT_NOTES = ("other_patients", "ages_not_stated")
 _LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive was pulled out
 
 
@@ -231,7 +230,7 @@ class Controller(QObject):
         if not self.screening.is_busy:
             self._note_patients()
             if self._lost_files:
-                self.board.post_reason("files_lost", reason("files_lost", count=self._lost_files))
+                self.board.post_reason(f"{OF_RUN}files_lost", reason("files_lost", count=self._lost_files))
         if event.state in ("finished", "failed"):
             self.ended.emit()
 
@@ -244,25 +243,22 @@ class Controller(QObject):
         self.beside.show(None)
         self._patients.clear()
         self._lost_files = 0
-        for key in ("other_pack", "files_lost", *_PATIENT_NOTES):
-            self.board.withdraw(key)
+        self.board.withdraw("other_pack")
 
     def _look_for_folders(self) -> None:
         """Folders that are opened are remembered, if a person wants that. Names of files never are."""
         paths = self.screening.paths
         self.background.run(
-            lambda: [str(path) for path in paths if path.is_dir()], channel="folders", done=self._remember_folders
+            lambda: [str(path) for path in paths if path.is_dir()],
+            channel="folders",
+            done=lambda folders: self._remember_folders(*folders) if folders else None,
         )
-
-    def _remember_folders(self, folders: Sequence[str]) -> None:
-        if folders:
-            self._set_folders(folders)
 
     def forget_folders(self) -> None:
         """No folder was ever opened."""
-        self._set_folders(())
+        self._remember_folders()
 
-    def _set_folders(self, opened: Sequence[str]) -> None:
+    def _remember_folders(self, *opened: str) -> None:
         self.settings.remember_folders(opened)
         self.save_settings()
         self.folders_changed.emit()
@@ -323,7 +319,7 @@ class Controller(QObject):
     def _note_pack(self, number: int, notes: Sequence[Reason]) -> None:
         packs = self.screening.manifest, *self.rows.beside
         for note in notes:
-            key = f"{BESIDE}{number} {note.code}" if number else note.code
+            key = OF_RUN + (f"{number} {note.code}" if number else note.code)
             text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
             self.board.post(key, text, level="warning")
 

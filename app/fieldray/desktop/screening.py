@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
-BESIDE: Final = "of a further pack "  # what the keys of notes on its run begin with
-_KEYS: Final = {"watch_goes_on": "watch_waits", "watch_stopped": "watch"}  # whose place these notes take
+OF_RUN: Final = "of the run "  # what the keys of notes on the run in sight begin with, but for those on a watch
+_OF_WATCH: Final = {"watch_waits": "watch_waits", "watch_goes_on": "watch_waits", "watch_stopped": "watch"}
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
@@ -56,7 +56,6 @@ class Screening(QObject):
         self._since_s, self._stop = 0.0, Action(lambda t: t.text("Stop"), self.stop)
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._seen: IntentQuestion | None = None
-        self._notes = set[str]()  # the keys of what was said of the run in sight
         self.paths: tuple[Path, ...] = ()
         self.state: State = "empty"
         self.run_id: int | None = None
@@ -192,8 +191,8 @@ class Screening(QObject):
     def show_notes(self, notes: Sequence[Reason]) -> None:
         """What a person should know of the run in sight."""
         for note in notes:
-            key = note.text if note.code == "no_image_in" else _KEYS.get(note.code, note.code)
-            self._notes |= {key} - {note.text}  # what a drive lacked stays until it is dismissed, as a failure does
+            # What a drive lacked stays until it is dismissed, as a failure does.
+            key = note.text if note.code == "no_image_in" else _OF_WATCH.get(note.code, OF_RUN + note.code)
             if note.code == "watch_stopped":
                 self._board.supersede("watch")
             level: Level = "warning" if note.code in ("drift_evidence", "watch_waits") else "info"
@@ -238,9 +237,7 @@ class Screening(QObject):
 
     def _forget_notes(self) -> None:
         """Another run comes into sight, or none."""
-        while self._notes:
-            self._board.withdraw(self._notes.pop())
-        for start in ("watch", BESIDE):
+        for start in ("watch", OF_RUN):
             self._board.supersede(start)
 
     def _enter(self, state: State) -> None:
