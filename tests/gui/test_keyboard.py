@@ -175,7 +175,7 @@ def compare(desk: Desk, first: int) -> None:
     desk.until(lambda: bench.beside.pyramid is not None and bench.image.pyramid is not None)
     assert (bench.beside.row.row_id, window.area.viewer.state.zoom) == (first, window.area.beside.state.zoom)
     press(Key.Key_C)
-    assert not window.area.has_kept
+    assert bench.beside.row is None
     press(Key.Key_Space)
     assert window.viewer.state == ViewState()
 

@@ -73,11 +73,6 @@ class ImageArea(QWidget):
         """The one that keys act on."""
         return self.beside if self.beside.hasFocus() else self.viewer
 
-    @property
-    def has_kept(self) -> bool:
-        """Whether there is an image beside the open one."""
-        return self._kept.row is not None
-
     def commands(self) -> dict[str, Callable[[], None]]:
         """What the keys of the image and of the mouse do."""
 
@@ -106,7 +101,7 @@ class ImageArea(QWidget):
             "pan_up": acting(Viewer.pan, 0, -1),
             "pan_down": acting(Viewer.pan, 0, 1),
             "fit": turned(ViewState.fitted),
-            "reset": acting(Viewer.reset),
+            "reset": turned(lambda _: ViewState()),
             "undo": acting(Viewer.undo),
             "narrower": acting(Viewer.change_window, -1, 0),
             "wider": acting(Viewer.change_window, 1, 0),
@@ -170,7 +165,7 @@ class ImageArea(QWidget):
     def _follow(self, leader: Viewer, follower: Viewer) -> None:
         """Show one image as near, at the same place and in the like window as the other."""
         shown, other = leader.pyramid, follower.pyramid
-        if not self.is_linked or shown is None or other is None or not self.has_kept:
+        if not self.is_linked or shown is None or other is None or self._kept.row is None:
             return
         window = like_window(leader.state.window, shown, other)
         state = follower.state.following(
@@ -184,7 +179,7 @@ class ImageArea(QWidget):
 
     def _show_kept(self) -> None:
         comes_soon = self._comparing.is_looking and self._parts[1].isVisibleTo(self)
-        self.has_two = self.has_kept or comes_soon
+        self.has_two = self._kept.row is not None or comes_soon
         is_seen = self.has_two and self.prior_view.mode == "beside"
         if not is_seen and self.beside.hasFocus():
             self.viewer.setFocus()

@@ -45,7 +45,6 @@ from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, quest
 from fieldray.desktop.worklist import WorkList
 from fieldray.domain.run import VerdictChoice
 from fieldray.reasons import reason
-from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import ROWS
 from fieldray.translation import Translator
 
@@ -225,16 +224,14 @@ class MainWindow(QMainWindow):
     def _export(self, *formats: str, run_id: int | None = None) -> None:
         """Save a run, or that which is in sight now: another one may be by the time that the folder is chosen."""
         meant = run_id or self._bench.screening.run_id
-        chosen = ExportDialog(self._translator, self, chosen=formats)
-        chosen.accepted.connect(lambda: self._export_to_folder(chosen.formats(), chosen.options(), meant))
-        chosen.open()
-
-    def _export_to_folder(self, formats: Sequence[str], options: ReportOptions, run_id: int | None) -> None:
-        def export(paths: Sequence[Path]) -> None:
-            self._bench.export(paths[0], formats, options, run_id=run_id)
-
+        dialog, mode = ExportDialog(self._translator, self, chosen=formats), QFileDialog.FileMode.Directory
         title = self._translator.text("Save the results to a folder")
-        ask_for_paths(self, title, QFileDialog.FileMode.Directory, export, self._translator)
+
+        def export(paths: Sequence[Path]) -> None:
+            self._bench.export(paths[0], dialog.formats(), dialog.options(), run_id=meant)
+
+        dialog.accepted.connect(lambda: ask_for_paths(self, title, mode, export, self._translator))
+        dialog.open()
 
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)

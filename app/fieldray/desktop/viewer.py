@@ -152,10 +152,6 @@ class Viewer(QWidget):
         self.shows_magnifier = shown
         self._show_switched()
 
-    def reset(self) -> None:
-        """As the image was first shown."""
-        self.apply(ViewState())
-
     def set_preset(self, number: int) -> None:
         """Window preset 1 to 5."""
         if self.pyramid is not None:
