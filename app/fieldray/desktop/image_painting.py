@@ -81,11 +81,6 @@ def like_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Wind
     return replace(window, width=window.width * ratio, center=its.center + (window.center - own.center) * ratio)
 
 
-def cut(level: Pixels, table: NDArray[np.uint8], *, top: int, bottom: int, left: int, right: int) -> NDArray[np.uint8]:
-    """Rows top..bottom and columns left..right of a level as grey levels, contiguous uint8."""
-    return table.take(level[top:bottom, left:right])
-
-
 def _halved(pixels: Pixels) -> Pixels:
     """Means over 2 x 2 pixels; an odd last row or column is left out."""
     rows, columns = (side // 2 * 2 for side in pixels.shape)
@@ -136,9 +131,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
     )
     if right <= left or bottom <= top:
         return
-    grey = cut(
-        level, pyramid.table(state.window, inverted=state.inverted), top=top, bottom=bottom, left=left, right=right
-    )
+    grey = pyramid.table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
     with kept(painter):
         painter.setTransform(way, combine=True)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
