@@ -208,7 +208,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     packs.use(pack)
     desk.dialog(PackDialog).yes_button.click()
     desk.until(lambda: in_use(desk) == "made-up-9.0.0")
-    assert not packs.is_in_use("made-up") and packs.is_in_use(f"made-up@{FINGERPRINT}")
+    assert not packs.in_reach.is_in_use("made-up") and packs.in_reach.is_in_use(f"made-up@{FINGERPRINT}")
 
 
 def test_a_tampered_pack_is_refused_with_its_reason(desk: Desk) -> None:

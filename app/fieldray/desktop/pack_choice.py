@@ -195,10 +195,6 @@ class PackChoice(QObject):
             is_settled=self.is_listed and not is_busy,
         )
 
-    def is_in_use(self, name: str) -> bool:
-        """Whether the pack in use is called so."""
-        return self.in_reach.is_in_use(name)
-
     @property
     def default_names(self) -> tuple[str, str]:
         """The names of the site's default pack and of its operating point, "" for none."""

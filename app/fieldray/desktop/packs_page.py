@@ -217,7 +217,7 @@ class PacksPage(Page):
         translator, source = self._translator, self._packs.source
         if source is None or source.trust == "legacy":
             return []
-        is_default = self._packs.is_in_use(str(self._bench.settings["pack"]))
+        is_default = self._packs.in_reach.is_in_use(self._packs.default_names[0])
         box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
         box.setChecked(is_default)
         point = self._packs.point_name or ""
