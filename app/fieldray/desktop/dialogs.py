@@ -51,7 +51,7 @@ from fieldray.reports.exporter import EXPORTERS, Exporter, ReportOptions
 from fieldray.settings import SIMPLE, TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
 
-_ABOUT_WIDTH: Final = 560
+_WIDTH: Final = 560  # of a dialog that is as high as its page needs
 _FRAME: Final = 40  # what the system draws around a window, at most
 _LEAST_DIALOG: Final = 480
 _FORM_MARGIN: Final = 8
@@ -78,7 +78,7 @@ def answer_row(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None =
     return box
 
 
-def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget, *, width: int) -> None:
+def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
     """A dialog as high as its page needs; where there is less room, the page is scrolled above the buttons."""
     area = TallArea()
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -87,9 +87,9 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget, *, width: i
     for part in page.findChildren(QWidget):
         part.ensurePolished()  # else it is reckoned without the style's heights
     layout, sides = page.layout(), column.contentsMargins()
-    high = layout.totalHeightForWidth(width - sides.left() - sides.right()) if layout is not None else 0
+    high = layout.totalHeightForWidth(_WIDTH - sides.left() - sides.right()) if layout is not None else 0
     around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height() + _FORM_MARGIN
-    fit_dialog(dialog, width, max(high, page.sizeHint().height()) + around)
+    fit_dialog(dialog, _WIDTH, max(high, page.sizeHint().height()) + around)
 
 
 def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
@@ -184,7 +184,7 @@ class AboutDialog(QDialog):
             listed = text("The licences of its parts are listed in the installed program.")
             column.addWidget(label(listed, role="muted"))
         column.addStretch(1)
-        lay_out_dialog(self, page, box, width=_ABOUT_WIDTH)
+        lay_out_dialog(self, page, box)
 
 
 class LicencesDialog(QDialog):
@@ -384,8 +384,6 @@ def choice_label(translator: Translator, choice: str) -> str:
 
 # ---- What to save: the formats, one line each, and whether patients are named.
 
-_EXPORT_WIDTH = 560
-
 
 class ExportDialog(QDialog):
     """Once it is accepted, `formats()` and `options()` say what was chosen; the folder is asked for after that.
@@ -408,7 +406,7 @@ class ExportDialog(QDialog):
         title = label(translator.text("Save the results"), role="title")
         formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
         lay_column(page, title, formats, self._names_card(), spacing=12)
-        lay_out_dialog(self, page, answer_row(self, translator.text("Cancel"), self.save), width=_EXPORT_WIDTH)
+        lay_out_dialog(self, page, answer_row(self, translator.text("Cancel"), self.save))
         self.save.setEnabled(bool(self.formats()))
 
     def formats(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_text
 from fieldray.desktop.style import Theme, colour, icon, kept, scaled
 from fieldray.desktop.viewer import TOOLS, Viewer
-from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, plain, push_button, set_tip
+from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, obey, plain, push_button
 from fieldray.formatting import date, file_name, person, research_only
 from fieldray.translation import Translator
 
@@ -302,10 +302,7 @@ class ViewTools(QWidget):
         button.setIcon(icon(icon_name, theme))
         button.setIconSize(QSize(18, 18))
         button.setAutoRaise(True)
-        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        set_tip(button, action.toolTip())
-        button.setAccessibleName(action.iconText())
-        button.clicked.connect(action.trigger)
+        obey(button, action)
         return button
 
     def _refresh(self) -> None:

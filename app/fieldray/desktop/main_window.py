@@ -41,7 +41,7 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.viewer import TOOLS
 from fieldray.desktop.welcome import Welcome, ages_box
-from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, question_box, scrolled
+from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, obey, question_box, scrolled
 from fieldray.desktop.worklist import WorkList
 from fieldray.domain.run import VerdictChoice
 from fieldray.reasons import reason
@@ -102,8 +102,8 @@ class MainWindow(QMainWindow):
         self.welcome = Welcome(controller, self.actions_by_name, translator, theme)
         self.tools = ViewTools(self.area, self.actions_by_name, theme)
         self.prior_bar = PriorBar(controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme)
-        for command in ("next_unread", "by_patient"):
-            self.work_list.filter_bar.obey(command, self.actions_by_name[command])
+        obey(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])
+        obey(self.work_list.filter_bar.by_patient, self.actions_by_name["by_patient"])
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()

@@ -194,13 +194,13 @@ def problem_text(translator: Translator, comparing: Comparing) -> str:
     """Why the pair is not compared, and which of the two is to blame; empty where it is not known to be so."""
     if comparing.problem is None:
         return ""
-    not_comparable, why = translator.text("Not comparable."), translator.reason(comparing.problem)
-    of_prior, of_open = (
-        translator.text("The prior image: {reason}", reason=why),
-        translator.text("The open image: {reason}", reason=why),
-    )
-    said = {"prior": of_prior, "current": of_open, "both": why}[comparing.blamed]
-    return f"{not_comparable} {said}"
+    why = translator.reason(comparing.problem)
+    said = {
+        "prior": translator.text("The prior image: {reason}", reason=why),
+        "current": translator.text("The open image: {reason}", reason=why),
+        "both": why,
+    }[comparing.blamed]
+    return f"{translator.text('Not comparable.')} {said}"
 
 
 def day_text(translator: Translator, header: ImageHeader) -> str:

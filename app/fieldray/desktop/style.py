@@ -245,8 +245,8 @@ def class_icon(category: Category, theme: Theme) -> QIcon:
 class ClassMark(QWidget):
     """The shape alone, beside a large word."""
 
-    def __init__(self, theme: Theme, *, side: int, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, theme: Theme, *, side: int) -> None:
+        super().__init__()
         self._theme: Theme = theme
         self._category: Category | None = None
         self.setFixedSize(side, side)

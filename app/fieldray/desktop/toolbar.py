@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QMenu, QProgressBar, QSizePolicy, QStatusBar, QWidget
 
@@ -23,6 +22,7 @@ from fieldray.desktop.widgets import (
     lay_column,
     lay_row,
     name_surface,
+    obey,
     plain,
     push_button,
     set_tip,
@@ -183,10 +183,8 @@ class Toolbar(QWidget):
         return backend_label(self._translator, self._controller.backends, self._controller.devices)
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
-        button = push_button(text, action.trigger, icon=icon(icon_name, self._theme))
-        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        set_tip(button, action.toolTip())
-        button.setAccessibleName(action.iconText())
+        button = push_button(text, icon=icon(icon_name, self._theme))
+        obey(button, action)
         return button
 
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:

@@ -16,6 +16,7 @@ from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl, Signal
 from PySide6.QtGui import QAction, QIcon, QImage, QResizeEvent, QTextBlock, QTextCursor, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
+    QAbstractButton,
     QAbstractItemView,
     QApplication,
     QBoxLayout,
@@ -194,11 +195,11 @@ def _lay(layout: Box, parts: Iterable[Part], margins: Margins, spacing: int | No
     return layout
 
 
-def card(*parts: Part, margins: Margins = (14, 12, 14, 12)) -> QFrame:
+def card(*parts: Part) -> QFrame:
     """A card with parts one below the other."""
     frame = QFrame()
     frame.setObjectName("card")
-    lay_column(frame, *parts, margins=margins, spacing=6)
+    lay_column(frame, *parts, margins=(14, 12, 14, 12), spacing=6)
     return frame
 
 
@@ -224,6 +225,14 @@ def push_button(
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setCheckable(role in ("filter", "choice"))
     return button
+
+
+def obey(button: QAbstractButton, action: QAction) -> None:
+    """Let a button do what a command does, and say so; what is clicked has no use for the focus."""
+    button.clicked.connect(action.trigger)
+    button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+    button.setAccessibleName(action.iconText())
+    set_tip(button, action.toolTip())
 
 
 def icon_label(icon: QIcon, *, side: int) -> QLabel:

@@ -112,14 +112,6 @@ class FilterBar(QWidget):
         self._arranged: tuple[object, ...] = ()
         self.refresh()
 
-    def obey(self, command: str, action: QAction) -> None:
-        """Let the button of that name do what the key of the command does."""
-        button = {"next_unread": self.next_unread, "by_patient": self.by_patient}[command]
-        button.clicked.connect(action.trigger)
-        button.setAccessibleName(action.iconText())
-        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        set_tip(button, action.toolTip())
-
     def refresh(self) -> None:
         """Write the counts; the buttons of the classes that are rare are there only when a row is."""
         counts = self._model.counts()
