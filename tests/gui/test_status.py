@@ -61,7 +61,7 @@ def test_the_load_is_drawn_over_the_run_and_a_new_run_begins_anew(desk: Desk) ->
 def test_a_long_run_keeps_few_samples_from_its_whole_length(desk: Desk) -> None:
     seconds = iter(range(5001))
     bench = desk.bench
-    machine = Machine(bench.background, bench.board, bench.screening, bench.packs, clock=lambda: float(next(seconds)))
+    machine = Machine(bench.screening, clock=lambda: float(next(seconds)))
     for _ in range(5000):
         machine.take(Speed(cpu_percent=1.0, memory_mb=1.0))
     times = [sample.at_s for sample in machine.samples]

@@ -55,7 +55,7 @@ class Background(QObject):
 
     def __init__(self, board: NoticeBoard) -> None:
         super().__init__()
-        self._board = board
+        self.board = board
         self._lock = threading.Lock()
         self._queues: dict[str, deque[_Task]] = {}
         self._wanted_from: dict[str, int] = {}
@@ -153,7 +153,7 @@ class Background(QObject):
         channel, task, result, error = answer
         if self._is_closed or task.number < self._wanted_from.get(channel, 0):
             return
-        failed = task.failed or partial(self._board.post_error, channel)
+        failed = task.failed or partial(self.board.post_error, channel)
         if isinstance(error, FieldrayError):
             failed(error)
         elif error is not None:

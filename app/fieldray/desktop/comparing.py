@@ -17,7 +17,6 @@ from PySide6.QtCore import QObject, Signal
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.image_painting import Point
 from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import LaidOver, laid_over
 from fieldray.desktop.worklist_model import WorkListModel
@@ -56,12 +55,10 @@ class Comparing(QObject):
     changed = Signal()
     asked = Signal()
 
-    def __init__(
-        self, background: Background, board: NoticeBoard, rows: WorkListModel, *, image: OpenImage, beside: OpenImage
-    ) -> None:
+    def __init__(self, background: Background, rows: WorkListModel, *, image: OpenImage, beside: OpenImage) -> None:
         super().__init__()
-        self._background, self._board, self._rows = background, board, rows
-        self._image, self._beside = image, beside
+        self._background, self._board, self._rows = background, background.board, rows
+        self.image, self.beside = image, beside
         self._listed: tuple[WorkRow, ...] = ()
         self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
@@ -83,7 +80,7 @@ class Comparing(QObject):
 
     def start(self) -> None:
         """Compare with the newest prior image, this one and all that are opened from now on."""
-        row = self._image.row
+        row = self.image.row
         if row is None:
             return
         self.is_on = True
@@ -95,8 +92,8 @@ class Comparing(QObject):
         """Compare no more: the open image alone."""
         self.is_on = False
         self._drop()
-        if self._beside.row is not None:
-            self._beside.show(None)
+        if self.beside.row is not None:
+            self.beside.show(None)
         self.changed.emit()
 
     def start_or_stop(self) -> None:
@@ -108,7 +105,7 @@ class Comparing(QObject):
         self.is_on = True
         self._drop()
         self.prior = prior
-        self._beside.show(self._row_of(prior))
+        self.beside.show(self._row_of(prior))
         self.changed.emit()
 
     def choose_next(self) -> None:
@@ -119,7 +116,7 @@ class Comparing(QObject):
 
     def choose_file(self, path: Path) -> None:
         """Compare with the image in a file; one of another patient is asked about first."""
-        row = self._image.row
+        row = self.image.row
         if row is None:
             return
         run_id = row.run_id
@@ -143,24 +140,19 @@ class Comparing(QObject):
     # ---- what others ask
 
     @property
-    def row(self) -> WorkRow | None:
-        """The open image."""
-        return self._image.row
-
-    @property
     def blamed(self) -> ImageOfPair:
         """Which image the problem is of."""
         comparison = self.comparison
         if comparison is not None:
             return comparison.problem.image if comparison.problem else "both"
-        if self._beside.problem is not None:
+        if self.beside.problem is not None:
             return "prior"
-        return "current" if self._image.problem is not None else "both"
+        return "current" if self.image.problem is not None else "both"
 
     @property
     def doubts(self) -> Sequence[Reason]:
         """What a person must know of the pair in sight."""
-        row, note = self._image.row, self._beside.preview_note
+        row, note = self.image.row, self.beside.preview_note
         if row is None or self.prior is None:
             return ()
         return (*doubts_about(self.prior, row.outcome), *([note] if note else ()))
@@ -173,7 +165,7 @@ class Comparing(QObject):
     @property
     def none_found(self) -> Reason | None:
         """Why there is no prior image to choose, None where there are some or it is not known yet."""
-        row = self._image.row
+        row = self.image.row
         if row is None or self.priors or self.is_searching:
             return None
         if kinship_of(row.header, row.header) == "unknown":
@@ -206,7 +198,7 @@ class Comparing(QObject):
     # ---- finding
 
     def _image_changed(self) -> None:
-        row = self._image.row
+        row = self.image.row
         self._drop()
         self._listed, self._stored, self._chosen_files, self.is_searching = (), StoredPriors(), (), False
         self._background.forget(_SEARCH)
@@ -259,7 +251,7 @@ class Comparing(QObject):
 
     def _find(self) -> None:
         """The priors among the rows of the run, earlier runs, and the files that were chosen for this image."""
-        row = self._image.row
+        row = self.image.row
         if row is None:
             self.priors = ()
             return
@@ -273,8 +265,8 @@ class Comparing(QObject):
     def _choose_first(self) -> None:
         if self.priors:
             self.choose(self.priors[0])
-        elif self._beside.row is not None:
-            self._beside.show(None)
+        elif self.beside.row is not None:
+            self.beside.show(None)
         self.changed.emit()
 
     def _has_read_file(self, row: WorkRow, found: Outcome, listed: StoredResult | None) -> None:
@@ -303,7 +295,7 @@ class Comparing(QObject):
         listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
         if listed is not None:
             return listed
-        row = self._image.row
+        row = self.image.row
         stored = next((found for found in self._stored.results if found.outcome is prior.outcome), None)
         models = [getattr(outcome, "model_sha256", "") for outcome in (prior.outcome, row.outcome if row else None)]
         is_same_model = row is not None and models[0] == models[1] != ""
@@ -317,7 +309,7 @@ class Comparing(QObject):
     def _beside_changed(self) -> None:
         """Somebody closed the prior, or keeps another image beside: then nothing is compared any more."""
         if self.is_on and self.prior is not None:
-            shown = self._beside.row
+            shown = self.beside.row
             if shown is None or shown.outcome is not self.prior.outcome:
                 self.is_on = False
                 self._drop()
@@ -334,18 +326,18 @@ class Comparing(QObject):
 
     def _begin(self) -> None:
         """Compare as soon as both images are read: only what is in sight is compared."""
-        row, prior = self._image.row, self.prior
+        row, prior = self.image.row, self.prior
         if prior is None or row is None or self.is_running or self.comparison or self.problem:
             return
-        if self._image.is_loading or self._beside.is_loading:
+        if self.image.is_loading or self.beside.is_loading:
             return
-        self.problem = self._beside.problem or self._image.problem
+        self.problem = self.beside.problem or self.image.problem
         if self.problem is not None:
             self.changed.emit()
             return
         self.is_running = True
         self.changed.emit()
-        pyramid, open_pyramid = self._beside.pyramid, self._image.pyramid
+        pyramid, open_pyramid = self.beside.pyramid, self.image.pyramid
 
         def work(services: Services) -> tuple[PairComparison, LaidOver | None]:
             try:

@@ -27,7 +27,6 @@ from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.image_painting import ViewState, like_window
 from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_text
 from fieldray.desktop.style import Theme, colour, icon, kept, scaled
 from fieldray.desktop.viewer import TOOLS, Viewer
@@ -41,14 +40,13 @@ class ImageArea(QWidget):
 
     switched = Signal()  # whether there are two views, or whether they are linked
 
-    def __init__(
-        self, image: OpenImage, kept: OpenImage, comparing: Comparing, translator: Translator, theme: Theme
-    ) -> None:
+    def __init__(self, comparing: Comparing, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self._image, self._kept, self._comparing, self._translator = image, kept, comparing, translator
+        self._comparing, self._translator = comparing, translator
+        self._image, self._kept = image, kept = comparing.image, comparing.beside
         self.is_linked, self.has_two = True, False
         self.viewer, self.beside = Viewer(image, translator, theme), Viewer(kept, translator, theme)
-        self.prior_view = PriorView(comparing, image, self.viewer, translator)
+        self.prior_view = PriorView(comparing, self.viewer, translator)
         self.beside.setAccessibleName(translator.text("Image kept for comparison"))
         named = translator.text("Close the kept image")
         close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), named=named)

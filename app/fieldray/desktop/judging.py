@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import WorkRow, image_title
-from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.verdicts import Commands, Given, Judged, Read, State, Verdicts, Write
 from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box
@@ -34,9 +34,9 @@ class Judging(QObject):
     changed = Signal(object)
     settled = Signal()
 
-    def __init__(self, background: Background, board: NoticeBoard, settings: Settings) -> None:
+    def __init__(self, background: Background, settings: Settings) -> None:
         super().__init__()
-        self._background, self._board, self._settings = background, board, settings
+        self._background, self._board, self._settings = background, background.board, settings
         self.verdicts = Verdicts()
         self._shown: list[tuple[Judged, object]] = []
 
@@ -150,9 +150,9 @@ class Reading(QObject):
 
     changed = Signal(object)
 
-    def __init__(self, background: Background, board: NoticeBoard, image: OpenImage) -> None:
+    def __init__(self, background: Background, image: OpenImage) -> None:
         super().__init__()
-        self._background, self._board, self._image = background, board, image
+        self._background, self._board, self._image = background, background.board, image
         self._soon = QTimer(self, singleShot=True, interval=_READ_MS)
         self._soon.timeout.connect(self._look)
         image.changed.connect(self._soon.stop)

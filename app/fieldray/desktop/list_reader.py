@@ -16,7 +16,6 @@ from typing import Final, Literal, get_args
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, why_of
 from fieldray.domain.history import ListColumn
 from fieldray.domain.image import ImageHeader
@@ -53,9 +52,9 @@ class SeenRows(QObject):
     arrived = Signal()
     missed = Signal()
 
-    def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
+    def __init__(self, background: Background, parent: QObject) -> None:
         super().__init__(parent)
-        self._background, self._board = background, board
+        self._background, self._board = background, background.board
         self.manifests: Mapping[int, Manifest | None] = {}  # of the packs, by run: those beside come after the own
         self._kept: OrderedDict[int, WorkRow] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()

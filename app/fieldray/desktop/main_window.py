@@ -81,12 +81,11 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.setMinimumSize(640, 360)
         self.work_list = WorkList(controller.rows, next(iter(controller.image.packs), None), translator, theme)
-        self.area = ImageArea(controller.image, controller.beside, controller.comparing, translator, theme)
+        self.area = ImageArea(controller.comparing, translator, theme)
         self.viewer = self.area.viewer
-        images = controller.image, controller.beside
         folds, view = Folds(str(controller.settings["folded"]), theme), self.area.prior_view
         folds.changed.connect(lambda folded: self.settings_changed.emit({"folded": folded}))
-        self.prior_card = PriorCard(controller.comparing, view, *images, translator, folds=folds, parent=self)
+        self.prior_card = PriorCard(controller.comparing, view, translator, folds=folds, parent=self)
         self.result = ResultPanel(controller.image, controller.judging, self.prior_card, folds, translator)
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)

@@ -12,7 +12,6 @@ from PySide6.QtGui import QImage
 from fieldray.desktop.background import Background
 from fieldray.desktop.image_painting import Pyramid, pyramid_of
 from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened, lungs_of
 from fieldray.domain.image import Box, Image, Window
 from fieldray.domain.model import InputSpec
@@ -32,9 +31,9 @@ class OpenImage(QObject):
     loaded = Signal()
     screening_changed = Signal()
 
-    def __init__(self, background: Background, board: NoticeBoard, *, channel: str = "image") -> None:
+    def __init__(self, background: Background, *, channel: str = "image") -> None:
         super().__init__()
-        self._background, self._board, self._channel = background, board, channel
+        self._background, self._board, self._channel = background, background.board, channel
         self.row: WorkRow | None = None
         self.packs: tuple[WorkRow, ...] = ()  # what each pack says of the image, `row` among them
         self.pyramid: Pyramid | None = None

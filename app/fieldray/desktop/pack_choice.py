@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.intent import PackInUse, PacksInReach
-from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.notices import Action
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import shared_ages
@@ -46,9 +46,9 @@ class PackChoice(QObject):
     asked = Signal()
     card_read = Signal(str)
 
-    def __init__(self, background: Background, board: NoticeBoard, settings: Settings) -> None:
+    def __init__(self, background: Background, settings: Settings) -> None:
         super().__init__()
-        self._background, self._board, self._settings = background, board, settings
+        self._background, self._board, self._settings = background, background.board, settings
         self.candidates: tuple[PackCandidate, ...] = ()
         self.drives: tuple[Drive, ...] = ()
         self.model: Model | None = None
@@ -61,7 +61,7 @@ class PackChoice(QObject):
         self._noticed: PackQuestion | None = None  # it waits behind a notice
         self._unfit: set[Path] = set()  # seen to be broken only when they were loaded
         self.may_switch = True  # no run is under way
-        self.beside = PacksBeside(background, board)
+        self.beside = PacksBeside(background)
         for signal in (self.model_changed, self.listed):
             self.beside.changed.connect(signal)
 
@@ -439,9 +439,9 @@ class PacksBeside(QObject):
 
     changed = Signal()
 
-    def __init__(self, background: Background, board: NoticeBoard) -> None:
+    def __init__(self, background: Background) -> None:
         super().__init__()
-        self._background, self._board = background, board
+        self._background, self._board = background, background.board
         self._used: Model | None = None
         self._here: Collection[Path] | None = None
         self.taken: tuple[tuple[PackCandidate, Model], ...] = ()

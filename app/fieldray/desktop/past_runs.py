@@ -21,7 +21,6 @@ from PySide6.QtGui import QDesktopServices
 from fieldray.audit.report import AuditReport
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.notices import Action, NoticeBoard
-from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.domain.events import Speed
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
@@ -50,10 +49,10 @@ class RunRoom(QObject):
     problem: Reason | None = None
     is_busy = False
 
-    def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
+    def __init__(self, screening: Screening) -> None:
         super().__init__()
-        self._background, self._board = background, board
-        self._screening, self._packs = screening, packs
+        self._background, self._board = screening.background, screening.background.board
+        self._screening, self._packs = screening, screening.packs
         screening.changed.connect(self.changed)
 
     @property
@@ -173,8 +172,8 @@ class PastRuns(RunRoom):
 class Auditing(RunRoom):
     """An audit of the run in sight, worked out in the background; it is saved, and a local point taken, on demand."""
 
-    def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
-        super().__init__(background, board, screening, packs)
+    def __init__(self, screening: Screening) -> None:
+        super().__init__(screening)
         self._model: Model | None = None
         self.report: AuditReport | None = None
         self.others: tuple[Run, ...] = ()
@@ -263,9 +262,9 @@ class Checking(RunRoom):
 
     standing: tuple[Reason, ...] = ()
 
-    def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
-        super().__init__(background, board, screening, packs)
-        packs.model_changed.connect(self.refresh)
+    def __init__(self, screening: Screening) -> None:
+        super().__init__(screening)
+        self._packs.model_changed.connect(self.refresh)
 
     @property
     def can_check(self) -> bool:
@@ -297,9 +296,9 @@ class Exporting(QObject):
 
     _progressed = Signal(object, int, int)
 
-    def __init__(self, background: Background, board: NoticeBoard) -> None:
+    def __init__(self, background: Background) -> None:
         super().__init__()
-        self._background, self._board = background, board
+        self._background, self._board = background, background.board
         self._stops: list[threading.Event] = []  # of the export that runs, then of those that wait
         self._is_idle = threading.Event()
         self._is_idle.set()
@@ -408,23 +407,15 @@ class Machine(RunRoom):
     sampled = Signal()
     _progressed = Signal(object, int, int)
 
-    def __init__(
-        self,
-        background: Background,
-        board: NoticeBoard,
-        screening: Screening,
-        packs: PackChoice,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(background, board, screening, packs)
+    def __init__(self, screening: Screening, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(screening)
         self._clock, self._began_s, self._apart_s = clock, 0.0, 0.0
         self._stop = threading.Event()
         self.samples: list[Sample] = []
         self.study: KeptStudy | None = None
         self.progress = 0, 0
         self._progressed.connect(self._show_progress)
-        packs.model_changed.connect(self.changed)
+        self._packs.model_changed.connect(self.changed)
         screening.started.connect(self._begin)
 
     @property

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import QFileDialog, QMessageBox, QSizePolicy, QWidget
 from fieldray.desktop.comparing import Comparing, PriorQuestion
 from fieldray.desktop.image_painting import Size, ViewState, draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_text, problem_text
 from fieldray.desktop.result_panel import FoldingCard, Folds
 from fieldray.desktop.style import Theme, icon, kept
@@ -57,26 +56,17 @@ class PriorCard(QWidget):
     file_wanted = Signal()
 
     def __init__(
-        self,
-        comparing: Comparing,
-        view: PriorView,
-        image: OpenImage,
-        beside: OpenImage,
-        translator: Translator,
-        *,
-        folds: Folds,
-        parent: QWidget,
+        self, comparing: Comparing, view: PriorView, translator: Translator, *, folds: Folds, parent: QWidget
     ) -> None:
         super().__init__(parent)  # it shows itself: without one it would be a window
         self._comparing, self._view, self._translator = comparing, view, translator
-        self._image, self._beside = image, beside
         self.start = push_button(translator.text("Compare (E)"), comparing.start_or_stop)
         self.file = push_button(translator.text("Choose a file…"), self.file_wanted.emit)
         for button in (self.start, self.file):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.said, self.scores, self.found = label(role="muted"), label(), label()
         self.scores.setAccessibleName(translator.text("Scores of both images"))
-        self.maps = PairMaps(image, beside, translator)
+        self.maps = PairMaps(comparing, translator)
         self.opacity = slider(view.opacity_percent)
         self.opacity.setAccessibleName(translator.text("Opacity of the difference"))
         self.opacity.valueChanged.connect(view.set_opacity)
@@ -87,7 +77,7 @@ class PriorCard(QWidget):
         self.priors.activated.connect(self._choose)
         self._lay_out(folds)
         comparing.changed.connect(self._refresh)
-        for opened in (image, beside):
+        for opened in (comparing.image, comparing.beside):
             opened.loaded.connect(self.maps.update)
         self._refresh()
 
@@ -101,7 +91,7 @@ class PriorCard(QWidget):
 
     def _refresh(self) -> None:
         comparing, translator = self._comparing, self._translator
-        row, beside = self._image.row, self._beside.row
+        row, beside = comparing.image.row, comparing.beside.row
         self.setVisible(row is not None)
         if row is None:
             return
@@ -193,9 +183,9 @@ class PriorCard(QWidget):
 class PairMaps(QWidget):
     """Both images, small, each with its heat map: the open one to the left, as in the large views."""
 
-    def __init__(self, image: OpenImage, beside: OpenImage, translator: Translator) -> None:
+    def __init__(self, comparing: Comparing, translator: Translator) -> None:
         super().__init__()
-        self._images = image, beside
+        self._images = comparing.image, comparing.beside
         self.setAccessibleName(translator.text("Heat maps of both images"))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
@@ -298,7 +288,7 @@ class PriorBar(QWidget):
         return buttons
 
     def _refresh(self) -> None:
-        comparing, row, prior = self._comparing, self._comparing.row, self._comparing.prior
+        comparing, row, prior = self._comparing, self._comparing.image.row, self._comparing.prior
         self.setVisible(comparing.is_on and row is not None)
         if not comparing.is_on or row is None:
             return

@@ -32,7 +32,6 @@ from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from fieldray.desktop.comparing import Comparing
-    from fieldray.desktop.open_image import OpenImage
     from fieldray.desktop.viewer import Viewer
 
 Mode = Literal["beside", "swipe", "blink", "difference"]
@@ -46,9 +45,9 @@ class PriorView(QObject):
 
     changed = Signal()
 
-    def __init__(self, comparing: Comparing, image: OpenImage, viewer: Viewer, translator: Translator) -> None:
+    def __init__(self, comparing: Comparing, viewer: Viewer, translator: Translator) -> None:
         super().__init__(viewer)
-        self._comparing, self._image, self._viewer, self._translator = comparing, image, viewer, translator
+        self._comparing, self._viewer, self._translator = comparing, viewer, translator
         self._wanted: Mode = "beside"
         self._divider = 0.5
         self._is_dragging = False
@@ -157,7 +156,7 @@ class PriorView(QObject):
 
     def _names(self) -> tuple[str, str]:
         """Which image is the prior and which the open one, and of which day."""
-        translator, row, prior = self._translator, self._image.row, self._comparing.prior
+        translator, row, prior = self._translator, self._comparing.image.row, self._comparing.prior
         return (
             translator.text("Prior: {day}", day=day_text(translator, prior.header)) if prior else "",
             translator.text("Open: {image}", image=day_text(translator, row.header)) if row else "",

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.intent import Commands, Intent, IntentPlaybook, IntentQuestion, Look, SayLost, Screen, UsePack
-from fieldray.desktop.notices import Action, Level, NoticeBoard
+from fieldray.desktop.notices import Action, Level
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
@@ -44,9 +44,9 @@ class Screening(QObject):
     started = Signal()
     idle = Signal()
 
-    def __init__(self, background: Background, board: NoticeBoard, packs: PackChoice) -> None:
+    def __init__(self, background: Background, packs: PackChoice) -> None:
         super().__init__()
-        self._background, self._board, self._packs = background, board, packs
+        self.background, self._board, self.packs = background, background.board, packs
         self._playbook = IntentPlaybook()
         self._models: tuple[Model, ...] = ()  # of the next run
         self._used: tuple[Model, ...] = ()
@@ -129,7 +129,7 @@ class Screening(QObject):
         """Pause a running batch or resume a paused one."""
         if self._batch is not None and self.can_stop:
             command = self._batch.pause if self.state == "running" else self._batch.resume
-            self._background.run(command, channel="run")
+            self.background.run(command, channel="run")
 
     def stop(self) -> None:
         """End the run. Its results stay, and Start resumes from there."""
@@ -138,7 +138,7 @@ class Screening(QObject):
             if not self.watches:  # which ends by this alone
                 self._name_waiting()
             self._enter("stopping")
-            self._background.run(batch.cancel, channel="run")
+            self.background.run(batch.cancel, channel="run")
 
     # ---- what happens
 
@@ -241,16 +241,16 @@ class Screening(QObject):
             self._board.supersede(start)
 
     def _enter(self, state: State) -> None:
-        self.state, self._packs.may_switch = state, state not in _BUSY
+        self.state, self.packs.may_switch = state, state not in _BUSY
         self.changed.emit()
 
     def _see_packs(self) -> None:
         """The pack in use is that of the next run."""
-        if self._models != self._packs.models:
-            self._models = self._packs.models
+        if self._models != self.packs.models:
+            self._models = self.packs.models
             self._warm_up()
             self.changed.emit()
-        self._do(self._playbook.see(self._packs.in_reach, default=self._packs.default_names))
+        self._do(self._playbook.see(self.packs.in_reach, default=self.packs.default_names))
 
     def _do(self, commands: Commands) -> None:
         """Carry out what the playbook says; then tell whether another question is open."""
@@ -259,7 +259,7 @@ class Screening(QObject):
                 case Look():
                     self._look(command.intent)
                 case UsePack():
-                    use = self._packs.use if command.is_by_card else self._packs.use_known
+                    use = self.packs.use if command.is_by_card else self.packs.use_known
                     use(command.candidate, point=command.point)
                 case Screen():
                     self._screen(command.intent, command.remembered)
@@ -274,7 +274,7 @@ class Screening(QObject):
 
     def _look(self, intent: Intent) -> None:
         """What is known of these paths; the disk may be slow."""
-        self._background.ask(
+        self.background.ask(
             lambda services: (
                 services.are_empty(intent.paths),
                 services.memory.find(intent.paths),
@@ -313,9 +313,9 @@ class Screening(QObject):
         self._enter("starting")
         self.show_watch()
         self.started.emit()
-        point, ages_confirmed = self._packs.point_name, bool(intent.ages_confirmed)
+        point, ages_confirmed = self.packs.point_name, bool(intent.ages_confirmed)
         self._use(models)
-        self._background.ask(
+        self.background.ask(
             lambda services: services.session.start(
                 intent.paths, operating_point=point, ages_confirmed=ages_confirmed, watches=intent.watches
             ),
@@ -326,10 +326,10 @@ class Screening(QObject):
 
     def _remember(self, intent: Intent, remembered: RememberedPack | None) -> None:
         """What a folder is screened with is known the next time. The site's default needs no remembering."""
-        pack, point = intent.pack, self._packs.point_name or ""
+        pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
-        known = (remembered.pack, remembered.operating_point) if remembered else self._packs.default_names
-        before, beside = remembered.beside if remembered else (), self._packs.beside.names
+        known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
+        before, beside = remembered.beside if remembered else (), self.packs.beside.names
         if lost := ", ".join(name.partition("@")[0] for name in before if name not in beside):
             text = lost
             self._board.post(
@@ -338,7 +338,7 @@ class Screening(QObject):
                 level="warning",
             )
         if ((pack.name, point), beside) != (known, before) and pack.source.trust != "legacy":
-            self._background.ask(
+            self.background.ask(
                 lambda services: services.memory.remember(
                     intent.paths, pack.name, operating_point=point, beside=beside
                 ),
@@ -356,7 +356,7 @@ class Screening(QObject):
             self._ask(lambda services: services.session.use_pack(models[0], beside=models[1:]))
 
     def _ask(self, work: Callable[[Services], object]) -> None:
-        self._background.ask(work, channel="run")
+        self.background.ask(work, channel="run")
 
     def _has_started(self, batch: Batch) -> None:
         if self.state in ("starting", "running", "paused"):

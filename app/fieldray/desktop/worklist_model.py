@@ -17,7 +17,6 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, Column, SeenRows, WorkRow, columns_of, image_title
-from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
@@ -68,17 +67,12 @@ class WorkListModel(QAbstractTableModel):
     gone = Signal()
 
     def __init__(
-        self,
-        translator: Translator,
-        background: Background,
-        board: NoticeBoard,
-        verdicts: Verdicts,
-        parent: QObject | None = None,
+        self, translator: Translator, background: Background, verdicts: Verdicts, parent: QObject | None = None
     ) -> None:
         super().__init__(parent)
-        self._translator, self._background, self._board = translator, background, board
-        self._verdicts = verdicts
-        self._rows = SeenRows(background, board, self)
+        self._translator, self._verdicts = translator, verdicts
+        self._background, self._board = background, background.board
+        self._rows = SeenRows(background, self)
         self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
