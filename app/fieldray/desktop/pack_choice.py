@@ -181,14 +181,17 @@ class PackChoice(QObject):
         """The pack in use, and those that screen in the same pass; none where none is in use."""
         return (self.model, *self.beside.models) if self.model is not None else ()
 
+    def uses(self, candidate: PackCandidate) -> bool:
+        """Whether the pack in use was loaded from there."""
+        return self.source is not None and self.source.folder == candidate.folder
+
     @property
     def in_reach(self) -> PacksInReach:
         """What an intent must know of the packs."""
         entries = (self.source, *self.candidates) if self.source_is_here else self.candidates
-        is_used = self.model is not None and self.source is not None
         is_busy = self.loading is not None or self.question is not None or bool(self.beside.loading)
         return PacksInReach(
-            used=PackInUse.of(self.source, self.model) if is_used else None,  # type: ignore[arg-type]
+            used=PackInUse.of(self.source, self.model) if self.source and self.model else None,
             beside=tuple(PackInUse.of(*entry) for entry in self.beside.taken),
             ready=tuple(entry for entry in entries if entry and self._is_ready(entry)),
             is_persons_choice=self.is_persons_choice,
@@ -208,7 +211,7 @@ class PackChoice(QObject):
     @property
     def source_is_here(self) -> bool:
         """Whether the pack in use is still where it was loaded from (it is not needed there any more)."""
-        return self.source is None or any(entry.folder == self.source.folder for entry in self.candidates)
+        return self.source is None or any(map(self.uses, self.candidates))
 
     def settle(self) -> None:
         """Nothing runs: with no pack in use, or its drive gone, go over to the site's default, else to none."""
@@ -258,9 +261,9 @@ class PackChoice(QObject):
             self._board.withdraw("offer")
         if not self.source_is_here and not self.may_switch:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the pack in memory."))
-        elif self.source is not None and any(entry.folder == self.source.folder for entry in new):
+        elif any(map(self.uses, new)):
             self._board.withdraw("drive")  # it was put back: the pack in use is this one
-            new = [entry for entry in new if entry.folder != self.source.folder]
+            new = [entry for entry in new if not self.uses(entry)]
         self._fit_beside()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
         is_chosen = self.model is not None and self.is_persons_choice and self.source_is_here
@@ -348,7 +351,7 @@ class PackChoice(QObject):
         """
         on_drives = (entry for entry in self.candidates if entry.origin == "drive" and self._is_ready(entry))
         beside = next(on_drives, None) if is_broken else None
-        if beside is not None and (self.source is None or beside.folder != self.source.folder):
+        if beside is not None and not self.uses(beside):
             self.use(beside, asked_for=False)
         elif self.model is None and (default := self.default) is not None:
             self._ask(  # without a word of the question that waits: its notice stays

@@ -234,8 +234,7 @@ class PacksPage(Page):
         rows.append(label(standing(translator, candidate)))
         if candidate.problem is not None and candidate.trust != "legacy":
             rows.append(label(translator.reason(candidate.problem), role="muted"))
-        is_used = self._packs.source is not None and self._packs.source.folder == candidate.folder
-        if candidate.manifest is not None and not (is_used and self._packs.model is not None):
+        if candidate.manifest is not None and not self._packs.uses(candidate):
             rows += purpose(translator, candidate.manifest)
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
             rows.append(path_text(candidate.folder, role="muted"))
@@ -255,8 +254,7 @@ class PacksPage(Page):
             buttons.append(push_button(copy, lambda: self._packs.install(candidate)))
         if candidate.manifest is not None and candidate.trust != "legacy":
             buttons.append(card_button(translator, partial(self._packs.show_card, candidate)))
-        source = self._packs.source
-        if source is not None and source.folder == candidate.folder and self._packs.model is not None:
+        if self._packs.uses(candidate):
             used = push_button(translator.text("In use"), icon=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
             return [*buttons, used]
@@ -326,21 +324,14 @@ class PackCard(QFrame):
     """One pack as an answer to the question whose images these are."""
 
     def __init__(
-        self,
-        candidate: PackCandidate,
-        translator: Translator,
-        choose: Callable[[], None],
-        *,
-        show_card: Callable[[], None],
-        beside: BesideBox,
-        is_used: bool,
+        self, candidate: PackCandidate, packs: PackChoice, translator: Translator, choose: Callable[[], None]
     ) -> None:
         super().__init__()
         self.setObjectName("card")
-        self.setProperty("chosen", is_used)
+        self.setProperty("chosen", packs.uses(candidate))
         name, manifest = translator.pick(candidate.names) or candidate.pack_name, candidate.manifest
         rows = [label(f"{name} {candidate.version}", role="title")]
-        rows += [label(translator.text("In use"), role="heading")] if is_used else []
+        rows += [label(translator.text("In use"), role="heading")] if packs.uses(candidate) else []
         rows += purpose(translator, manifest) if manifest is not None else []
         if candidate.problem is not None:
             rows.append(label(translator.reason(candidate.problem), role="muted"))
@@ -350,10 +341,10 @@ class PackCard(QFrame):
         set_tip(self.button, *self._answer)
         # A long name is cut, as the title above has it whole, and does not widen the page.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        self.card_button = card_button(translator, show_card)
-        self.beside = beside
-        lay_column(self, *rows, 1, beside, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
-        beside.refresh()
+        self.card_button = card_button(translator, partial(packs.show_card, candidate))
+        self.beside = BesideBox(candidate, packs, translator)
+        lay_column(self, *rows, 1, self.beside, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
+        self.beside.refresh()
         self.card_button.setVisible(manifest is not None)  # once it has a parent: without one it would be a window
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout,
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.list_reader import pack_title
-from fieldray.desktop.packs_page import BesideBox, PackCard
+from fieldray.desktop.packs_page import PackCard
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
@@ -118,28 +118,18 @@ class Welcome(QWidget):
         self._area.verticalScrollBar().setValue(0)
 
     def _show_cards(self, question: IntentQuestion | None) -> None:
-        found = [entry for entry in self._bench.packs.candidates if entry.can_screen]
         packs = self._bench.packs
-        used = packs.source if packs.model is not None else None
-        if self._answers == (question, found, used):
+        found = [entry for entry in packs.candidates if entry.can_screen]
+        if self._answers == (question, found, packs.source):
             return
-        self._answers = question, found, used
+        self._answers = question, found, packs.source
         focused = QApplication.focusWidget()
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         if had_focus:
             self.take_focus()  # before Qt gives it to the next button and scrolls there
         discard(*self._shown)
-        self.cards = [
-            PackCard(
-                entry,
-                self._translator,
-                partial(self._choose, question, entry),
-                show_card=partial(packs.show_card, entry),
-                beside=BesideBox(entry, packs, self._translator),
-                is_used=used is not None and used.folder == entry.folder,
-            )
-            for entry in found
-        ]
+        choose = partial(self._choose, question)
+        self.cards = [PackCard(entry, packs, self._translator, partial(choose, entry)) for entry in found]
         none = self._translator.text("No pack is here. Plug in a model drive.")
         self._shown = list(self.cards) or [card(label(none))]
         self.default_box.setVisible(bool(found))
