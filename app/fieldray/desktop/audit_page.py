@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF, QShowEvent
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QPolygonF, QShowEvent
 from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
@@ -348,22 +348,22 @@ class UnitChart(QWidget):
         height = self.fontMetrics().height()
         box = QRectF(3 * height, 1.5 * height, _SIDE, _SIDE)
         self._draw_axes(painter, box, height)
-        painter.setPen(QPen(self._colour("accent"), 2))
+        painter.setPen(QPen(colour(self._theme, "accent"), 2))
         painter.drawPolyline(QPolygonF([_at(box, x, y) for x, y in self._chart.line]))
         for x, y, low, high in self._chart.marks:
             painter.drawLine(_at(box, x, low), _at(box, x, high))
-            painter.setBrush(self._colour("accent"))
+            painter.setBrush(colour(self._theme, "accent"))
             painter.drawEllipse(_at(box, x, y), _DOT, _DOT)
         painter.end()
 
     def _draw_axes(self, painter: QPainter, box: QRectF, height: int) -> None:
         title, x_title, y_title = map(plain, self._chart.titles)
-        painter.setPen(self._colour("text"))
+        painter.setPen(colour(self._theme, "text"))
         painter.drawText(QRectF(0, 0, self.width(), 1.4 * height), Qt.AlignmentFlag.AlignLeft, title)
-        painter.setPen(QPen(self._colour("line"), 1))
+        painter.setPen(QPen(colour(self._theme, "line"), 1))
         painter.drawRect(box)
         painter.drawLine(_at(box, 0, 0), _at(box, 1, 1))
-        painter.setPen(self._colour("muted"))
+        painter.setPen(colour(self._theme, "muted"))
         for tick in _TICKS:
             text = number(self._translator, tick, digits=1)
             corner = _at(box, tick, tick)
@@ -378,9 +378,6 @@ class UnitChart(QWidget):
         painter.rotate(-90)
         painter.drawText(QRectF(0, 0, box.height(), 1.4 * height), Qt.AlignmentFlag.AlignHCenter, y_title)
         painter.restore()
-
-    def _colour(self, name: str) -> QColor:
-        return QColor(colour(self._theme, name))
 
 
 def _at(box: QRectF, x: float, y: float) -> QPointF:

@@ -103,7 +103,7 @@ class SeenRows(QObject):
         """The image was done again: whether its row is one of these."""
         row = self._alive.get(row_id)
         if row is not None:
-            row.take(WorkRow(row_id, outcome, row.manifest))
+            row.take(outcome)
         elif self._is_reading:
             self._outdated.add(row_id)
         return row is not None
@@ -185,10 +185,9 @@ class WorkRow:
         self.category = self.outcome.category
         self.finding = leading_finding(self.outcome)
 
-    def take(self, newer: WorkRow) -> None:
+    def take(self, outcome: Outcome) -> None:
         """The image was done again: the row stays, its outcome is the newer one, not judged and not read yet."""
-        self.outcome, self.manifest, self.verdict = newer.outcome, newer.manifest, newer.verdict
-        self.is_read = newer.is_read
+        self.outcome, self.verdict, self.is_read = outcome, None, False
         self.__post_init__()
 
     @property

@@ -95,7 +95,7 @@ class OpenImage(QObject):
             self._board.post_reason("again", why, level="warning")
             return
         if row.outcome is judged:
-            row.take(WorkRow(row.row_id, outcome, row.manifest))
+            row.take(outcome)
         if row is self.row:
             self.show(row)
 
