@@ -171,9 +171,8 @@ class AuditPage(Page):
         self.against.setCurrentIndex(max(self.against.findData(chosen), 0))
 
     def _show_report(self) -> None:
-        if self._result is not None:
-            discard(self._result)
-            self._result = None
+        discard(self._result)
+        self._result = None
         self._shown = report = self._auditing.report
         if report is not None:
             self._result = self._make_result(AuditText(report, self._translator))

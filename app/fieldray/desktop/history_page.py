@@ -250,7 +250,7 @@ class HistoryPage(Page):
     def _show_quality(self) -> None:
         """How the images of each day were taken, for the person at the machine; nothing where nothing is to be said."""
         translator, self._taken = self._translator, self._runs.quality
-        discard(*([self.quality] if self.quality else []))
+        discard(self.quality)
         self.quality = None
         rows = [
             (calendar_date(translator, datetime.date.fromisoformat(day)), translator.reason(reason(code)), number)
@@ -273,9 +273,8 @@ class HistoryPage(Page):
         self.delete_button.setEnabled(number > 0 and is_free)
 
     def _show_comparison(self) -> None:
-        if self.comparison is not None:
-            discard(self.comparison)
-            self.comparison = None
+        discard(self.comparison)
+        self.comparison = None
         self._compared = found = self._runs.comparison
         if found is not None:
             self.comparison = ComparisonView(found, self._translator)

@@ -189,19 +189,15 @@ class ImageArea(QWidget):
 
     def _name(self) -> None:
         """Say above each image which one it is, and of which day."""
-        translator = self._translator
-        prior = self._comparing.prior
-        if prior is not None:  # names stand in the corners of both; here is room for the days
-            rows = (self._image.row, self._kept.row)
-            days = [day_text(translator, row.header) if row else "" for row in rows]
-            texts = translator.text("Open: {image}", image=days[0]), translator.text("Prior: {day}", day=days[1])
+        text, opened, kept = self._translator.text, self._image.row, self._kept.row
+        if self._comparing.prior is not None:  # names stand in the corners of both; here is room for the days
+            days = [day_text(self._translator, row.header) if row else "" for row in (opened, kept)]
+            texts = text("Open: {image}", image=days[0]), text("Prior: {day}", day=days[1])
         else:
-            named = translator.text("Open: {image}"), translator.text("Kept: {image}")
-            opened, kept = (
-                text.replace("{image}", self._named(image.row)) if image.row else ""
-                for text, image in zip(named, (self._image, self._kept), strict=True)
+            texts = (
+                text("Open: {image}", image=self._named(opened)) if opened else "",
+                text("Kept: {image}", image=self._named(kept)) if kept else "",
             )
-            texts = opened, kept
         for head, caption in zip(self._heads, texts, strict=True):
             head.name.setText(plain(caption))
 

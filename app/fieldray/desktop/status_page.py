@@ -110,9 +110,8 @@ class StatusPage(Page):
         self.button.setText(translator.text("Stop") if machine.is_busy else translator.text("Measure now"))
         self.button.setEnabled(machine.is_busy or machine.can_measure)
         self.state.setText(*_state(translator, machine, done, total))
-        if self._table is not None:
-            discard(self._table)
-            self._table = None
+        discard(self._table)
+        self._table = None
         if machine.study is not None:
             headings = (
                 translator.text("Runs on"),

@@ -405,11 +405,12 @@ class Page(TallArea):
         self.show_page(page)
 
 
-def discard(*widgets: QWidget) -> None:
-    """Take widgets out of sight at once; Qt deletes them later."""
+def discard(*widgets: QWidget | None) -> None:
+    """Take widgets, as far as there are some, out of sight at once; Qt deletes them later."""
     for widget in widgets:
-        widget.hide()
-        widget.deleteLater()
+        if widget is not None:
+            widget.hide()
+            widget.deleteLater()
 
 
 def scrolled(page: QWidget) -> QScrollArea:
