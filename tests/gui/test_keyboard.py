@@ -46,11 +46,11 @@ from fieldray.desktop.dialogs import (
     LicensedPart,
     SettingsDialog,
 )
+from fieldray.desktop.image_painting import ViewState
 from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
 from fieldray.desktop.keys import KeySheet
 from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
 from fieldray.desktop.packs_page import ModelCard, PackDialog
-from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.welcome import ages_box
 from fieldray.domain.run import Verdict
 from fieldray.reasons import Reason

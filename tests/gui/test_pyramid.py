@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QTransform
 
-from fieldray.desktop.image_painting import cut, pyramid_of
-from fieldray.desktop.view_state import Point, Size, ViewState, dragged_window
+from fieldray.desktop.image_painting import Point, Size, ViewState, dragged_window, pyramid_of
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.domain.model import Calibration, Label, Manifest, OutputRoles

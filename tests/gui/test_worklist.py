@@ -49,7 +49,7 @@ class StoredList:
         self.board = NoticeBoard()
         self.background = Background(self.board)
         self.verdicts = Verdicts()
-        self.model = WorkListModel(Translator("en"), self.background, self.board, self.verdicts)
+        self.model = WorkListModel(Translator("en"), self.background, self.verdicts)
         self.background.open(SimpleNamespace(work_list=WorkList(path)))  # type: ignore[arg-type]
         self.store = ResultStore(path)
         self.run_id = 0
