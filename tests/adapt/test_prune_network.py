@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from drawn_data import draw_digits
 from fieldray.errors import UsageProblem
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import Effort, EngineSettings, Labelled, fit, quality
@@ -91,7 +92,7 @@ results = "results.json"
 seed = 1
 training_threads = 1
 representative = 20
-data = { file = "digits.npz", validation = 40 }
+data = { file = "shared/data/mnist.npz", validation = 40 }
 original = { width = 0.125, training = { batch_size = 16, epochs = 1, learning_rate = 1e-3 } }
 
 [[runs]]
@@ -129,6 +130,8 @@ training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
 
 
 def _recipe(folder: Path, text: str = RECIPE) -> StudyRecipe:
+    """Of a study of drawn digits, which lie where it says."""
+    draw_digits(folder, training=120, test=30)
     (folder / "recipe.toml").write_text(text, encoding="utf-8")
     found: StudyRecipe = read_recipe(folder / "recipe.toml", StudyRecipe)
     return found
@@ -146,17 +149,6 @@ def _by_size(
     return {name: {"int8": parameters(network) * 1e-6} for name, (network, _) in networks.items()}
 
 
-def _digits(path: Path) -> None:
-    generator = np.random.default_rng(0)
-    parts = {}
-    for name, count in (("train", 120), ("test", 30)):
-        classes = np.sort(generator.integers(0, 10, count)).astype(np.uint8)
-        classes[-1] = 9
-        noise = generator.integers(0, 60, (count, 28, 28))
-        parts |= {f"x_{name}": (noise + classes[:, None, None] * 15).astype(np.uint8), f"y_{name}": classes}
-    np.savez(path, **parts)
-
-
 def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: object) -> Conversion:
     """Accuracy by size; the work is done once, as with the real one."""
     if not folder.exists():
@@ -167,7 +159,6 @@ def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: ob
 
 @pytest.mark.timeout(600)
 def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
-    _digits(tmp_path / "digits.npz")
     study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
     results = study.run()
     assert results == json.loads((tmp_path / "results.json").read_text())
@@ -191,14 +182,12 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
 
 
 def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
-    _digits(tmp_path / "digits.npz")
     recipe = _recipe(tmp_path, RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
     with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
         Study(recipe).run_law(recipe.run_named("further"))
 
 
 def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
-    _digits(tmp_path / "digits.npz")
     text, said = RECIPE.split("[[runs]]", maxsplit=1)[0] + "runs = []\n", list[str]()
     first = Study(_recipe(tmp_path, text), timer=_by_size, tester=_by_name, say=said.append).run()
     assert "training the original" in said and "converting and testing original" in said
