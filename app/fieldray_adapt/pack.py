@@ -45,11 +45,11 @@ from fieldray.translation import Translator, languages
 from fieldray_adapt.cross import CROSS_RESULTS
 from fieldray_adapt.edgetpu import card_section
 from fieldray_adapt.files import content_digest, digest
-from fieldray_adapt.recipe import PackTexts, Recipe, what_is_made, what_is_trained
+from fieldray_adapt.recipe import NO_WEIGHTS, PackTexts, Recipe, what_is_made, what_is_trained
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import Specification, multiply_adds, parameters
-from fieldray_adapt.steps import answers_of, converted, last_network
+from fieldray_adapt.steps import answers_of, converted, last_network, whole_network
 
 Facts = Mapping[str, Any]
 
@@ -95,9 +95,11 @@ def model_card(
     results: Facts,
     tools: Facts,
     cross: Facts | None = None,
+    pruned: Sequence[Facts] = (),
+    kept: int = 0,
 ) -> str:
     """The card's Markdown. `data` are `dataset.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
-    cross-validation, where there was one.
+    cross-validation, where there was one, `pruned` the iterations of the prune step, `kept` that of the pack.
     """
     meanings = {label.code: label.meaning["en"] for label in recipe.kept_labels}
     return card(
@@ -111,6 +113,10 @@ def model_card(
         data=data,
         results=results,
         cross=cross,
+        pruned=pruned,
+        kept=kept,
+        start="" if recipe.network.weights == NO_WEIGHTS else Path(recipe.network.weights).name,
+        whole=parameters(whole_network(recipe)),
         verdict=_verdict,
         rows_of=_group_rows,
     )
@@ -180,6 +186,8 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         results=results,
         tools=manifest.provenance,
         cross=cross_validation_of(run),
+        pruned=run.read("prune", "table.json") if recipe.prune else [],
+        kept=run.status["prune"].get("iteration", 0),
     )
     folder = write_pack(
         recipe.packs_folder,

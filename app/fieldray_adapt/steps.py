@@ -175,12 +175,7 @@ def settings_of(recipe: Recipe, specification: Specification | None = None) -> E
 
 def specification_of(recipe: Recipe) -> Specification:
     """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
-    choice, spec = recipe.network, recipe.input
-    extra: dict[str, Any] = {"last_stride": choice.last_stride} if choice.is_residual else {}
-    extra |= {"blocks": choice.blocks} if choice.blocks else {}
-    whole = NETWORKS[choice.kind](
-        height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
-    )
+    choice, whole = recipe.network, whole_network(recipe)
     if (pack := Path(choice.weights)).is_dir():
         return whole.with_channels(_channels_of_pack(pack, whole, choice))
     scaled = whole.scaled(choice.width) if choice.width != 1 else whole
@@ -189,6 +184,16 @@ def specification_of(recipe: Recipe) -> Specification:
         detail = f"names no hidden channel set: {', '.join(sorted(unknown))}" if unknown else "must be 1 or more"
         raise UsageProblem(reason("recipe_key", key="network.channels", detail=detail))
     return scaled.with_channels(choice.channels)
+
+
+def whole_network(recipe: Recipe) -> Specification:
+    """The network of the recipe's kind and stages at its published width."""
+    choice, spec = recipe.network, recipe.input
+    extra: dict[str, Any] = {"last_stride": choice.last_stride} if choice.is_residual else {}
+    extra |= {"blocks": choice.blocks} if choice.blocks else {}
+    return NETWORKS[choice.kind](
+        height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
+    )
 
 
 def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:

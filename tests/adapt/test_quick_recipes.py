@@ -73,6 +73,8 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     assert f"split_sha256: {split}" in model.card
     first, second = json.loads((run / "prune" / "table.json").read_text())
     assert second["multiply_adds"] < first["multiply_adds"]
+    row = "| 1, kept | {parameters:,} |".format(**second)
+    assert f"training was begun with {first['parameters']:,}, and then" in model.card and row in model.card
     _check_report((run / "report.html").read_text(encoding="utf-8"))
     _check_resuming(recipe)
 

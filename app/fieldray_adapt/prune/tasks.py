@@ -323,6 +323,7 @@ def _row(row: Iteration, original: Iteration) -> dict[str, Any]:
         "parameters": row.parameters,
         "removed_share": 1 - row.parameters / original.parameters,
         "multiply_adds": row.multiply_adds,
+        "milliseconds": 1000 * row.seconds_per_image,
         "times_fewer_multiply_adds": original.multiply_adds / row.multiply_adds,
         "speed_up": original.seconds_per_image / row.seconds_per_image,
         "auc_before_retraining": row.quality_before,
