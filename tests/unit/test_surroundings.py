@@ -93,9 +93,6 @@ def test_a_library_that_a_configuration_of_openssl_names_is_not_loaded(tmp_path:
 
 # ---- the window
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for the window's program")
-
-
 def test_from_a_checkout_nothing_is_installed_beside() -> None:
     assert installed_program("fieldray-window") is None
     assert child_command("fieldray.workers.looking:handle")[:2] == [sys.executable, "-I"]
@@ -104,7 +101,7 @@ def test_from_a_checkout_nothing_is_installed_beside() -> None:
 _NOWHERE = ":99"  # no server has this number, nor does Wayland name a screen so
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="X11 and Wayland")
+@pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="X11 and Wayland")
 def test_a_screen_is_one_that_can_be_opened() -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         assert not has_screen({})
@@ -146,6 +143,7 @@ def without_screen() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="X11 and Wayland")
 @pytest.mark.parametrize("screen", [{}, {"DISPLAY": _NOWHERE}, {"WAYLAND_DISPLAY": _NOWHERE}])
 @pytest.mark.parametrize("arguments", [(), (".",)])
 def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ...], screen: dict[str, str]) -> None:
@@ -170,6 +168,7 @@ def test_the_window_computes_with_one_thread_which_is_said_before_numpy_loads() 
     assert python(code, environment=environment).stdout.split() == ["1", "False"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for the window's program")
 @pytest.mark.parametrize("paths", [(), (".", "..")])
 def test_installed_the_window_is_the_program_beside_this_one(tmp_path: Path, paths: tuple[str, ...]) -> None:
     window = tmp_path / "fieldray-window"
