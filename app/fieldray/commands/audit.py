@@ -251,7 +251,7 @@ def _print(report: AuditReport, console: Console) -> None:
     shown = told.disagreements(_SHOWN)
     console.print_lines(("", told.title, *lines((*told.before_charts(), *others, shown))))
     if (left := len(report.audit.disagreements) - len(shown.rows)) > 0:
-        console.print_line(f"  and {left} more, all of them in the JSON")
+        console.print_line(f"  and {left} more; --json FILE and --out DIR have all of them")
 
 
 def _write(report: AuditReport, options: argparse.Namespace, console: Console) -> None:

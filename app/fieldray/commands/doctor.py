@@ -19,7 +19,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         epilog="Exit code: 0 this computer can screen images; 1 it cannot yet.",
     )
     add_pack_options(parser, default="the one of `fieldray packs default`, else the first that can be used")
-    parser.add_argument("--out", type=given_path, metavar="DIR", help="write JSON and HTML to this folder")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help="write all figures as JSON to this folder")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
