@@ -87,11 +87,11 @@ def test_a_library_that_a_configuration_of_openssl_names_is_not_loaded(tmp_path:
     (tmp_path / "openssl.cnf").write_text(_CONFIGURATION.format(library=library))
     own = {"OPENSSL_CONF": str(tmp_path / "openssl.cnf"), "FIELDRAY_HOME": str(tmp_path / "home"), "MARK": str(mark)}
     done = subprocess.run(program_command("packs", "list"), env={**os.environ, **own}, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not mark.exists()
+    assert (done.returncode, mark.exists()) == (0, False), done.stderr
 
 
 # ---- the window
+
 
 def test_from_a_checkout_nothing_is_installed_beside() -> None:
     assert installed_program("fieldray-window") is None
