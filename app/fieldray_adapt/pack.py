@@ -187,7 +187,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         tools=manifest.provenance,
         cross=cross_validation_of(run),
         pruned=run.read("prune", "table.json") if recipe.prune else [],
-        kept=run.status["prune"].get("iteration", 0),
+        kept=run.status.get("prune", {}).get("iteration", 0),
     )
     folder = write_pack(
         recipe.packs_folder,

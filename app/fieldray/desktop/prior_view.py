@@ -199,7 +199,7 @@ def problem_text(translator: Translator, comparing: Comparing) -> str:
         "current": translator.text("The open image: {reason}", reason=why),
         "both": why,
     }[comparing.blamed]
-    return f"{translator.text('Not comparable.')} {said}"
+    return " ".join((translator.text("Not comparable."), said))
 
 
 def day_text(translator: Translator, header: ImageHeader) -> str:

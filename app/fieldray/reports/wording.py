@@ -395,7 +395,7 @@ class Wording:
         text = self.translator.text
         if pair.why_not is not None or pair.similarity is None:
             why = self.translator.reason(pair.why_not) if pair.why_not else ""
-            return f"{text('Not comparable.')} {why}".strip()
+            return " ".join((text("Not comparable."), why)).strip()
         likeness = text("Likeness inside the lungs: {value}.", value=number(self.translator, pair.similarity, digits=2))
         shown = enumerate(pair.regions[:_MOST_REGIONS], 1)
         regions = (region_sentence(self.translator, region, count) + "." for count, region in shown)
