@@ -96,10 +96,9 @@ def model_card(
     tools: Facts,
     cross: Facts | None = None,
     pruned: Sequence[Facts] = (),
-    kept: int = 0,
 ) -> str:
     """The card's Markdown. `data` are `dataset.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
-    cross-validation, where there was one, `pruned` the iterations of the prune step, `kept` that of the pack.
+    cross-validation, where there was one, and `pruned` the iterations of the prune step.
     """
     meanings = {label.code: label.meaning["en"] for label in recipe.kept_labels}
     return card(
@@ -114,7 +113,6 @@ def model_card(
         results=results,
         cross=cross,
         pruned=pruned,
-        kept=kept,
         start="" if recipe.network.weights == NO_WEIGHTS else Path(recipe.network.weights).name,
         whole=parameters(whole_network(recipe)),
         verdict=_verdict,
@@ -187,7 +185,6 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         tools=manifest.provenance,
         cross=cross_validation_of(run),
         pruned=run.read("prune", "table.json") if recipe.prune else [],
-        kept=run.status.get("prune", {}).get("iteration", 0),
     )
     folder = write_pack(
         recipe.packs_folder,

@@ -11,9 +11,9 @@ what is known so far, templates of the current image are sought in it, matches t
 and the mesh is relaxed again: places found are always places in the prior itself, so that errors do not add up. The
 outlines of the lungs, too, want to lie over each other, where templates find nothing to hold on to.
 
-It may be believed of two X-rays of one patient, none of them mirrored or inverted; the thresholds are from the choosing
-part of the pairs alone (`benchmarks/comparison_pairs.py`). The change is what differs between the current image and the
-aligned prior beyond what differs between any two X-rays.
+The alignment may be believed of two X-rays of one patient, none of them mirrored or inverted; the thresholds are from
+the choosing part of the pairs alone (`benchmarks/comparison_pairs.py`). The change is what differs between the current
+image and the aligned prior beyond what differs between any two X-rays.
 
 Both are normalised inside the lungs (mean and deviation), subtracted, and averaged at the sizes of opacities, each
 average less that of its wider surroundings: so the local mean falls away. Noise is what such averages are like where

@@ -1,4 +1,4 @@
-"""The services of the window, work off its thread, and events from others: both arrive in the window's thread."""
+"""Work off the window's thread, and events from other threads: both arrive in the window's. And its services."""
 
 from __future__ import annotations
 

@@ -15,10 +15,9 @@ from typing import Final, TypeVar
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background, Services
-from fieldray.desktop.image_painting import Point
+from fieldray.desktop.image_painting import LaidOver, Point, laid_over
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.prior_view import LaidOver, laid_over
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome

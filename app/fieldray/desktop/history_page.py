@@ -266,11 +266,11 @@ class HistoryPage(Page):
             self._column.insertWidget(2, self.quality)
 
     def _refresh_buttons(self) -> None:
-        number, is_free = len(self.chosen()), not self._runs.is_busy
+        number, is_idle = len(self.chosen()), not self._runs.is_busy
         self.open_button.setEnabled(number == 1 and self._runs.is_free)
-        self.compare_button.setEnabled(number == 2 and is_free)
+        self.compare_button.setEnabled(number == 2 and is_idle)
         self.export_button.setEnabled(number == 1)
-        self.delete_button.setEnabled(number > 0 and is_free)
+        self.delete_button.setEnabled(number > 0 and is_idle)
 
     def _show_comparison(self) -> None:
         discard(self.comparison)

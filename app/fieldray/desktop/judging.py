@@ -1,6 +1,7 @@
 """Verdicts between the window and the store: carries out what their playbook commands, and says what is not saved.
 
-And which images were read: that is noted in the same place, and needs no playbook.
+And which images were read: that is noted in the same place, and needs no playbook. The bar where a person gives a
+verdict stands here too, and what they are asked before one is lost.
 """
 
 from __future__ import annotations

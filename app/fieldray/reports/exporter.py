@@ -217,13 +217,16 @@ _LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym 
 def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
     """The header of an image as this run's reports may give it.
 
-    Where nobody asked for names, a pseudonym stands in place of the patient's name and ID, and no birth date is known.
+    Where nobody asked for names, a pseudonym stands in place of the patient's name and ID, and neither birth date nor
+    numbers of the study are known.
     """
     header = ref.header
     if stored.options.names_people:
         return replace(header, patient_name=visible(header.patient_name), patient_id=visible(header.patient_id))
     alias = pseudonym(header, ref.study_key, key=stored.pseudonym_key)
-    return replace(header, patient_name=alias, patient_id=alias, patient_birth_date="")
+    return replace(
+        header, patient_name=alias, patient_id=alias, patient_birth_date="", study_id="", accession_number=""
+    )
 
 
 def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:

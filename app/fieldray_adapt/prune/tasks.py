@@ -267,8 +267,9 @@ def prune_step(run: Run) -> Mapping[str, Any]:
         folder=home,
     )
     keep_network(home, *folder.network(kept.number))
-    run.write("prune", "table.json", [_row(row, folder.iterations()[0]) for row in folder.iterations()])
-    return {"stopped_by": why, **_row(kept, folder.iterations()[0])}
+    first, *_ = rows = folder.iterations()
+    run.write("prune", "table.json", [{**_row(row, first), "is_kept": row.number == kept.number} for row in rows])
+    return {"stopped_by": why, **_row(kept, first)}
 
 
 def prune_by_recipe(

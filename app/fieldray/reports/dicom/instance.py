@@ -296,9 +296,7 @@ def _add_study(dataset: Dataset, subject: Subject) -> None:
     dataset.StudyDate = header.study_date if DICOM_DATE.fullmatch(header.study_date) else ""
     dataset.StudyTime = header.study_time if _TIME.fullmatch(header.study_time) else ""
     dataset.ReferringPhysicianName = ""
-    named = subject.stored.options.names_people
-    dataset.StudyID = _text(header.study_id)[:16] if named else ""
-    dataset.AccessionNumber = _text(header.accession_number)[:16] if named else ""
+    dataset.StudyID, dataset.AccessionNumber = _text(header.study_id)[:16], _text(header.accession_number)[:16]
     if not has_study(ref):
         dataset.StudyDescription = _WITHOUT_STUDY if ref.kind == "dicom" else _WITHOUT_DICOM
 

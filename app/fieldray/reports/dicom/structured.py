@@ -150,16 +150,13 @@ def structured_report(subject: Subject) -> Dataset:
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
     dataset.ConceptNameCodeSequence = [coded("126000", "DCM", "Imaging Measurement Report")]
     dataset.ContentTemplateSequence = template("1500")
-    # TID 1600 and 1601
-    shown = [image_item(None, subject.source)] if subject.source else []
-    library = [container(("126200", "DCM", "Image Library Group"), shown)] if shown else []
     groups = [_group(subject, finding) for finding in subject.outcome.findings]
     groups += [_pair_group(subject, pair) for pair in subject.pairs]
     dataset.ContentSequence = [
         code_item("HAS CONCEPT MOD", _LANGUAGE, ("en", "RFC5646", "English")),
         *_observer(subject),
         code_item("HAS CONCEPT MOD", ("121058", "DCM", "Procedure reported"), _CHEST),
-        *([container(("111028", "DCM", "Image Library"), library)] if library else []),
+        *([_image_library(subject.source)] if subject.source else []),
         container(("126010", "DCM", "Imaging Measurements"), groups),
     ]
     return dataset
@@ -263,6 +260,12 @@ def _observer(subject: Subject) -> list[Dataset]:
         text_item("HAS OBS CONTEXT", ("121014", "DCM", "Device Observer Manufacturer"), PROGRAM),
         text_item("HAS OBS CONTEXT", ("121015", "DCM", "Device Observer Model Name"), f"{PROGRAM} {version}"),
     ]
+
+
+def _image_library(source: Source) -> Dataset:
+    """TID 1600 and 1601."""
+    group = container(("126200", "DCM", "Image Library Group"), [image_item(None, source)])
+    return container(("111028", "DCM", "Image Library"), [group])
 
 
 def evidence_of(source: Source) -> Dataset:
