@@ -25,12 +25,14 @@ def main() -> int:
 
     reach((f"{NETWORK}.0/24", sys.argv[1]))
     machine = _Machine(sys.argv[1])
-    for line in sys.stdin:
-        order = json.loads(line)
-        answer = machine.orders[order.pop("do")](**order)
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-    machine.stop()
+    try:
+        for line in sys.stdin:
+            order = json.loads(line)
+            answer = machine.orders[order.pop("do")](**order)
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
+    finally:
+        machine.stop()
     return 0
 
 

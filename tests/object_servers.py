@@ -7,6 +7,7 @@ import functools
 import http.server
 import os
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterable
@@ -55,8 +56,16 @@ class Server:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Be gone, in the middle of whatever was asked; what it holds stays."""
-        raise NotImplementedError
+        """Be gone; what it holds stays."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _serve(self, server: socketserver.BaseServer) -> None:
+        """From now on, in a thread of its own."""
+        self._server, self.port = server, server.server_address[1]
+        self._thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        self._thread.start()
 
 
 class Bucket(Server):
@@ -92,16 +101,7 @@ class Bucket(Server):
                 connections.discard(self.request)
                 super().finish()
 
-        self._server = make_server("127.0.0.1", self.port, self, threaded=True, request_handler=Handler)
-        self.port = self._server.port
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Be gone; what it holds stays."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serve(make_server("127.0.0.1", self.port, self, threaded=True, request_handler=Handler))
 
     def kill(self) -> None:
         """Be gone in the middle of all that is being answered."""
@@ -185,16 +185,7 @@ class WebServer(FolderServer):
     def start(self) -> None:
         """Be there, at the same port as before."""
         made = functools.partial(_Handler, directory=str(self.folder), served=self)
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), made)
-        self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Be gone."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serve(http.server.ThreadingHTTPServer(("127.0.0.1", self.port), made))
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):

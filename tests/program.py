@@ -1,4 +1,4 @@
-"""What the end-to-end tests start the program with, and what they read from it."""
+"""What tests start the program or a Python of their own with, and what they read from it."""
 
 from __future__ import annotations
 

@@ -291,9 +291,6 @@ class Archive:
                 if size > most_bytes(task.piece.size):
                     raise ValueError(f"an answer of {size} bytes")
                 found: object = task.future.result(timeout=patience_s)
-                if not isinstance(found, bytes):
-                    raise ValueError(f"{type(found).__name__} is no answer")
-                return found
             except TimeoutError:  # a slow line, or nobody at its other end
                 with contextlib.suppress(*LOST):
                     if is_connected(client) and address in workers_of(client):
@@ -303,6 +300,9 @@ class Archive:
                 return None
             except Exception as error:  # what Dask makes of bytes that are not what they should be
                 raise ValueError(f"an answer that is none: {type(error).__name__}") from error
+            if not isinstance(found, bytes):
+                raise ValueError(f"{type(found).__name__} is no answer")
+            return found
         raise ValueError("an answer that does not come")
 
     def _give_up(self, pool: WorkerRegistry, address: str) -> None:

@@ -201,10 +201,11 @@ class PieceSpec:
 def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
     """What a worker runs: the results of a piece as Parquet, a row for each image, or as JSON why there are none."""
     try:
-        return packed(screen(spec), spec.request)
-    except FieldrayError as error:
-        _end_sessions()
-        return reason_text(error.reason).encode()
+        try:
+            return packed(screen(spec), spec.request)
+        except FieldrayError as error:
+            _end_sessions()
+            return reason_text(error.reason).encode()
     except Exception as error:
         return _FAULT + reason_text(reason("internal", detail=type(error).__name__)).encode()
 

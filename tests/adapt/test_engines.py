@@ -144,7 +144,6 @@ def test_the_smallest_batch_near_the_fastest_is_proposed() -> None:
     assert propose_batch_size(rows[2:]) == 64
 
 
-@pytest.mark.adapt
 def test_a_network_is_profiled_at_each_size() -> None:
     network = resnet50(height=32, width=32, labels=2, blocks=(1,)).scaled(0.125)
     rows = profile(

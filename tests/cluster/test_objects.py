@@ -132,8 +132,10 @@ def test_what_is_listed_is_an_image_or_says_why_not(server: Server, tmp_path: Pa
         server.put("in/a//b.png", png.read_bytes())
         server.put("in/folder/", b"")
         beside.append(("a//b.png", ""))
+    if isinstance(server, FolderServer):
+        (server.folder / "in" / "none").mkdir()
     expected = sorted([*beside, *below]) if isinstance(server, Bucket) else [*beside, *sorted(below)]
-    assert listed(f"{server.address}/in") == [(f"{server.address}/in/{name}", why) for name, why in expected]
+    assert listed(f"{server.address}/in/") == [(f"{server.address}/in/{name}", why) for name, why in expected]
     assert listed(f"{server.address}/in/b.png") == [(f"{server.address}/in/b.png", "")]
 
 
@@ -155,7 +157,7 @@ def test_an_archive_that_cannot_be_listed_is_said_at_once(server: Server) -> Non
             listed(address)
     server.faults["" if isinstance(server, Bucket) else "in/below"] = REFUSED
     with pytest.raises(EnvironmentProblem, match=f"The server does not let you list {server.address}"):
-        listed(f"{server.address}/in")
+        listed(server.address if isinstance(server, Bucket) else f"{server.address}/in")
     server.stop()
     with pytest.raises(EnvironmentProblem, match=rf"{server.address}/in cannot be reached: .*start the same command"):
         listed(f"{server.address}/in")

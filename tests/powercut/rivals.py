@@ -6,6 +6,7 @@ by a kill: the system stays up, and what was written stays.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -112,8 +113,8 @@ def _check_runs(place: Place, first: Log, second: Log) -> None:
     require_complete(place.results(place.screen().run_id))
 
 
-def _check_deleted(place: Place, first: Log, second: Log) -> None:
-    check_deleted(place, first + second, "kill")
+def _check_deleted(place: Place, first: Log, second: Log, *, further: bool = False) -> None:
+    check_deleted(place, first + second, "kill", further=further)
     require_complete(place.results(place.screen().run_id))
 
 
@@ -124,7 +125,9 @@ RIVALRIES: Final[Mapping[str, Rivalry]] = {
         acts=(give_verdicts, screen),
         check=lambda place, first, second: check_verdicts(place, first, "kill"),
     ),
-    "a deletion and a run": Rivalry(prepare=prepare_runs, acts=(delete, screen), check=_check_deleted),
+    "a deletion and a run": Rivalry(
+        prepare=prepare_runs, acts=(delete, screen), check=functools.partial(_check_deleted, further=True)
+    ),
     "two deletions": Rivalry(prepare=prepare_runs, acts=(delete, delete), check=_check_deleted),
     "one pack installed twice": Rivalry(
         prepare=prepare_packs,

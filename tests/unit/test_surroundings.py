@@ -47,6 +47,7 @@ def test_variables_that_are_known_are_kept_and_no_others() -> None:
     assert environment == known
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a colon parts paths")
 def test_the_current_directory_is_in_no_search_path() -> None:
     separator, first, last = os.pathsep, str(Path("/first").absolute()), str(Path("/last").absolute())
     environment = {
@@ -143,7 +144,7 @@ def without_screen() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="X11 and Wayland")
+@pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="X11 and Wayland")
 @pytest.mark.parametrize("screen", [{}, {"DISPLAY": _NOWHERE}, {"WAYLAND_DISPLAY": _NOWHERE}])
 @pytest.mark.parametrize("arguments", [(), (".",)])
 def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ...], screen: dict[str, str]) -> None:
@@ -158,6 +159,7 @@ def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ..
     )
 
 
+@pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="X11 and Wayland")
 def test_the_window_computes_with_one_thread_which_is_said_before_numpy_loads() -> None:
     environment = without_screen()
     environment.pop("OPENBLAS_NUM_THREADS", None)

@@ -10,15 +10,7 @@ from PySide6.QtCore import QEvent, QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QMouseEvent, QPainter, QPainterPath, QPen, QTransform
 
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.image_painting import (
-    LaidOver,
-    Pyramid,
-    Size,
-    ViewState,
-    draw_heat_map,
-    grey_image,
-    like_window,
-)
+from fieldray.desktop.image_painting import LaidOver, Pyramid, Size, ViewState, draw_heat_map, grey_image, like_window
 from fieldray.desktop.overlay import edged_text
 from fieldray.desktop.style import kept
 from fieldray.desktop.viewer import Viewer

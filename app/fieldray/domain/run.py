@@ -53,10 +53,10 @@ class Wishes:
     turns: bool = False
 
     def will_turn(self, why: Reason, turn: Turn) -> bool:
-        """Whether an image that was turned so far, and is refused for this, is set right and looked at again."""
+        """Whether an image that is refused for this is set right and looked at again; `turn` is how it was turned."""
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
-    def overrule(self, why: Reason, turn: Turn) -> bool:
+    def will_overrule(self, why: Reason, turn: Turn) -> bool:
         """Whether it is screened although it is refused for this. Turning comes first."""
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 

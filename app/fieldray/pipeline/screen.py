@@ -282,7 +282,7 @@ def _judge(image: _Attempt, prediction: Prediction) -> Outcome:
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
             why = reason("unlike_training")
             if lungs is None:
-                if not assessment.wishes.overrule(why, image.ref.turn):
+                if not assessment.wishes.will_overrule(why, image.ref.turn):
                     return image.stopped(why, is_refusal=True)
                 image.overrule(why)
             notes += (reason("unlike_measured"),) if lungs else ()

@@ -117,7 +117,7 @@ class _View:
 
     def refuse(self, why: Reason) -> None:
         """Raise _Refusal, unless a person asked for the image all the same, which is noted."""
-        if not self.question.wishes.overrule(why, self.question.ref.turn):
+        if not self.question.wishes.will_overrule(why, self.question.ref.turn):
             raise _Refusal(why)
         if why not in self.overruled:
             self.overruled += (why,)

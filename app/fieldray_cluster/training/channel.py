@@ -208,7 +208,10 @@ def open_channels(
 
 
 class Listener(socketserver.ThreadingTCPServer):
-    """Takes connections of one session, and gives each to `serve` in a thread of its own until it is closed."""
+    """Takes connections of one session, and gives each to `serve` in a thread of its own until it is closed.
+
+    A process that does not close it ends no sooner than its peers do. None of its own threads may close it.
+    """
 
     request_queue_size = 2 * _MOST_UNGREETED
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,11 +21,10 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
-from fieldray.persistence import SHARED, clear_abandoned, written_beside
+from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import Engine, EngineName, EngineSettings, Trainable, open_engine
-from fieldray_adapt.files import content_digest
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
@@ -161,14 +161,26 @@ def write_arrays(path: Path, holder: Any) -> str:
     """Write the arrays and texts of a dataclass to a file that `read_arrays` reads; the file's SHA-256.
 
     The file is there whole or not at all: a worker that reads the one before meanwhile has that to its end. One
-    process writes there, the one that holds the run; what it could not complete the next one removes. Raises
-    StorageProblem (disk_full, not_writable).
+    process writes there, the one that holds the run; what it could not complete the next one replaces, whatever
+    computer it is on. Raises StorageProblem (disk_full, not_writable).
     """
     found = {one.name: getattr(holder, one.name) for one in fields(holder)}
-    clear_abandoned(path.parent)
-    with written_beside(path, mode=SHARED) as file:
-        np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
-    return content_digest(path)
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with unfinished.open("w+b") as file:
+                np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    return digest
 
 
 @contextlib.contextmanager

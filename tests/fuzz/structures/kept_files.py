@@ -88,7 +88,7 @@ def _journal(folder: Path) -> list[object]:
 
 @functools.cache
 def _files() -> Mapping[str, _File]:
-    point = msgspec.to_builtins(site_point(_HASH))
+    point = json.loads(msgspec.json.encode(site_point(_HASH)))
     remembered = {_HASH: {"pack": "p", "operating_point": "x", "ages_confirmed": True}}
     trust = {"format": 1, "keys": {_FINGERPRINT: "2024-01-31"}, "seen": {_FINGERPRINT: {"test-chest": "1.2.3"}}}
     request = asdict(_request())

@@ -19,8 +19,9 @@ import pytest
 
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.discover import discover
+from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import Reason
-from phantoms import write_index
+from phantoms import write_dicom, write_index
 
 Row = tuple[str, str | None]
 LATER = "study-0/3.dcm"  # of the drive: some images were found before
@@ -39,9 +40,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def drive(tmp_path: Path) -> Path:
     """Three folders of ten images each, and one image beside them."""
-    for number in range(30):
-        write(tmp_path / "drive" / f"study-{number // 10}" / f"{number % 10}.dcm")
-    write(tmp_path / "drive" / "z.dcm")
+    image = write_dicom(tmp_path / "image.dcm", chest_phantom(64, 64, 7, abnormal=False))
+    for folder in range(3):
+        (tmp_path / "drive" / f"study-{folder}").mkdir(parents=True)
+        for name in range(10):
+            shutil.copy(image, tmp_path / "drive" / f"study-{folder}" / f"{name}.dcm")
+    image.rename(tmp_path / "drive" / "z.dcm")
     return tmp_path / "drive"
 
 
@@ -53,9 +57,9 @@ def write(path: Path, text: str = "") -> Path:
 
 
 def found(refs: Iterable[ImageRef], top: Path) -> list[Row]:
-    """The rows of a search, or of its rest; `not_an_image` is what all files here are."""
+    """The rows of a search, or of its rest; `not_an_image` is what all files of `write` are."""
     rows = [(os.path.relpath(ref.path, top), ref.problem.code if ref.problem else None) for ref in refs]
-    return [(name, None if code == "not_an_image" else code) for name, code in rows]
+    return [(name, None if code == "not_an_image" and not name.endswith(".dcm") else code) for name, code in rows]
 
 
 def through(top: Path, act: Callable[[], object], *, after: str = "a/1.png", paths: Sequence[Path] = ()) -> list[Row]:
@@ -65,6 +69,7 @@ def through(top: Path, act: Callable[[], object], *, after: str = "a/1.png", pat
         refs.append(ref)
         if ref.path == top / after:
             act()
+    assert any(ref.path == top / after for ref in refs)  # or nothing happened
     return found(refs, top)
 
 
