@@ -9,15 +9,13 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
+from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.style import kept
 from fieldray.domain import heat_map
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours
-from fieldray.domain.heat_map import OUTLINE
 from fieldray.domain.image import Box, Image, PixelMap, Window
-from fieldray.domain.lungs import LungFields
 from fieldray.imaging.preprocess import default_window, display_table
 
 Pixels = NDArray[np.uint8] | NDArray[np.uint16]
@@ -147,25 +145,6 @@ def draw_heat_map(painter: QPainter, heat: HeatMap, way: QTransform, *, image: S
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.setOpacity(opacity)
         painter.drawImage(heat.region, heat.image)
-
-
-def outline_of(lungs: LungFields | None) -> QPainterPath | None:
-    """The outline of the lungs in pixels of the image, None where the image has no usable lung fields."""
-    if lungs is None or lungs.refusal:
-        return None
-    path = QPainterPath()
-    for polygon in lungs.outlines():
-        path.addPolygon(QPolygonF([QPointF(x, y) for x, y in polygon]))
-        path.closeSubpath()
-    return path
-
-
-def draw_outline(painter: QPainter, outline: QPainterPath, way: QTransform) -> None:
-    """Draw an outline in pixels of the image: bright on a dark edge, of the same width at every zoom."""
-    with kept(painter, QPainter.RenderHint.Antialiasing):
-        shown = way.map(outline)
-        for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*OUTLINE), 1.8)):
-            painter.strokePath(shown, QPen(shade, width))
 
 
 def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, *, opacity: float = 1.0) -> None:

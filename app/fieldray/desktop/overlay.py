@@ -1,4 +1,4 @@
-"""What lies over the image: the words in its four corners, the heat map's legend, and measures."""
+"""What lies over the image: the words in its four corners, the lungs' outline, the heat map's legend, measures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Final
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPen
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
 from fieldray.desktop.image_painting import Line, Point, Pyramid, Size, ViewState
 from fieldray.desktop.style import kept
 from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
+from fieldray.domain.lungs import LungFields
 from fieldray.formatting import date, file_name, number, person, sex_label
 from fieldray.translation import Translator
 
@@ -252,6 +253,25 @@ def plane_text(translator: Translator, plane: SpacingPlane) -> str:
         "detector": translator.text("in the detector plane"),
         "calibrated": translator.text("calibrated"),
     }.get(plane, translator.text("plane not stated"))
+
+
+def outline_of(lungs: LungFields | None) -> QPainterPath | None:
+    """The outline of the lungs in pixels of the image, None where the image has no usable lung fields."""
+    if lungs is None or lungs.refusal:
+        return None
+    path = QPainterPath()
+    for polygon in lungs.outlines():
+        path.addPolygon(QPolygonF([QPointF(x, y) for x, y in polygon]))
+        path.closeSubpath()
+    return path
+
+
+def draw_outline(painter: QPainter, outline: QPainterPath, way: QTransform) -> None:
+    """Draw an outline in pixels of the image: bright on a dark edge, of the same width at every zoom."""
+    with kept(painter, QPainter.RenderHint.Antialiasing):
+        shown = way.map(outline)
+        for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*heat_map.OUTLINE), 1.8)):
+            painter.strokePath(shown, QPen(shade, width))
 
 
 def draw_lines(

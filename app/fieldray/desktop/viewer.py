@@ -19,10 +19,8 @@ from fieldray.desktop.image_painting import (
     dragged_window,
     draw_heat_map,
     draw_image,
-    draw_outline,
     draw_thumbnail,
     heat_map_of,
-    outline_of,
 )
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.overlay import (
@@ -32,8 +30,10 @@ from fieldray.desktop.overlay import (
     draw_cross,
     draw_legend,
     draw_lines,
+    draw_outline,
     legend_strip,
     measurement_text,
+    outline_of,
 )
 from fieldray.desktop.style import Theme, colour, kept, scaled
 from fieldray.desktop.widgets import plain
