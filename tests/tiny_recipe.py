@@ -22,6 +22,7 @@ labels = [{ code = "bright", meaning = { en = "Bright", uk = "Світле" }, p
 id = "quick"
 version = "0.1.0"
 credits = "Drawn by code."
+data_licence = "CC0"
 names = { en = "Quick", uk = "Швидкий" }
 descriptions = { en = "A trial.", uk = "Спроба." }
 intended_use = { en = "Tests.", uk = "Тести." }

@@ -359,8 +359,10 @@ def _ood_gate(run: Run) -> OodGate:
 def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
     """What a pack was made of and with; `data` are the names of its sources."""
     recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json")
+    licences = {name: getattr(run.recipe.pack, name) for name in ("data_licence", "weights_licence")}
     return {
         "data": ", ".join(data),
+        **{name: text for name, text in licences.items() if text},
         "split": f"by patient, {run.recipe.split.by}",
         "seed": str(run.recipe.training.seed),
         "recipe_sha256": hashlib.sha256(recipe).hexdigest(),

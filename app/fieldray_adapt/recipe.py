@@ -82,6 +82,8 @@ class PackTexts:
     credits: Path | None = key(
         "File with sources, licences and citations; NAME.credits.md beside NAME.toml by default.", default=None
     )
+    data_licence: str = key("Licence of the images it learnt from; stands in the manifest and on the card.", default="")
+    weights_licence: str = key("The same of the network's weights.", default="")
     accepted_views: tuple[str, ...] = key("View positions that the pack accepts.", default=("PA", "AP"))
     accepted_ages_years: tuple[int, int] | None = key(
         "Youngest and oldest patient; any age by default.", default=None, unit="years"

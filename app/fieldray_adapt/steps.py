@@ -5,8 +5,9 @@ Quantised, a network is an int8 and a float file, equalised, its head refitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import EngineSettings, open_engine
+from fieldray_adapt.engine import EngineSettings
 from fieldray_adapt.files import content_digest, digest, write_atomically
 from fieldray_adapt.networks import LABELS, NETWORKS, pack_channels, pack_weights
 from fieldray_adapt.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
@@ -33,10 +34,9 @@ from fieldray_adapt.specification import (
     multiply_adds,
     parameters,
     save_network,
-    save_weights,
 )
 from fieldray_adapt.teacher import teacher_targets
-from fieldray_adapt.train import Samples, Schedule, recalibrate_batchnorm, train, validate
+from fieldray_adapt.train import Samples, Schedule, train, train_groups
 
 NETWORK: Final = ("weights.npz", "specification.json")
 """What is kept of a network that a step has changed."""
@@ -95,28 +95,21 @@ def trainer_facts(run: Run) -> Mapping[str, Any]:
 def train_recipe(
     run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
 ) -> tuple[Weights, list[dict[str, Any]]]:
-    """Train the recipe's network as the recipe says; see `train.train`."""
+    """Train the recipe's network as the recipe says; see `train.train_groups`."""
     recipe, specification = run.recipe, specification_of(run.recipe)
-    training = learnt_from(run, training)
-    weights = starting_weights(recipe, specification)
-
-    def on(own: Samples, own_folder: Path) -> tuple[Weights, list[dict[str, Any]]]:
-        return (run.trainer.classifier if run.trainer else train)(
-            specification,
-            dict(weights),
-            training=own,
-            validation=validation,
-            schedule=schedule_of(recipe),
-            augmentation=recipe.augmentation,
-            settings=settings_of(recipe, specification),
-            folder=own_folder,
-            engine=recipe.training.engine,
-            progress=lambda row: run.report_epoch(own_folder, row, what=what),
-        )
-
-    if not recipe.training.average_sources:
-        return on(training, folder)
-    return _averaged(recipe, specification, training, validation, on=on, folder=folder)
+    return train_groups(
+        specification,
+        starting_weights(recipe, specification),
+        training=learnt_from(run, training),
+        validation=validation,
+        schedule=schedule_of(recipe),
+        augmentation=recipe.augmentation,
+        settings=settings_of(recipe, specification),
+        folder=folder,
+        engine=recipe.training.engine,
+        progress=lambda own_folder: partial(run.report_epoch, own_folder, what=what),
+        one=run.trainer.classifier if run.trainer else train,
+    )
 
 
 def learnt_from(run: Run, samples: Samples) -> Samples:
@@ -125,35 +118,6 @@ def learnt_from(run: Run, samples: Samples) -> Samples:
     if not (teacher := run.recipe.training.teacher):
         return drawn
     return teacher_targets(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
-
-
-def _averaged(
-    recipe: Recipe,
-    network: Specification,
-    training: Samples,
-    validation: Samples,
-    *,
-    on: Callable[[Samples, Path], tuple[Weights, list[dict[str, Any]]]],
-    folder: Path,
-) -> tuple[Weights, list[dict[str, Any]]]:
-    """The mean of a network for each group of sources, and its figures; `on` trains one in a folder."""
-    groups = [shares for _, shares in sorted(recipe.groups.items()) if shares.keys() & set(training.sources)]
-    folders = [folder / f"group-{number}" for number in range(len(groups))]
-    parts = [on(training.of_sources(shares), own_folder) for shares, own_folder in zip(groups, folders, strict=True)]
-    for own_folder, (own, _) in zip(folders, parts, strict=True):
-        save_weights(own_folder / "weights.npz", own)
-    mean, history = _mean([sum(shares.values()) for shares in groups], [own for own, _ in parts]), parts[-1][1]
-    engine = open_engine(network, mean, settings=settings_of(recipe, network), name=recipe.training.engine)
-    recalibrate_batchnorm(engine, network, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
-    averaged = engine.weights()
-    history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last group's network
-    return averaged, history
-
-
-def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
-    """The weighted mean of networks that began alike. Of linear heads alone, its logits are the mean of theirs."""
-    parts = [(share / sum(shares), weights) for share, weights in zip(shares, found, strict=True)]
-    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
 
 
 def settings_of(recipe: Recipe, specification: Specification | None = None) -> EngineSettings:
@@ -246,7 +210,9 @@ def schedule_of(recipe: Recipe) -> Schedule:
         *("label_smoothing", "images_per_epoch", "seed"),
     )
     values = {name: getattr(recipe.training, name) for name in names}
-    return Schedule(**values, shares=tuple((source.name, source.share) for source in recipe.data))
+    groups = [tuple(shares) for _, shares in sorted(recipe.groups.items())] if recipe.training.average_sources else ()
+    shares = tuple((source.name, source.share) for source in recipe.data)
+    return Schedule(**values, shares=shares, groups=tuple(groups))
 
 
 TRAIN: Final = Step(

@@ -7,7 +7,7 @@ recognise the source (its letters, collimation, grey levels) instead of the find
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from fieldray_adapt.engine import (
     train_whole,
 )
 from fieldray_adapt.files import digest
-from fieldray_adapt.specification import Specification, Weights
+from fieldray_adapt.specification import Specification, Weights, save_weights
 
 
 def balanced_draw(
@@ -119,6 +119,8 @@ class Schedule:
         0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none.
     shares
         How often each source is drawn, 1 where not named.
+    groups
+        Names of sources that train a network alone, to be averaged in the groups' shares; none: one network of all.
     """
 
     epochs: int
@@ -130,6 +132,7 @@ class Schedule:
     images_per_epoch: int = 0
     seed: int = 0
     shares: tuple[tuple[str, float], ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2 or not self.learning_rate > 0:
@@ -170,6 +173,62 @@ def train(
         key=digest(specification, weights, training, validation, schedule, augmentation, settings),
         progress=progress,
     )
+
+
+def train_groups(
+    specification: Specification,
+    weights: Weights,
+    *,
+    training: Samples,
+    validation: Samples,
+    schedule: Schedule,
+    augmentation: Augmentation,
+    settings: EngineSettings,
+    folder: Path,
+    engine: EngineName = "auto",
+    progress: Callable[[Path], Progress],
+    one: Callable[..., tuple[Weights, list[dict[str, Any]]]] = train,
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """Train a network, or the mean of one for each of the schedule's groups; its weights, and figures by epoch.
+
+    `progress` gives what is told of each epoch of a network that is trained in a folder; `one` trains it as `train`
+    does. Raises as `train`.
+    """
+
+    def on(own: Samples, own_folder: Path) -> tuple[Weights, list[dict[str, Any]]]:
+        return one(
+            specification,
+            dict(weights),
+            training=own,
+            validation=validation,
+            schedule=schedule,
+            augmentation=augmentation,
+            settings=settings,
+            folder=own_folder,
+            engine=engine,
+            progress=progress(own_folder),
+        )
+
+    groups = [names for names in schedule.groups if set(names) & set(training.sources)]
+    if not groups:
+        return on(training, folder)
+    folders = [folder / f"group-{number}" for number in range(len(groups))]
+    parts = [on(training.of_sources(names), own_folder) for names, own_folder in zip(groups, folders, strict=True)]
+    for own_folder, (own, _) in zip(folders, parts, strict=True):
+        save_weights(own_folder / "weights.npz", own)
+    share = dict(schedule.shares)
+    mean = _mean([sum(share.get(name, 1.0) for name in names) for names in groups], [own for own, _ in parts])
+    last, history = open_engine(specification, mean, settings=settings, name=engine), parts[-1][1]
+    recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=augmentation)
+    averaged = last.weights()
+    history[-1] |= validate(last, averaged, validation)  # of what goes on from here, not of the last group's network
+    return averaged, history
+
+
+def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
+    """The weighted mean of networks that began alike. Of linear heads alone, its logits are the mean of theirs."""
+    parts = [(share / sum(shares), weights) for share, weights in zip(shares, found, strict=True)]
+    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
 
 
 @dataclass(eq=False, slots=True)

@@ -275,7 +275,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert said[3] == "It cannot tell in 0 of 100 of them: not sure about 0 of 20."
     card = (tmp_path / "packs" / "quick-0.1.0" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
-    assert "Of the other hospital's: " in card
+    assert "Of the other hospital's: " in card and "- data_licence: CC0\n" in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
     # nobody of the recipe is measured
     assert not data_problems(run.recipe, every_image=True)

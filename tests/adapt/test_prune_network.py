@@ -23,7 +23,15 @@ from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Conversion, Study
 from fieldray_adapt.prune.tasks import ImageTask, restore_scale
-from fieldray_adapt.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters
+from fieldray_adapt.specification import (
+    Layer,
+    Specification,
+    Weights,
+    initial_weights,
+    keep_channels,
+    load_weights,
+    parameters,
+)
 from fieldray_adapt.train import Schedule
 from tiny_recipe import bright_or_dark, read_recipe
 
@@ -298,6 +306,19 @@ def test_a_residual_network_is_pruned_on_images(tmp_path: Path) -> None:
     assert all(count % 4 == 0 for name, count in smaller.channels.items() if name != "labels")
     # one and a half epochs of 16 images are two of 12
     assert (tmp_path / "retraining-1" / "checkpoint.npz").is_file()
+
+
+def test_retraining_averages_the_networks_of_groups_as_the_training_did(tmp_path: Path) -> None:
+    both = bright_or_dark(24)
+    both = replace(both, sources=("here",) * 12 + ("there",) * 12)
+    task, effort = _task(tmp_path), Effort(batch_size=8, epochs=1.0, learning_rate=1e-3)
+    task = replace(task, training=both, schedule=replace(task.schedule, groups=(("here",), ("there",))))
+    network, weights = _network()
+    trained = task.retrain(network, weights, effort=effort, seed=1)
+    alone = [load_weights(tmp_path / "retraining-1" / f"group-{number}" / "weights.npz") for number in (0, 1)]
+    kernel = "class_maps/kernel"
+    assert not np.array_equal(alone[0][kernel], alone[1][kernel])
+    np.testing.assert_allclose(trained[kernel], (alone[0][kernel] + alone[1][kernel]) / 2, atol=1e-6)
 
 
 def test_quality_is_the_auc_where_the_label_is_known(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
 from fieldray_adapt.run import Progress, Run, Step
 from fieldray_adapt.specification import Specification, Weights, channel_sets, keep_channels
 from fieldray_adapt.steps import keep_network, learnt_from, network_of, schedule_of, settings_of
-from fieldray_adapt.train import Samples, Schedule, predict, train
+from fieldray_adapt.train import Samples, Schedule, predict, train_groups
 
 _LARGEST_FACTOR: Final = 10.0
 _TIMED_ARRAYS: Final = 100
@@ -219,7 +219,7 @@ class ImageTask:
             images_per_epoch=max(images, effort.batch_size),
             seed=seed,
         )
-        trained, _ = train(
+        trained, _ = train_groups(
             specification,
             weights,
             training=self.training,
@@ -229,7 +229,7 @@ class ImageTask:
             settings=self.settings,
             folder=self.folder / f"retraining-{seed}",
             engine=self.engine,
-            progress=lambda row: self.progress("epochs of retraining", row["epoch"], row["epochs"]),
+            progress=lambda _: lambda row: self.progress("epochs of retraining", row["epoch"], row["epochs"]),
         )
         return trained
 
