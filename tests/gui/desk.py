@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fake_rooms import FakeRooms
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QCoreApplication, QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QApplication, QDialog, QLabel, QMessageBox, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
@@ -20,20 +20,15 @@ from fieldray.desktop.notices import SignalEnd, signal_end
 from fieldray.domain.events import RunChanged
 from fieldray.settings import Settings
 
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 Box = TypeVar("Box", bound=QDialog)
 
 
 class Desk:
     """A program with a window, and the rooms behind it."""
 
-    def __init__(self, application: Application, rooms: FakeRooms, qtbot: QtBot) -> None:
-        self.application, self.rooms, self.qtbot = application, rooms, qtbot
-        self.has_ended = False
-        application.ended.connect(self._end)
-
-    def _end(self) -> None:
-        self.has_ended = True
+    def __init__(self, application: Application, rooms: FakeRooms, qtbot: QtBot, ended: list[bool]) -> None:
+        self.application, self.rooms, self.qtbot, self.ended = application, rooms, qtbot, ended
 
     @property
     def window(self) -> MainWindow:
@@ -119,20 +114,30 @@ Begin = Callable[..., AbstractContextManager[Desk]]
 
 
 @contextmanager
+def shown(application: Application, qtbot: QtBot) -> Iterator[list[bool]]:
+    """The window of a program, shown, which ends in order afterwards; what comes is filled once it has ended."""
+    ended: list[bool] = []
+    application.ended.connect(lambda: ended.append(True))
+    application.show()
+    try:
+        yield ended
+    finally:
+        application.controller.close()
+        qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
+        application.window.deleteLater()
+        QCoreApplication.processEvents()
+        # Else the window lives until the next test waits, and is styled again when that test opens its own.
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+
+
+@contextmanager
 def opened(
     rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, *, signal_end: SignalEnd = signal_end
 ) -> Iterator[Desk]:
-    """A program whose window is shown; it ends in order afterwards."""
+    """A program on these rooms whose window is shown."""
     application = Application(qapp, settings, services=rooms.open, signal_end=signal_end)
-    application.show()
-    made = Desk(application, rooms, qtbot)
-    try:
-        yield made
-    finally:
-        application.controller.close()
-        made.until(lambda: made.has_ended)
-        made.window.deleteLater()
-        qapp.processEvents()
+    with shown(application, qtbot) as ended:
+        yield Desk(application, rooms, qtbot, ended)
 
 
 def texts(widget: QWidget) -> str:

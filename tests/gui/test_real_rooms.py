@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import texts
+from desk import WAIT_MS, shown, texts
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -23,7 +23,6 @@ from fieldray.store.work_list import HistoryQuery
 from tiny_models import legacy_model_bytes, tiny_manifest
 from tiny_packs import fingerprint, write_tiny_pack
 
-WAIT_MS = 60_000
 MARK = "operating point unknown"
 
 
@@ -35,15 +34,9 @@ def application(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) ->
     library.trust(fingerprint(pack))
     library.install(pack)
     made = Application(qapp, Settings({"language": "en", "theme": "light", "pack": "tiny"}))
-    ended: list[bool] = []
-    made.ended.connect(lambda: ended.append(True))
-    made.show()
-    qtbot.waitUntil(lambda: made.controller.packs.model is not None, timeout=WAIT_MS)
-    yield made
-    made.controller.close()
-    qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
-    made.window.deleteLater()
-    qapp.processEvents()
+    with shown(made, qtbot):
+        qtbot.waitUntil(lambda: made.controller.packs.model is not None, timeout=WAIT_MS)
+        yield made
 
 
 @pytest.mark.slow

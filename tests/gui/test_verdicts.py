@@ -397,7 +397,7 @@ def test_a_note_being_typed_is_saved_at_the_end(desk: Desk, end: str) -> None:
         desk.window.work_list.choose(2)
     else:
         desk.window.close()
-        desk.until(lambda: desk.has_ended)
+        desk.until(lambda: desk.ended)
     desk.until(lambda: stored(desk, 1) == Verdict(choice="unsure", note="rotated"))
 
 
@@ -413,7 +413,7 @@ def test_closing_waits_for_a_store_that_another_program_holds(desk: Desk) -> Non
         assert box.defaultButton().text() == "Keep the window open"
         assert box.informativeText() == "Your verdict on DOE PERSON 001 is being saved."
         other._all("ROLLBACK")
-        desk.until(lambda: desk.has_ended)
+        desk.until(lambda: desk.ended)
     assert stored(desk, 1) == AGREE
 
 
@@ -426,7 +426,7 @@ def test_a_signal_to_end_waits_for_a_verdict_that_is_being_saved(desk: Desk) -> 
     desk.qtbot.wait(50)
     assert not desk.rooms.session.is_closed
     desk.rooms.session.may_judge.set()
-    desk.until(lambda: desk.has_ended)
+    desk.until(lambda: desk.ended)
     assert stored(desk, 1) == AGREE
 
 
@@ -470,7 +470,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     desk.until(bar.again.isVisible)
     desk.window.close()
     press(desk.dialog(QMessageBox), "Close without saving")
-    desk.until(lambda: desk.has_ended)
+    desk.until(lambda: desk.ended)
     assert stored(desk, 1) is None
 
 

@@ -197,7 +197,7 @@ def test_the_window_opens_as_it_was_left(begin: Begin, desk: Desk, home: Path) -
     sizes = desk.window.panes.sizes()
     desk.window.close()
     press(desk.dialog(QMessageBox), "Stop and close")
-    desk.until(lambda: desk.has_ended and (home / "settings.json").exists())
+    desk.until(lambda: desk.ended and (home / "settings.json").exists())
     settings, problems = load_settings(home / "settings.json")
     assert problems == ()
     with begin(settings) as again:
@@ -305,7 +305,7 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     assert desk.window.isVisible()
     assert "Screening is in progress" in texts(box) + box.text()
     press(box, "Stop and close")
-    desk.until(lambda: desk.has_ended)
+    desk.until(lambda: desk.ended)
     assert desk.rooms.session.batches[0].calls == ["cancel", "join"]
     assert desk.rooms.session.is_closed
     assert desk.rooms.drives.is_closed
@@ -322,9 +322,9 @@ def test_closed_before_it_is_open_it_waits_and_leaves_nothing_open(
         qtbot.wait(20)
         desk.bench.close()
         qtbot.wait(50)
-        assert not desk.has_ended and desk.window.isVisible()
+        assert not desk.ended and desk.window.isVisible()
         rooms.may_open.set()
-        desk.until(lambda: desk.has_ended)
+        desk.until(lambda: desk.ended)
     assert problem is not None or (rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed)
 
 
@@ -336,7 +336,7 @@ def test_what_never_opens_keeps_nobody_from_closing(
     with begin() as desk:
         qtbot.wait(20)
         desk.bench.close()
-        desk.until(lambda: desk.has_ended)
+        desk.until(lambda: desk.ended)
         assert not desk.bench.background.close()  # it still waits
         rooms.may_open.set()
         assert desk.bench.background.close(wait_s=5)
@@ -346,7 +346,7 @@ def test_what_never_opens_keeps_nobody_from_closing(
 def test_what_fails_to_close_keeps_nothing_else_open(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk.rooms.drives, "close", lambda: 1 / 0)
     desk.bench.close()
-    desk.until(lambda: desk.has_ended)
+    desk.until(lambda: desk.ended)
     assert desk.rooms.session.is_closed and desk.rooms.priors.is_closed
 
 
@@ -355,7 +355,7 @@ def test_nothing_is_opened_twice_or_after_it_was_closed(begin: Begin, qtbot: QtB
         desk.bench.open()
         desk.bench.open()
         desk.bench.close()
-        desk.until(lambda: desk.has_ended)
+        desk.until(lambda: desk.ended)
         desk.bench.open()
         qtbot.wait(20)
     assert rooms.opened == 1 and rooms.session is not None and rooms.session.is_closed
@@ -366,7 +366,7 @@ def test_a_signal_to_end_is_obeyed_between_events(desk: Desk) -> None:
     with desk.application.ending_on_signals():
         signal.raise_signal(signal.SIGTERM)
         assert desk.bench.board.notices == ()
-        desk.until(lambda: desk.has_ended)
+        desk.until(lambda: desk.ended)
 
 
 def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:

@@ -125,6 +125,9 @@ def kept(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
 
 def apply(application: QApplication, theme: Theme) -> None:
     """Give the application this theme, Qt's own dialogs included."""
+    sheet = style_sheet(theme)
+    if application.styleSheet() == sheet:
+        return  # Qt would style every widget there is three times over
     palette = QPalette()
     for role, name in _ROLES.items():
         palette.setColor(role, colour(theme, name))
@@ -132,7 +135,7 @@ def apply(application: QApplication, theme: Theme) -> None:
         palette.setColor(QPalette.ColorGroup.Disabled, role, colour(theme, "disabled"))
     application.setStyle("Fusion")
     application.setPalette(palette)
-    application.setStyleSheet(style_sheet(theme))
+    application.setStyleSheet(sheet)
 
 
 # ---- The icons of the window, and the shapes that stand for the classes of images.
