@@ -69,7 +69,7 @@ def cut(
         with figures.judging(moment, under=f"{moment.model}: "):
             place.write(state)
             # what was refused may be there or not: a later one that was brought to the disk is told apart by `check`
-            _require_versions(act, state, versions if fault else versions[count : count + 2])
+            _require_versions(act, state, [names for told in versions for names in told] if fault else versions[count])
             act.check(place, log_of(b"".join(logged[: count + 1])), "power")
     return figures
 
@@ -119,14 +119,18 @@ def _require_recorded(recorded: State, place: Place) -> None:
 # ---- what is to be the old one or the new one
 
 
-def _versions(disk: Disk, changes: Sequence[Change], act: Act) -> list[Names]:
-    """What lies under the names of `changes_whole` at first, whenever something is told, and at the end."""
-    found = [_names(disk.now(), act)]
+def _versions(disk: Disk, changes: Sequence[Change], act: Act) -> list[list[Names]]:
+    """What lies under the names of `changes_whole` when something is told, whenever one is given, and the next time."""
+    found = [[_names(disk.now(), act)]]
     for change in changes:
         disk.apply(change)
+        names = _names(disk.now(), act)
+        if change.kind == "told" or change.other in names:
+            found[-1].append(names)
         if change.kind == "told":
-            found.append(_names(disk.now(), act))
-    return [*found, _names(disk.now(), act)]
+            found.append([names])
+    found[-1].append(_names(disk.now(), act))
+    return found
 
 
 def _names(state: State, act: Act) -> Names:
@@ -135,8 +139,7 @@ def _names(state: State, act: Act) -> Names:
         parts = pattern.split("/")
         for path in state:
             if len(path) == len(parts) and all(map(fnmatch, path, parts)) and not path[-1].startswith("."):
-                below = {other: data for other, data in state.items() if other[: len(path)] == path}
-                found[path] = frozenset(below.items())
+                found[path] = frozenset(one for one in state.items() if one[0][: len(path)] == path)
     return found
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 from powercut.place import Lost
 
 _MOST_EXAMPLES: Final = 12
-Facts = Mapping[str, Any]
 
 
 @dataclass(eq=False, slots=True)
@@ -54,10 +53,6 @@ class Figures:
         return {**self.name, **self.counts, **counted, "examples": self.examples}
 
 
-def lost_in(facts: Facts) -> int:
+def lost_in(facts: Mapping[str, Any]) -> int:
     """How much did not hold, over all parts."""
-    return sum(_lost(row) for part in facts.values() if isinstance(part, list) for row in part)
-
-
-def _lost(row: Facts) -> int:
-    return sum(row["lost"].values())
+    return sum(sum(row["lost"].values()) for part in facts.values() if isinstance(part, list) for row in part)

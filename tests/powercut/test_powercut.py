@@ -15,7 +15,9 @@ from powercut.refusals import KINDS, Kind, refuse
 from powercut.stage import Fault, Stage
 
 
-@pytest.mark.parametrize(("act", "disks"), [("verdicts", 8), ("install", 40), ("export", 8), ("keep", 40)])
+@pytest.mark.parametrize(
+    ("act", "disks"), {"verdicts": 8, "install": 40, "export": 8, "keep": 40, "program": 10}.items()
+)
 def test_nothing_is_lost_when_the_power_goes(stage: Stage, act: str, disks: int) -> None:
     figures = cut(stage, act, seed=7, lucks=2, most=disks)
     assert figures.lost == {}, figures.examples
