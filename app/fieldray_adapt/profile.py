@@ -158,7 +158,7 @@ def time_networks(
     Parameters
     ----------
     files
-        The int8 file of each network.
+        The int8 files of those networks that have one.
     images
         (n, height, width, channels) uint8, for timing in the engine.
     rounds
@@ -169,15 +169,16 @@ def time_networks(
     for name, (specification, weights) in networks.items():
         engine = open_engine(specification, weights, settings=settings)
         runs[name, "engine_batch"] = (partial(engine.logits, batch), len(batch))
-        runs[name, "int8"] = (_file_run(files[name]), 1)
+        if name in files:
+            runs[name, "int8"] = (_file_run(files[name]), 1)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     for _ in range(rounds):
         for key, (run, count) in runs.items():
             seconds[key].append(_median_seconds(run) / count)
-    return {
-        name: {kind: statistics.median(seconds[name, kind]) * 1e3 for kind in ("engine_batch", "int8")}
-        for name in networks
-    }
+    found: dict[str, dict[str, float]] = {name: {} for name in networks}
+    for (name, kind), taken in seconds.items():
+        found[name][kind] = statistics.median(taken) * 1e3
+    return found
 
 
 def _median_seconds(run: Callable[[], object]) -> float:

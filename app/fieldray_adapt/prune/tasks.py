@@ -32,7 +32,7 @@ from fieldray_adapt.engine import (
 from fieldray_adapt.engine import Progress as RowProgress
 from fieldray_adapt.files import digest
 from fieldray_adapt.keras_engine import layer_reader
-from fieldray_adapt.profile import fastest_batch_size, inference_seconds
+from fieldray_adapt.profile import fastest_batch_size, inference_seconds, time_networks
 from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
 from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
 from fieldray_adapt.run import Progress, Run, Step
@@ -166,6 +166,7 @@ def without_dropout(specification: Specification) -> Specification:
 
 _BATCH: Final = 32
 _TIMED: Final = 8
+_ROUNDS: Final = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -255,7 +256,10 @@ class ImageTask:
 
 
 def prune_step(run: Run) -> Mapping[str, Any]:
-    """Prune what the train step left; the smallest network that kept the quality asked for is used from here on."""
+    """Prune what the train step left; the smallest network that kept the quality asked for is used from here on.
+
+    The table's times are measured once more, of all iterations in turn: between iterations the machine's load changes.
+    """
     if run.recipe.prune is None:
         return {}
     data, home = dataset_of(run), run.folder("prune")
@@ -267,9 +271,18 @@ def prune_step(run: Run) -> Mapping[str, Any]:
         folder=home,
     )
     keep_network(home, *folder.network(kept.number))
-    first, *_ = rows = folder.iterations()
-    run.write("prune", "table.json", [{**_row(row, first), "is_kept": row.number == kept.number} for row in rows])
-    return {"stopped_by": why, **_row(kept, first)}
+    rows = folder.iterations()
+    times = time_networks(
+        {str(row.number): folder.network(row.number) for row in rows},
+        files={},
+        images=data.samples("validation").images[:_TIMED],
+        settings=settings_of(run.recipe),
+        rounds=_ROUNDS,
+    )
+    rows = tuple(replace(row, seconds_per_image=times[str(row.number)]["engine_batch"] / 1e3) for row in rows)
+    table = [_row(row, rows[0]) for row in rows]
+    run.write("prune", "table.json", [{**line, "is_kept": line["iteration"] == kept.number} for line in table])
+    return {"stopped_by": why, **table[kept.number]}
 
 
 def prune_by_recipe(
