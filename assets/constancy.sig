@@ -1,1 +1,1 @@
-{"key": "Kk4mVyvZw/eSj4TbXoHwwFmKP7/LKotZiSHo4wxSCzU=", "signature": "LlD48t8ZRTC6Opywx1Ps6NLFwZdHSubw8/DvCWk0KWgXxMjuqJ6KJyQ5Yp2n33WozMu0TabacSpHYW/y4hDrDw=="}
+{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "YZvyC/DDBgKGzhbQrsI3URfE8OfompVJLV94ctf5KlfPOPrpugUNwnD/dTWkIV7Mo3wBQbC/aCRjR67V3Zq0BA=="}

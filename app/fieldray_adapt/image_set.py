@@ -231,7 +231,7 @@ def read_every_image(
 _Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.str_], dict[str, str]]
 """Images, shares of lung (none without a finder), what becomes of them, and what is wrong with which image."""
 _Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8], str]
-_READING: Final = 2  # another number reads all images again
+_READING: Final = 3  # another number reads all images again
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -245,8 +245,10 @@ class _Reading:
 
     def prepared(self, image: Image, header: ImageHeader) -> _Prepared:
         """What the network sees, the share of lung in its cells, and what becomes of the image whatever its score."""
-        crops = self.spec.crop != "none"
-        is_others = self.accepted is not None and check_header(header, self.accepted, finds_lungs=crops) is not None
+        finds_lungs = self.finder is not None
+        is_others = (
+            self.accepted is not None and check_header(header, self.accepted, finds_lungs=finds_lungs) is not None
+        )
         aside = "refused" if is_others else ""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
@@ -256,8 +258,9 @@ class _Reading:
         says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
         lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.extent
         size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
+        crops = self.spec.crop != "none"
         box = lungs.box(**size, margin=self.spec.crop_margin, crop=self.spec.crop) if crops else None
-        if crops and not aside:
+        if not aside:
             aside = "refused" if lungs.refusal else "read_first" if lungs.read_first else ""
         tensor = to_tensor(image, self.spec, box=box)
         return tensor.values[0], lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width)), aside

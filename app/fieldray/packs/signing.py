@@ -265,10 +265,10 @@ def _checked(found: _Records) -> _Records:
 BUILTIN: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.4.2": "c5c62f2827d84bd1e29d557207e1ff7c066c2c67c75dfce18d19e2ea0546a3f0",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
-    "pneumonia-paediatric-1.2.2": "c217938fcd41d8a1c18bea1c03131d00817c5c0776ab8865b1f17f42905cca49",
+    "pneumonia-paediatric-1.3.0": "90d502c2be293ef5f38c6c50343e919757c93fe8f5ee1263f3cb60856eb3ee77",
     "tuberculosis-adult-0.2.2": "3733eae0c20cd1873cbb9f0943e398b69828f60efd92689e23652828c4e775c4",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
 # Whose signature what is expected of them in a constancy check bears (`assets/constancy.json`).
-CONSTANCY_SIGNER: Final = "b3fd-3add-2b75-3c44-2f2c-2f7d-dc0d-5a3e-daf0-6367-bdb7-b56e-7f5c-fce9-d876-eefc"
+CONSTANCY_SIGNER: Final = "439c-3da1-5c70-bb24-be1f-0c21-b2f3-76a3-8946-15a7-886a-3f0a-6d21-0f55-c80d-e24f"
