@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.processes.rpc import Call, served
+from fieldray.processes.child import Call, served
 from fieldray_adapt.specification import Specification
 
 # One batch (n, rows, columns, channels) uint8 in; the output compared, (n, m), out.

@@ -45,8 +45,7 @@ from fieldray.inference.worker import cpu_kind
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import scratch_folder, user_data
 from fieldray.persistence import require_plain, write_atomically
-from fieldray.processes.child import Child
-from fieldray.processes.rpc import Call, served
+from fieldray.processes.child import Call, Child, served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason
 from fieldray.surroundings import usable_cores

@@ -64,7 +64,7 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
-from fieldray.processes.rpc import Call, served
+from fieldray.processes.child import Call, served
 from fieldray.reasons import Reason, reason
 
 _COARSE: Final = 4  # pixels of the frame that one of the search stands for, each way

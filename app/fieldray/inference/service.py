@@ -10,7 +10,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
 from fieldray.inference.litert import Network, load_runtime, memory_problem
 from fieldray.inference.worker import OPEN, RUN, Opening, Run
-from fieldray.processes.rpc import served
+from fieldray.processes.child import served
 
 
 class Service:

@@ -20,8 +20,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import Answer, BackendKind, BackendOptions, file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
-from fieldray.processes.child import Child, ChildDied, ChildTimeout
-from fieldray.processes.rpc import Call
+from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import Priority, give_priority, usable_cores
 

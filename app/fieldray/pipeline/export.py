@@ -22,8 +22,7 @@ from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsagePr
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned, is_plain, storage_problem
 from fieldray.pipeline.auditing import doubts_of
-from fieldray.processes.child import Child
-from fieldray.processes.rpc import Call, served
+from fieldray.processes.child import Call, Child, served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import started

@@ -23,7 +23,7 @@ from fieldray.domain.run import Wishes
 from fieldray.imaging.archive import Members, Search
 from fieldray.inference.backend import Answer
 from fieldray.inference.worker import Run
-from fieldray.processes.rpc import Call
+from fieldray.processes.child import Call
 from fieldray.reasons import Reason
 
 _LARGEST_PREVIEW: Final = 2**16

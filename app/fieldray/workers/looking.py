@@ -32,7 +32,7 @@ from fieldray.imaging.reduction import REFINEMENT, TargetSize
 from fieldray.imaging.source import Stamps, content_hash
 from fieldray.inference.backend import Answer, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray.processes.rpc import served
+from fieldray.processes.child import served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fieldray.domain.model import InputSpec, Model
     from fieldray.imaging.source import Stamps
     from fieldray.inference.backend import Answer
-    from fieldray.processes.rpc import Call
+    from fieldray.processes.child import Call
     from fieldray.settings import Settings
     from fieldray.workers.calls import Look, Seen
 

@@ -33,7 +33,7 @@ from fieldray.imaging.archive import Members, members_of
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.inference.worker import RUN
-from fieldray.processes.rpc import received, sent
+from fieldray.processes.child import received, sent
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
 from fieldray.store.rows import image_key, outcome_columns, outcome_of

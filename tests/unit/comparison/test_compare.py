@@ -10,7 +10,7 @@ import pytest
 from fieldray.comparison.compare import COMPARE, Pair, believable, compare, find_change, handle, regions
 from fieldray.comparison.matching import Peaks, blurred, locally_normalised
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, PairComparison, comparison_json
-from fieldray.processes.rpc import sent
+from fieldray.processes.child import sent
 from pairs import chest, framed, moved, smooth_warp
 
 _UNLIKE = {"compare_unlike", "compare_no_matches"}

@@ -24,8 +24,7 @@ from fieldray.inference.engine import Engine
 from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
 from fieldray.inference.service import Service
 from fieldray.inference.worker import Opening, Run, WorkerBackend
-from fieldray.processes.child import Child
-from fieldray.processes.rpc import received, sent, served
+from fieldray.processes.child import Child, received, sent, served
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
 from tiny_models import (

@@ -25,7 +25,7 @@ from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.inference.litert import Network
-from fieldray.processes.rpc import sent
+from fieldray.processes.child import sent
 from fieldray.reasons import reason
 from fieldray.workers import calls
 from fieldray.workers.calls import Look, Seen

@@ -22,8 +22,7 @@ from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.coral.compiled import read_compiled
 from fieldray.inference.litert import MEMORY_LIMIT_MB, Runtime
 from fieldray.persistence import FileLock, HeldError
-from fieldray.processes.child import Child, ChildDied, ChildTimeout
-from fieldray.processes.rpc import Call, served
+from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout, served
 from fieldray.reasons import Reason, reason
 
 # ---- What the operating system lists on USB, in one form for Linux and Windows; nothing elsewhere.
