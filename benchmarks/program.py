@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.processes import cpu_s
-from fieldray.domain.events import BackendChanged, Event, OutcomeReady
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
+from fieldray.domain.run import BackendChanged, Event, OutcomeReady
 from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.list_reader import KEYS
-from fieldray.domain.events import OutcomeReady, RunChanged
+from fieldray.domain.run import OutcomeReady, RunChanged
 from fieldray.paths import results_path
 from fieldray.processes.wire import Message
 from fieldray.settings import Settings

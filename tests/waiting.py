@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 
-from fieldray.domain.events import BackendChanged
 from fieldray.domain.model import BackendName
+from fieldray.domain.run import BackendChanged
 
 WAIT_S = 20.0
 _LOOK_S = 0.01

@@ -30,10 +30,9 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome, image_count
 from fieldray.domain.image import ImageRef
-from fieldray.domain.run import RunSpec
+from fieldray.domain.run import Publish, RunSpec
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.paths import scratch_folder

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from faults.double import DoubleEdgeTpu
-from fieldray.domain.events import Publish
 from fieldray.domain.model import Request
+from fieldray.domain.run import Publish
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.engine import Engine

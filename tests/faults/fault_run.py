@@ -13,7 +13,7 @@ import psutil
 
 from faults.fault_events import Accidents
 from faults.world import Clinic
-from fieldray.domain.events import Publish
+from fieldray.domain.run import Publish
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session
 from waiting import left_behind, running

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from faults.world import Clinic
-from fieldray.domain.events import BackendChanged, Event, OutcomeReady
 from fieldray.domain.finding import Screened
+from fieldray.domain.run import BackendChanged, Event, OutcomeReady
 from fieldray.store.results import ResultQuery
 from waiting import wait_for
 

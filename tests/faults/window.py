@@ -18,7 +18,7 @@ from PySide6.QtWidgets import QApplication
 from faults.fault_run import FaultRun
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.background import Services
-from fieldray.domain.events import Drive, DrivesChanged, Publish
+from fieldray.domain.run import Drive, DrivesChanged, Publish
 from fieldray.packs.site_choices import PackMemory
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch

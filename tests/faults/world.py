@@ -18,10 +18,10 @@ from faults.double import DoubleEdgeTpu
 from faults.edgetpu_engine import double_kinds
 from faults.edgetpu_models import edgetpu_model
 from faults.record import Record, RecordingEngine, RecordingWorkers, Reference, Verdicts, image_key
-from fieldray.domain.events import BackendChanged, BackendState, Event, Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.run import BackendChanged, BackendState, Event, Publish
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary

@@ -17,7 +17,7 @@ from fieldray.desktop.application import Application
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
 from fieldray.desktop.notices import SignalEnd, signal_end
-from fieldray.domain.events import RunChanged
+from fieldray.domain.run import RunChanged
 from fieldray.settings import Settings
 
 WAIT_MS = 60_000

@@ -30,12 +30,21 @@ from fieldray.domain.comparison import (
     Match,
     PairComparison,
 )
-from fieldray.domain.events import BackendChanged, Count, OutcomeReady, Publish, RunChanged
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
 from fieldray.domain.image import Box, Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
-from fieldray.domain.run import RunSpec, StoredResult, Verdict, Wishes
+from fieldray.domain.run import (
+    BackendChanged,
+    Count,
+    OutcomeReady,
+    Publish,
+    RunChanged,
+    RunSpec,
+    StoredResult,
+    Verdict,
+    Wishes,
+)
 from fieldray.errors import Cancelled, FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.quality import are_empty

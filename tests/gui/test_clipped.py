@@ -29,8 +29,8 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.notices import Action
 from fieldray.desktop.overlay import draw_legend
-from fieldray.domain.events import Progress, Speed
 from fieldray.domain.model import HeaderRules
+from fieldray.domain.run import Progress, Speed
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.translation import Translator, languages

@@ -14,10 +14,9 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QMessageBox, QScrollArea
 from test_packs import EDGETPU
 
 from fieldray.desktop.packs_page import PackDialog, answer_lines
-from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.prior import as_prior
-from fieldray.domain.run import RunSpec
+from fieldray.domain.run import Drive, DrivesChanged, RunChanged, RunSpec
 from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import grouped
 from fieldray.packs.site_choices import RememberedPack

@@ -15,7 +15,9 @@ from PySide6.QtWidgets import QFileDialog, QPushButton, QToolButton
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.list_reader import KEYS
-from fieldray.domain.events import (
+from fieldray.domain.finding import ReadFacts
+from fieldray.domain.image import Turn
+from fieldray.domain.run import (
     BackendChanged,
     Count,
     DeviceChanged,
@@ -27,10 +29,9 @@ from fieldray.domain.events import (
     RunChanged,
     Speed,
     StoreUnwritable,
+    Verdict,
+    Wishes,
 )
-from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Turn
-from fieldray.domain.run import Verdict, Wishes
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions

@@ -12,7 +12,7 @@ from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
 from fieldray.desktop.packs_page import ModelCard, PackDialog, PacksPage, fingerprint_lines
-from fieldray.domain.events import Drive, DrivesChanged, RunChanged
+from fieldray.domain.run import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.naming import PackCandidate
 from fieldray.paths import VERSION

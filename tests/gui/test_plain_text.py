@@ -31,11 +31,10 @@ from test_keyboard import dialogs as each_dialog
 import fieldray.desktop
 from fieldray.desktop.audit_page import LocalPointDialog
 from fieldray.desktop.widgets import PlainButton, plain_tip
-from fieldray.domain.events import BackendChanged, DeviceChanged, Drive, DrivesChanged, RunChanged
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Label, OperatingPoint
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import BackendChanged, DeviceChanged, Drive, DrivesChanged, RunChanged, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason
 from fieldray.settings import Settings

@@ -16,10 +16,9 @@ from PySide6.QtWidgets import QMessageBox
 from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.packs_page import BesideBox, PackButtons
 from fieldray.desktop.worklist_delegate import SHAPE_ROOM
-from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.finding import Finding, Screened, decide
 from fieldray.domain.model import HeaderRules
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import Drive, DrivesChanged, Verdict
 from fieldray.errors import PackProblem
 from fieldray.pipeline.history import PastRun
 from fieldray.reasons import reason

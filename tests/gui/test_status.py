@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QTableWidget
 from fieldray.bench.benchmark_case import Report
 from fieldray.bench.load import KeptStudy, keep, kept_study, study_apart
 from fieldray.desktop.past_runs import Machine
-from fieldray.domain.events import Speed
+from fieldray.domain.run import Speed
 from fieldray.errors import Cancelled, UsageProblem
 from fieldray.reasons import reason
 from tiny_packs import fingerprint, write_tiny_pack

@@ -23,7 +23,7 @@ from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.worklist_model import WorkListModel
-from fieldray.domain.events import OutcomeReady, Progress, RunChanged
+from fieldray.domain.run import OutcomeReady, Progress, RunChanged
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
 

@@ -9,8 +9,8 @@ from desk import Desk, press
 from fake_rooms import save, screened
 from PySide6.QtWidgets import QFileDialog, QLineEdit
 
-from fieldray.domain.events import OutcomeReady, Progress, RunChanged
 from fieldray.domain.finding import Outcome
+from fieldray.domain.run import OutcomeReady, Progress, RunChanged
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
 

@@ -33,11 +33,10 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.verdicts import Judged
 from fieldray.desktop.worklist_model import VERDICT_ROLE
-from fieldray.domain.events import RunChanged
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import RunChanged, Verdict
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.pipeline.history import History, PastRun
 from fieldray.reasons import reason

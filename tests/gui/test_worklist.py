@@ -26,9 +26,8 @@ from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, Verdicts
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrapped
 from fieldray.desktop.worklist_model import GROUP_ROLE, VERDICT_ROLE, WorkListModel
-from fieldray.domain.events import OutcomeReady
 from fieldray.domain.finding import Outcome, Refused
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import OutcomeReady, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.history import WorkList
 from fieldray.plain_text import visible

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.domain.events import Event, StoreRepaired
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.run import Run, RunSpec, StoredResult
+from fieldray.domain.run import Event, Run, RunSpec, StoredResult, StoreRepaired
 from fieldray.errors import FieldrayError
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, get_args
 
-from fieldray.domain.events import Event, OutcomeReady, Publish, RunChanged
-from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.domain.run import Event, OutcomeReady, Publish, RunChanged, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
 from fieldray.store.results import ResultStore
 from powercut.place import NAMES, Emit, Log, Lost, Place, emitter, image_of, outcome_of, require_complete, require_whole

@@ -34,8 +34,8 @@ from fieldray.bench.benchmark_case import (
     summarise,
     time_images,
 )
-from fieldray.domain.events import Say
 from fieldray.domain.model import BackendName, Model
+from fieldray.domain.run import Say
 from fieldray.inference.worker import cpu_kind
 from fieldray.reasons import Reason, reason
 from fieldray.workers.pool import Workers

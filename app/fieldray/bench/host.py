@@ -19,8 +19,8 @@ from typing import Any, Final, Literal
 from fieldray.backends import CPU, EDGE_TPU
 from fieldray.bench.benchmark_case import Block, Points, Report, find_images, one_worker
 from fieldray.bench.machine import MachineFacts, machine_facts
-from fieldray.domain.events import DeviceState
 from fieldray.domain.model import Model
+from fieldray.domain.run import DeviceState
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.inference.coral import status
 from fieldray.inference.coral.status import CoralStatus

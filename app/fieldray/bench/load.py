@@ -39,8 +39,8 @@ from fieldray.bench.benchmark_case import (
 )
 from fieldray.bench.device import times_table
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
-from fieldray.domain.events import Count, Say
 from fieldray.domain.model import BackendName, Model
+from fieldray.domain.run import Count, Say
 from fieldray.inference.worker import cpu_kind
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import scratch_folder, user_data

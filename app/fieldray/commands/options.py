@@ -17,9 +17,8 @@ from fieldray.settings import language_choices
 
 if TYPE_CHECKING:
     from fieldray.commands.console import Console
-    from fieldray.domain.events import Say
     from fieldray.domain.model import Model
-    from fieldray.domain.run import RunSpec
+    from fieldray.domain.run import RunSpec, Say
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.naming import PackCandidate
     from fieldray.reports.outputs import Kind

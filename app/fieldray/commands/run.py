@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
-from fieldray.domain.events import (
+from fieldray.domain.finding import Category, ResultKind, can_be_turned, counted_as, image_count
+from fieldray.domain.history import ResultBrief
+from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.purpose import PatientCount, patients
+from fieldray.domain.run import (
     BackendChanged,
     Event,
     OutcomeReady,
     Progress,
     ResultsTakenOver,
     RunChanged,
+    RunSpec,
     Say,
     Speed,
     StoreRepaired,
 )
-from fieldray.domain.finding import Category, ResultKind, can_be_turned, counted_as, image_count
-from fieldray.domain.history import ResultBrief
-from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import PatientCount, patients
-from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.domain.events import Count, Event, Progress, Publish, RunChanged, Speed
+from fieldray.domain.run import Count, Event, Progress, Publish, RunChanged, Speed
 from fieldray.errors import FieldrayError
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions

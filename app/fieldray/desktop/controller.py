@@ -25,7 +25,11 @@ from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.past_runs import Auditing, Checking, Exporting, Machine, PastRuns
 from fieldray.desktop.screening import OF_RUN, Screening
 from fieldray.desktop.worklist_model import WorkListModel
-from fieldray.domain.events import (
+from fieldray.domain.finding import Failed, Outcome, counted_as
+from fieldray.domain.history import Deletion
+from fieldray.domain.model import BackendName, Manifest
+from fieldray.domain.purpose import PatientCount, patients
+from fieldray.domain.run import (
     BackendChanged,
     DeviceChanged,
     DrivesChanged,
@@ -37,10 +41,6 @@ from fieldray.domain.events import (
     StoreRepaired,
     StoreUnwritable,
 )
-from fieldray.domain.finding import Failed, Outcome, counted_as
-from fieldray.domain.history import Deletion
-from fieldray.domain.model import BackendName, Manifest
-from fieldray.domain.purpose import PatientCount, patients
 from fieldray.errors import FieldrayError
 from fieldray.pipeline.history import PastRun
 from fieldray.reasons import Reason, reason

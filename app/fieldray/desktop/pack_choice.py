@@ -12,9 +12,9 @@ from PySide6.QtCore import QObject, Signal
 from fieldray.desktop.background import Background
 from fieldray.desktop.intent import PackInUse, PacksInReach
 from fieldray.desktop.notices import Action
-from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import shared_ages
+from fieldray.domain.run import Drive, DrivesChanged
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import Reason, reason

@@ -13,9 +13,8 @@ from fieldray.desktop.background import Background, Services
 from fieldray.desktop.intent import Commands, Intent, IntentPlaybook, IntentQuestion, Look, SayLost, Screen, UsePack
 from fieldray.desktop.notices import Action, Level
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
-from fieldray.domain.run import Run
+from fieldray.domain.run import Progress, Run, RunChanged
 from fieldray.errors import FieldrayError
 from fieldray.formatting import moment
 from fieldray.packs.naming import PackCandidate

@@ -15,7 +15,7 @@ from fieldray.desktop.past_runs import Machine, Sample
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.toolbar import backend_text
 from fieldray.desktop.widgets import Page, card, discard, label, lay_row, push_button, reading_table
-from fieldray.domain.events import Speed
+from fieldray.domain.run import Speed
 from fieldray.formatting import backend_name, duration, moment, number
 from fieldray.translation import Translator
 

@@ -27,9 +27,9 @@ from fieldray.desktop.widgets import (
     push_button,
     set_tip,
 )
-from fieldray.domain.events import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients
+from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.formatting import backend_name, duration, moment, number, research_only, signer, unsigned
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator

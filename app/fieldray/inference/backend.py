@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, BackendEntry, BackendTable
 from fieldray.domain.assessment import scores_of
-from fieldray.domain.events import Publish
 from fieldray.domain.model import BackendName, GoldenVectors, Model, Prediction
+from fieldray.domain.run import Publish
 from fieldray.errors import BackendProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings

@@ -20,8 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.domain.events import BackendChanged, BackendState, Publish
 from fieldray.domain.model import BackendName, InputSpec, Model, Policy, Prediction, Request
+from fieldray.domain.run import BackendChanged, BackendState, Publish
 from fieldray.errors import BackendProblem, FieldrayError, shortage
 from fieldray.inference.backend import Answer, Backend, BackendKind, check_golden, prediction_of
 from fieldray.reasons import Reason, reason

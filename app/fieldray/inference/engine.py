@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from fieldray.domain.events import Publish
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction, Request
+from fieldray.domain.run import Publish
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, Watch
 from fieldray.inference.backend_runner import BackendRunner, Scheduler

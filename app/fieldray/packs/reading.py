@@ -38,7 +38,7 @@ import psutil
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from fieldray.domain.events import Drive, DrivesChanged, Publish
+from fieldray.domain.run import Drive, DrivesChanged, Publish
 from fieldray.errors import FieldrayError, PackProblem
 from fieldray.packs.naming import pack_folders
 from fieldray.reasons import reason

@@ -18,10 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from fieldray.domain.events import Progress, Publish, RunChanged, RunState
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
-from fieldray.domain.run import Resuming, RunSpec
+from fieldray.domain.run import Progress, Publish, Resuming, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import IsKnown, count_files, discover
 from fieldray.imaging.source import Stamps

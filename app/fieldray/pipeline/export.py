@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.domain.events import Count
 from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import Run, RunSpec, StoredResult
+from fieldray.domain.run import Count, Run, RunSpec, StoredResult
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned, is_plain, storage_problem

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 from fieldray.domain.assessment import Assessment
-from fieldray.domain.events import Event, OutcomeReady, Publish, ResultsTakenOver, RunState, StoreRepaired
 from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, asked_for, counted_as, without_preview
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import Run, RunSpec
+from fieldray.domain.run import Event, OutcomeReady, Publish, ResultsTakenOver, Run, RunSpec, RunState, StoreRepaired
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.source import Stamps

@@ -16,11 +16,20 @@ from typing import TYPE_CHECKING, Final, cast
 
 from fieldray.backends import CPU
 from fieldray.domain.assessment import assessment_of_run, assessments_of, choose
-from fieldray.domain.events import BackendChanged, Count, Event, OutcomeReady, Publish, StoreUnwritable
 from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image, ImageRef
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
-from fieldray.domain.run import Resuming, Verdict, Wishes
+from fieldray.domain.run import (
+    BackendChanged,
+    Count,
+    Event,
+    OutcomeReady,
+    Publish,
+    Resuming,
+    StoreUnwritable,
+    Verdict,
+    Wishes,
+)
 from fieldray.errors import BackendProblem, EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
 from fieldray.inference.backend import Answer, BackendKind, BackendOptions, system_kinds
 from fieldray.inference.engine import Engine

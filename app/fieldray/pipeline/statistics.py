@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import psutil
 
-from fieldray.domain.events import Speed
 from fieldray.domain.model import BackendName, Prediction
+from fieldray.domain.run import Speed
 
 _RECENT: Final = 4096  # percentiles are of so many images at most, so that memory does not grow with the run
 _PACE_WINDOW_S: Final = 10.0

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, NamedTuple, Typ
 import msgspec
 
 from fieldray import errors
-from fieldray.domain.events import Count
+from fieldray.domain.run import Count
 from fieldray.errors import FieldrayError, shortage, unexpected
 from fieldray.paths import child_command
 from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY, STAGE

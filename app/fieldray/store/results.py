@@ -23,9 +23,8 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome, ResultKind
-from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
+from fieldray.domain.run import EarlierVerdict, Run, RunSpec, RunState, StoredResult, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping

@@ -17,7 +17,6 @@ from typing import Any, Final, Literal, Protocol, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.events import RunState
 from fieldray.domain.finding import (
     WORK_LIST_ORDER,
     Category,
@@ -40,7 +39,16 @@ from fieldray.domain.history import ResultBrief, Tally
 from fieldray.domain.image import ImageRef, PixelMap, Turn
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
-from fieldray.domain.run import DriftSample, EarlierVerdict, Run, RunSpec, StoredResult, Verdict, VerdictChoice
+from fieldray.domain.run import (
+    DriftSample,
+    EarlierVerdict,
+    Run,
+    RunSpec,
+    RunState,
+    StoredResult,
+    Verdict,
+    VerdictChoice,
+)
 from fieldray.store.schema import (
     LUNG_VALUES,
     OF_RUN,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from faults.edgetpu_models import edgetpu_model
-from fieldray.domain.events import DeviceChanged
 from fieldray.domain.model import Model
+from fieldray.domain.run import DeviceChanged
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral.backend import Change, Clock, Debouncer, DeviceWatch, edgetpu_kind, explain_end
 from fieldray.inference.coral.status import (

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from fieldray.domain.events import Drive, DrivesChanged, Event
+from fieldray.domain.run import Drive, DrivesChanged, Event
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.reading import DriveWatch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.events import Drive, DrivesChanged, Event
+from fieldray.domain.run import Drive, DrivesChanged, Event
 from fieldray.packs.reading import (
     DriveWatch,
     drives_on_linux,

@@ -18,11 +18,10 @@ import pytest
 
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import choose
-from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Speed, StoreRepaired
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import Event, OutcomeReady, Progress, RunChanged, Speed, StoreRepaired, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch, Work

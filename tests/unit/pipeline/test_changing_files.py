@@ -20,10 +20,10 @@ import pytest
 
 from fakes import FakeEngine
 from fieldray.domain.assessment import choose
-from fieldray.domain.events import Event, OutcomeReady
 from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model
+from fieldray.domain.run import Event, OutcomeReady
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.batch import Batch, assemble
 from fieldray.pipeline.screen import Lane

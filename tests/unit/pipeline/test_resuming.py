@@ -18,11 +18,10 @@ import pytest
 
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import Assessment, choose
-from fieldray.domain.events import Event, OutcomeReady, ResultsTakenOver, RunChanged
 from fieldray.domain.finding import notes_of
 from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
-from fieldray.domain.run import Resuming, Verdict
+from fieldray.domain.run import Event, OutcomeReady, ResultsTakenOver, Resuming, RunChanged, Verdict
 from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.pipeline.batch import Batch, Work, assemble
 from fieldray.pipeline.keeping import Earlier, PackWork

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from fakes import FakeEngine, FakeReaders
-from fieldray.domain.events import Event, OutcomeReady, RunChanged, StoreUnwritable
 from fieldray.domain.finding import Refused, notes_of
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OodGate
-from fieldray.domain.run import StoredResult, Verdict, Wishes
+from fieldray.domain.run import Event, OutcomeReady, RunChanged, StoredResult, StoreUnwritable, Verdict, Wishes
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import count_files
 from fieldray.pipeline.batch import Batch

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from fieldray.domain.events import Speed
 from fieldray.domain.model import BackendName, Prediction
+from fieldray.domain.run import Speed
 from fieldray.pipeline.statistics import MachineLoad, Pace, Statistics
 
 

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Final, Literal, cast
 
 from fieldray.backends import EDGE_TPU
-from fieldray.domain.events import DeviceChanged, Publish
 from fieldray.domain.model import Model
+from fieldray.domain.run import DeviceChanged, Publish
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, file_for
 from fieldray.inference.coral import status

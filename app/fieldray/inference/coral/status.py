@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fieldray.backends import EDGE_TPU
-from fieldray.domain.events import DeviceChanged, DeviceState
+from fieldray.domain.run import DeviceChanged, DeviceState
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.coral.compiled import read_compiled
 from fieldray.inference.litert import MEMORY_LIMIT_MB, Runtime
