@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fieldray.errors import FieldrayError
 from fieldray.log_file import configure_logging
-from fieldray.reports.dicom import structured  # noqa: F401 - what an act would import
-from fieldray.reports.pdf import pages  # noqa: F401
+from fieldray.reports import dicom_structured, pdf_pages  # noqa: F401 - what an act would import
 from powercut.acts import ACTS
 from powercut.place import Place, emitter
 

@@ -118,7 +118,7 @@ class History:
         """Write the report of a month as PDF. Raises UsageProblem, StorageProblem."""
         from fieldray.reports.exporter import is_own_pdf
         from fieldray.reports.outputs import write_own
-        from fieldray.reports.pdf.pages import month_document
+        from fieldray.reports.pdf_pages import month_document
 
         title, blocks = month_title(translator, month), month_blocks(month, translator)
         write_own(path, is_own_pdf, month_document(title, blocks, month.first, translator))

@@ -149,7 +149,7 @@ def write_audit_json(path: Path, report: AuditReport) -> None:
 
 def write_audit(folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
     """The files, in which files and folders have aliases; their paths. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.pdf.pages import audit_pdf
+    from fieldray.reports.pdf_pages import audit_pdf
 
     figures, document, plan = folder / _FIGURES, folder / _DOCUMENT, folder / _PLAN
     require_audit_files(None, folder)  # all or none

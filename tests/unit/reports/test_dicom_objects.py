@@ -20,8 +20,8 @@ from fieldray.domain.run import Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray.reports.dicom.images import SIDE, layout_of, on_capture
-from fieldray.reports.dicom.instance import is_valid, made_uid
+from fieldray.reports.dicom_images import SIDE, layout_of, on_capture
+from fieldray.reports.dicom_instance import is_valid, made_uid
 from fieldray.reports.exporter import Exporter, ReportOptions, is_own_dicom
 from fieldray.reports.exporters import sc, seg, sr
 from fieldray.reports.outputs import is_own_report

@@ -21,7 +21,7 @@ from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters, image_alias, side_by_side
 from fieldray.reports.outputs import is_own_report, own_text
-from fieldray.reports.pdf.pages import texts_of
+from fieldray.reports.pdf_pages import texts_of
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
 from outcomes import screened

@@ -25,8 +25,8 @@ from fieldray.reports.document import cut
 from fieldray.reports.exporter import ReportOptions, is_own_pdf
 from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import write_studies
-from fieldray.reports.pdf.document import Document
-from fieldray.reports.pdf.fonts import FAMILY, Align, Fonts, MethodReturnValue, WholeFont
+from fieldray.reports.pdf_document import Document
+from fieldray.reports.pdf_fonts import FAMILY, Align, Fonts, MethodReturnValue, WholeFont
 from fieldray.reports.wording import Wording
 from outcomes import failed, image_ref, refused
 from report_programs import needs, pdf_text

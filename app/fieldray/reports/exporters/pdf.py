@@ -12,7 +12,7 @@ from fieldray.reports.exporter import Exporter, StoredRun, is_own_pdf
 def write_pdf(path: Path, stored: StoredRun) -> None:
     """Write the document. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.outputs import write_own
-    from fieldray.reports.pdf.pages import run_document
+    from fieldray.reports.pdf_pages import run_document
 
     write_own(path, is_own_pdf, run_document(stored), inputs=stored.inputs)
 

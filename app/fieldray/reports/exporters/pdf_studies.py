@@ -13,7 +13,7 @@ def write_studies(path: Path, stored: StoredRun) -> None:
     """Write the folder. Raises UsageProblem, StorageProblem, ReaderProblem."""
     from fieldray.persistence import write_new
     from fieldray.reports.outputs import own_folder
-    from fieldray.reports.pdf.pages import study_documents
+    from fieldray.reports.pdf_pages import study_documents
 
     with own_folder(path, is_own_pdf, inputs=stored.inputs) as folder:
         for name, data in study_documents(stored):

@@ -18,7 +18,7 @@ _THREADS: Final = 2
 
 def write_captures(path: Path, stored: StoredRun) -> None:
     """Write the folder; an image that cannot be read any more has none. Raises as `pipeline.export.export_run`."""
-    from fieldray.reports.dicom.instance import write_objects
+    from fieldray.reports.dicom_instance import write_objects
 
     write_objects(path, stored, _files(stored))
 
@@ -29,8 +29,8 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
     from pydicom.uid import JPEGBaseline8Bit
 
     from fieldray.domain.image import ShownImage
-    from fieldray.reports.dicom.images import SIDE, secondary_capture
-    from fieldray.reports.dicom.instance import as_file, subject_of
+    from fieldray.reports.dicom_images import SIDE, secondary_capture
+    from fieldray.reports.dicom_instance import as_file, subject_of
     from fieldray.reports.wording import Wording
 
     wording = Wording(stored)

@@ -13,14 +13,14 @@ from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
 
 def write_segmentations(path: Path, stored: StoredRun) -> None:
     """Write the folder. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.dicom.instance import write_objects
+    from fieldray.reports.dicom_instance import write_objects
 
     write_objects(path, stored, _files(stored))
 
 
 def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
-    from fieldray.reports.dicom.images import lung_mask, segmentation
-    from fieldray.reports.dicom.instance import as_file, subjects_of
+    from fieldray.reports.dicom_images import lung_mask, segmentation
+    from fieldray.reports.dicom_instance import as_file, subjects_of
 
     written: tuple[int, str] | None = None
     for subject in subjects_of(stored):

@@ -11,8 +11,8 @@ from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
 
 def write_reports(path: Path, stored: StoredRun) -> None:
     """Write the folder. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.dicom.instance import as_file, subjects_of, write_objects
-    from fieldray.reports.dicom.structured import structured_report
+    from fieldray.reports.dicom_instance import as_file, subjects_of, write_objects
+    from fieldray.reports.dicom_structured import structured_report
 
     files = ((subject.number, as_file(structured_report(subject), stored.run)) for subject in subjects_of(stored))
     write_objects(path, stored, files)

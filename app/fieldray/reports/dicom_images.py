@@ -25,7 +25,7 @@ from pydicom.encaps import encapsulate
 from fieldray.domain.finding import lungs_of, why_of
 from fieldray.domain.image import ShownImage
 from fieldray.paths import asset
-from fieldray.reports.dicom.instance import (
+from fieldray.reports.dicom_instance import (
     SECONDARY_CAPTURE,
     Source,
     Subject,

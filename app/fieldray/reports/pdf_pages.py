@@ -21,8 +21,8 @@ from fieldray.reports.content import started
 from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, cut
 from fieldray.reports.exporter import RUN_MARK, StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
-from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
-from fieldray.reports.pdf.fonts import Fonts
+from fieldray.reports.pdf_document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
+from fieldray.reports.pdf_fonts import Fonts
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 

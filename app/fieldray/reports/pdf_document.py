@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from fieldray.domain.finding import Category
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table
 from fieldray.reports.exporter import PDF_VERSION
-from fieldray.reports.pdf.fonts import (
+from fieldray.reports.pdf_fonts import (
     FAMILY,
     FPDF,
     Align,

@@ -24,7 +24,7 @@ from fieldray.formatting import DICOM_DATE, category_label, class_lines
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
-from fieldray.reports.dicom.instance import (
+from fieldray.reports.dicom_instance import (
     PROGRAM,
     Source,
     Subject,
