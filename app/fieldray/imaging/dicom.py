@@ -61,7 +61,7 @@ from fieldray.imaging.dicom_header import (
 )
 from fieldray.imaging.identify import MAX_FILE_BYTES, check_pixel_count, jpeg_may_lack_pixels
 from fieldray.imaging.preprocess import squared
-from fieldray.imaging.raster import grey_of_colour
+from fieldray.imaging.reading import grey_of_colour
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
 from fieldray.reasons import reason
 

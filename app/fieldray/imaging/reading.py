@@ -1,26 +1,40 @@
 """One file, read once: its bytes, their hash and stamp, the header of these bytes, and the pixels that are asked for.
 
-Lives in the child process that looks at the image.
+Lives in the child process that looks at the image. PNG and JPEG are decoded here, DICOM in `dicom`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from typing import Final
+import struct
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
+import imagecodecs
 import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
+from PIL import ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
-from fieldray.domain.finding import FINELY_READ, PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
-from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ImageRef
-from fieldray.domain.model import InputSpec
+from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
+from fieldray.domain.image import UPRIGHT, Image, ImageRef, Window
 from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging.identify import HEAD_BYTES, identify_again, sniff
+from fieldray.imaging.identify import (
+    HEAD_BYTES,
+    check_pixel_count,
+    identify_again,
+    jpeg_end,
+    jpeg_frame,
+    jpeg_may_lack_pixels,
+    png_size,
+    sniff,
+)
 from fieldray.imaging.preprocess import shrunk
-from fieldray.imaging.raster import decode_jpeg, decode_png
-from fieldray.imaging.reduction import COVER, REFINEMENT, WAVELET_COVER, TargetSize, Whole, target_size
+from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
 from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.reasons import reason
 
@@ -56,9 +70,9 @@ def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whol
     if content == "executable":
         raise Unreadable(reason("executable"))
     if content == "png":
-        return decode_png(data, needed=needed, whole=whole)
+        return _finished(*whole.of(lambda: _whole_png(data)), needed)
     if content == "jpeg":
-        return decode_jpeg(data, needed=needed, whole=whole)
+        return _decoded_jpeg(data, needed, whole)
     if content == "dicom":
         # pydicom and its codecs take a third of a second to load: only for those who need them.
         from fieldray.imaging.dicom import decode_dicom
@@ -96,36 +110,6 @@ class ImageFile:
         return self.image(needed).turned(self._ref.turn)
 
 
-def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
-    """What whole images are read with, so that it is enough for each of these inputs, or for `times` as much.
-
-    None, all of the image, where there is no input.
-    """
-    if not specs:
-        return None
-    sizes = [target_size(spec, times=times) for spec in specs]
-    return TargetSize(
-        max(size.rows for size in sizes),
-        max(size.columns for size in sizes),
-        of_longer=all(size.of_longer for size in sizes),
-    )
-
-
-def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
-    """What the image must be read with, so that this part of it is enough for an input; None where it is now.
-
-    image  as it was read; what a codec made coarser must be fine enough that few results are borderline
-    """
-    pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
-    least, wanted = (FINELY_READ, FINELY_READ / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)
-    if detail == "finer":
-        least, wanted = REFINEMENT * WAVELET_COVER, REFINEMENT
-    if image.step == 1 or pixels >= least:
-        return None
-    rows, columns = image.full_rows / box.rows, image.full_columns / box.columns
-    return TargetSize(wanted * rows * spec.height, wanted * columns * spec.width)
-
-
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
     """What an image told: its size, notes, and a preview and a thumbnail of it as it lies and as it was set right."""
     return ReadFacts(
@@ -155,3 +139,309 @@ def unpacked(data: bytes) -> NDArray[np.uint8]:
             return np.asarray(image)
     except Exception as error:  # whatever Pillow raises on damaged bytes
         raise Unreadable(reason("damaged", detail="preview")) from error
+
+
+# ---- PNG and JPEG files, and colour images that are really grey.
+
+# Upright grey pixels, notes, and the size that the file states.
+_WholeImage = tuple[NDArray[Any], list[str], tuple[int, int]]
+
+_ORIENTATION: Final = 0x0112
+_AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
+
+
+def _whole_png(data: bytes) -> _WholeImage:
+    """A PNG of 1 to 16 bits, palette, with or without alpha (laid over black); eight-bit values are shown as stored.
+
+    Raises Unreadable; Unusable `colour`, `several_images`.
+    """
+    if (size := png_size(data)) is None:
+        raise Unreadable(reason("truncated"))
+    check_pixel_count(*size)
+    if (count := _png_images(data)) > 1:
+        raise Unusable(reason("several_images", count=count))
+    plain = decode_grey_png(data)
+    if plain is not None and plain.shape == size:
+        return plain, [], size
+    if data[24:25] == b"\x10" and data[25:26] > b"\0":  # of 16 bits in colour or with alpha Pillow keeps eight
+        return *_deep_png(data), size
+    return *_grey(_load(data, PngImageFile)), size
+
+
+def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: Whole) -> Image:
+    """Decode JPEG, grey or RGB without colour, upright by its EXIF orientation; the rest as for `decode`.
+
+    More than 8 bits and lossless processes are read in full. Raises Unreadable; Unusable `colour` for a colour or CMYK
+    image, `several_images`.
+    """
+    if (frame := jpeg_frame(data)) is None:
+        raise Unreadable(reason("truncated"))
+    size = frame.size
+    check_pixel_count(*size)
+    if frame.process == _JPEG_LS:
+        raise Unreadable(reason("unsupported_compression", name="JPEG-LS"))
+    is_plain, step = frame.bits == 8 and frame.process in _PILLOWS_PROCESSES, 1
+    if is_plain and needed is not None and not whole.is_kept:  # whether it has to be rotated is known only later
+        step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
+    if step == 1:
+        return _finished(*whole.of(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
+    one, notes = _one_whole_jpeg(data, size)
+    image = _load(one, JpegImageFile, step)
+    pixels, more = _grey(image)
+    return _finished(pixels, [*notes, *more], size, needed, step=step if image.mode == "L" else 1)
+
+
+def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _WholeImage:
+    data, notes = _one_whole_jpeg(data, size)
+    pixels, more = _grey(_load(data, JpegImageFile)) if is_plain else _deep_jpeg(data)
+    return pixels, [*notes, *more], size
+
+
+def _finished(
+    pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed: TargetSize | None, *, step: int = 1
+) -> Image:
+    """`size` is that of the file, `step` the one at which the pixels were read."""
+    window = _AS_STORED if pixels.dtype == np.uint8 else None
+    is_approximate = step > 1
+    if step == 1 and needed is not None:
+        step = largest_reduction(pixels.shape[0], pixels.shape[1], needed)
+        pixels = block_means(pixels, step)
+    # EXIF may swap rows and columns of the upright image.
+    rows, columns = size if pixels.shape == (-(-size[0] // step), -(-size[1] // step)) else size[::-1]
+    return Image(
+        pixels=pixels,
+        window=window,
+        step=step,
+        is_approximate=is_approximate,
+        full_rows=rows,
+        full_columns=columns,
+        notes=tuple(notes),
+    )
+
+
+def _load(
+    data: bytes, kind: type[PngImageFile | JpegImageFile], step: int = 1, *, is_turned: bool = True
+) -> PIL.Image.Image:
+    """The upright image; a grey JPEG at 1 / `step`, and anything else in full.
+
+    `PIL.Image.open` would do the same, but has a limit of pixels for the whole process. Here sizes were checked before.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with kind(io.BytesIO(data)) as image:
+                if step > 1 and image.mode == "L":
+                    # Colour shows in single pixels: only a grey file may be read at a lower resolution.
+                    image.draft("L", (image.width // step, image.height // step))
+                image.load()
+                if kind is JpegImageFile:
+                    _check_scans(data, image.getpixel((-1, -1)))
+                return ImageOps.exif_transpose(image) if is_turned and _orientation(image) != 1 else image
+    except (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error) as error:
+        is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
+        why = reason("truncated") if is_short else reason("damaged", detail="the image cannot be decoded")
+        raise Unreadable(why) from error
+
+
+def _check_scans(data: bytes, last: Any) -> None:
+    """Raise Unreadable `truncated` for a JPEG of which a scan breaks off; `last` is its last pixel."""
+    if jpeg_may_lack_pixels(data, np.ravel(last)):
+        from fieldray.imaging.codecs.jpeg import check_scans
+
+        check_scans(data)
+
+
+def _orientation(image: PIL.Image.Image) -> int:
+    """As EXIF says; 1, upright, where it says nothing. A damaged EXIF block is ignored."""
+    try:
+        found = image.getexif().get(_ORIENTATION, 1)
+        return found if found in _TURNS else 1
+    except Exception:  # Pillow's EXIF reader raises whatever the damaged bytes lead it to
+        return 1
+
+
+def _grey(image: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:
+    """Grey pixels uint8 or uint16, and notes. Raises Unusable for colours that are no grey ones."""
+    if image.mode in ("CMYK", "YCCK", "LAB", "HSV"):
+        raise Unusable(reason("colour"))
+    if image.mode == "P":
+        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    if image.mode == "1":
+        image = image.convert("L")
+    return _grey_of(np.asarray(image), has_alpha=image.mode in ("LA", "RGBA", "PA", "La", "RGBa"))
+
+
+def _grey_of(values: NDArray[Any], *, has_alpha: bool) -> tuple[NDArray[Any], list[str]]:
+    """The same of values (rows, columns) or (rows, columns, channels)."""
+    notes: list[str] = []
+    if has_alpha:
+        values, is_see_through = _over_black(values)
+        notes += ["alpha_over_black"] if is_see_through else []
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[:, :, 0]
+    if values.ndim == 3:
+        values = grey_of_colour(values)
+        notes.append("grey_from_colour")
+    if values.dtype != np.uint8:
+        values = values.clip(0, 65535).astype(np.uint16)
+    return np.ascontiguousarray(values), notes
+
+
+def _over_black(values: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+    """Colours times alpha, without the alpha channel; whether anything was see-through."""
+    alpha, opaque = values[:, :, -1], np.iinfo(values.dtype).max
+    if alpha.min() == opaque:
+        return values[:, :, :-1], False
+    weighted = values[:, :, :-1].astype(np.uint32) * alpha[:, :, None] + opaque // 2
+    return (weighted // opaque).astype(values.dtype), True
+
+
+# ---- more bits than Pillow keeps, and more images than one
+
+
+# What EXIF says was done to an upright image, by the turn that undoes it.
+_TURNS: Final[Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]]] = {
+    1: lambda values: values,
+    2: np.fliplr,
+    3: lambda values: np.rot90(values, 2),
+    4: np.flipud,
+    5: lambda values: values.swapaxes(0, 1),
+    6: lambda values: np.rot90(values, -1),
+    7: lambda values: np.rot90(values, 2).swapaxes(0, 1),
+    8: np.rot90,
+}
+_ALPHA: Final = 4
+_PILLOWS_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
+_JPEG_LS: Final = 0xF7
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+
+
+def _deep_png(data: bytes) -> tuple[NDArray[Any], list[str]]:
+    """Upright grey pixels of a PNG of 16 bits in colour or with alpha, and notes."""
+    image = _load(data, PngImageFile, is_turned=False)  # says what is wrong with a damaged one
+    try:
+        values = imagecodecs.png_decode(data)
+    except (ValueError, RuntimeError) as error:
+        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
+    if values.dtype != np.uint16 or values.shape[:2] != image.size[::-1]:
+        raise Unreadable(reason("unsupported_pixels", detail="PNG, 16 bits"))
+    return _grey_of(_TURNS[_orientation(image)](values), has_alpha=bool(data[25] & _ALPHA))
+
+
+def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
+    """The same of a JPEG of another depth than 8 bits, or of another process than Pillow's; EXIF is not asked."""
+    from fieldray.imaging.codecs.jpeg import decode_jpeg_values  # pydicom takes a third of a second to load
+
+    try:
+        values = decode_jpeg_values(data)
+        _check_scans(data, values[-1, -1])
+        return _grey_of(values, has_alpha=False)
+    except ValueError as error:
+        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
+
+
+def _png_images(data: bytes) -> int:
+    """How many images a PNG holds: frames of an animation (APNG), or further files behind its end."""
+    end, frames, is_still = len(data), 0, True
+    for kind, start in _chunks(data):
+        if kind == b"acTL":
+            frames = int.from_bytes(data[start : start + 4], "big")
+        if kind == b"fcTL":  # before the image: that is the first frame, and else an image beside them
+            is_still = False
+        if kind == b"IDAT" and frames:
+            return frames + is_still
+        if kind == b"IEND":
+            end = start + 4
+            break
+    return 1 + data.count(_SIGNATURE, end)
+
+
+def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
+    """The JPEG, with its end where only that was missing, and notes.
+
+    Raises Unreadable `truncated`; Unusable `several_images` where another image of its size follows (MPO, or files
+    joined together). Smaller ones, previews and gain maps of cameras, are noted.
+    """
+    end = jpeg_end(data)
+    if end is None:
+        from fieldray.imaging.codecs.jpeg import with_end
+
+        return with_end(data), ["end_was_missing"]
+    sizes = [frame.size for frame in map(jpeg_frame, _jpegs(data, end)) if frame]
+    if size in sizes:
+        raise Unusable(reason("several_images", count=1 + sizes.count(size)))
+    return data, ["further_images"] if sizes else []
+
+
+def _jpegs(data: bytes, position: int) -> Iterator[bytes]:
+    """What begins as a JPEG behind `position`; of what lies in the one before, nothing."""
+    while (start := data.find(b"\xff\xd8\xff", position)) >= 0:
+        rest = data[start:]
+        yield rest
+        position = start + (jpeg_end(rest) or 3)
+
+
+# ---- colour that is really grey
+
+
+# A grey image saved as colour JPEG, or by a screenshot tool, has pixels that are a few levels off grey.
+_TOLERANCE_LEVELS: Final = 12
+_TINTED_SHARE: Final = 0.001
+
+
+def grey_of_colour(values: NDArray[Any]) -> NDArray[Any]:
+    """The grey of (rows, columns, 3) uint8 or uint16 whose channels are equal apart from small errors.
+
+    Raises Unusable `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.
+    """
+    red, green, blue = (values[:, :, channel] for channel in range(3))
+    spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
+    tolerance = _TOLERANCE_LEVELS * (np.iinfo(values.dtype).max // 255)
+    if np.count_nonzero(spread > tolerance) > _TINTED_SHARE * spread.size:
+        raise Unusable(reason("colour"))
+    return np.ascontiguousarray(green)
+
+
+# ---- plain grey PNG by libpng, in three quarters of the time that Pillow needs
+
+
+_HEADER: Final = struct.Struct(">IIBBBBB")
+_START: Final = 8
+_DEPTHS: Final = (8, 16)
+# What may rotate the image or give it an alpha channel: Pillow handles these.
+_OF_ORIENTATION: Final = (b"Raw profile type", b"XML:com.adobe.xmp")
+_CONSEQUENTIAL: Final = frozenset({b"eXIf", b"tRNS", b"acTL"})
+_TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
+
+
+def decode_grey_png(data: bytes) -> NDArray[Any] | None:
+    """The pixels, (rows, columns) uint8 or uint16, of a grey PNG with nothing more to it.
+
+    None for every other kind, and for a damaged one: Pillow reads those and reports what is wrong.
+    """
+    if not _is_plain(data):
+        return None
+    try:
+        pixels: NDArray[Any] = imagecodecs.png_decode(data)
+    except (ValueError, RuntimeError):
+        return None
+    return pixels if pixels.ndim == 2 else None
+
+
+def _is_plain(data: bytes) -> bool:
+    *_, depth, colour, _, _, _ = _HEADER.unpack(data[16:29].ljust(13, b"\0"))
+    if colour != 0 or depth not in _DEPTHS:
+        return False
+    return not any(
+        kind in _CONSEQUENTIAL or (kind in _TEXTS and data.startswith(_OF_ORIENTATION, start))
+        for kind, start in _chunks(data)
+    )
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Type and beginning of the content of each chunk (PNG specification, 5.3)."""
+    position = _START
+    while position + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        yield kind, position + 8
+        position += 12 + length

@@ -27,6 +27,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.finding import FINELY_READ
+from fieldray.domain.image import Box, Detail, Image
 from fieldray.domain.model import InputSpec
 
 T = TypeVar("T")
@@ -85,6 +87,36 @@ def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
     """
     kept = (LUNGS_EXTENT if spec.crop != "none" else 1 - 2 * spec.margin) / times
     return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad" and spec.crop == "none")
+
+
+def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
+    """What whole images are read with, so that it is enough for each of these inputs, or for `times` as much.
+
+    None, all of the image, where there is no input.
+    """
+    if not specs:
+        return None
+    sizes = [target_size(spec, times=times) for spec in specs]
+    return TargetSize(
+        max(size.rows for size in sizes),
+        max(size.columns for size in sizes),
+        of_longer=all(size.of_longer for size in sizes),
+    )
+
+
+def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
+    """What the image must be read with, so that this part of it is enough for an input; None where it is now.
+
+    image  as it was read; what a codec made coarser must be fine enough that few results are borderline
+    """
+    pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
+    least, wanted = (FINELY_READ, FINELY_READ / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)
+    if detail == "finer":
+        least, wanted = REFINEMENT * WAVELET_COVER, REFINEMENT
+    if image.step == 1 or pixels >= least:
+        return None
+    rows, columns = image.full_rows / box.rows, image.full_columns / box.columns
+    return TargetSize(wanted * rows * spec.height, wanted * columns * spec.width)
 
 
 def largest_reduction(

@@ -27,8 +27,8 @@ from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.archive import search
 from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
 from fieldray.imaging.quality import check_header, check_pixels, lung_quality
-from fieldray.imaging.reading import ImageFile, facts_of, size_for_all, size_for_crop, unpacked
-from fieldray.imaging.reduction import REFINEMENT, TargetSize
+from fieldray.imaging.reading import ImageFile, facts_of, unpacked
+from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
 from fieldray.imaging.source import Stamps, content_hash
 from fieldray.inference.backend import Answer, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime

@@ -18,8 +18,7 @@ from PIL.PngImagePlugin import PngInfo
 from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging.identify import identify
-from fieldray.imaging.raster import decode_grey_png, decode_png
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode, decode_grey_png
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import saved
 from raised import raises
@@ -261,5 +260,5 @@ def test_a_damaged_one_is_left_to_pillow() -> None:
 @pytest.mark.parametrize("kept", range(24, 60))
 def test_a_png_that_ends_in_its_header_is_incomplete(kept: int) -> None:
     with pytest.raises(Unreadable) as found:
-        decode_png(_png(np.zeros((40, 30), np.uint16))[:kept])
+        _read(_png(np.zeros((40, 30), np.uint16))[:kept])
     assert found.value.reason.code in ("truncated", "damaged")

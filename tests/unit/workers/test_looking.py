@@ -19,8 +19,8 @@ from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
 from fieldray.domain.run import Wishes
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
-from fieldray.imaging.reading import ImageFile, size_for_all, size_for_crop, unpacked
-from fieldray.imaging.reduction import LUNGS_EXTENT, REFINEMENT, TargetSize, target_size
+from fieldray.imaging.reading import ImageFile, unpacked
+from fieldray.imaging.reduction import LUNGS_EXTENT, REFINEMENT, TargetSize, size_for_all, size_for_crop, target_size
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
