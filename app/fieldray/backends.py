@@ -39,7 +39,7 @@ EDGE_TPU: Final = BackendEntry(
     name="edgetpu",
     title="Edge TPU",
     roles=("edgetpu",),
-    kind="fieldray.inference.coral.backend:system_kind",
+    kind="fieldray.inference.coral:system_kind",
     clock_setting="edgetpu_clock",
 )
 CPU: Final = BackendEntry(

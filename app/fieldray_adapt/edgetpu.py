@@ -24,7 +24,7 @@ from typing import Any, Final
 from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.inference.coral.compiled import OPERATOR, read_package
+from fieldray.inference.coral import OPERATOR, read_package
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Run, Step

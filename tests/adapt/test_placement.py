@@ -19,8 +19,7 @@ from fake_compilers import fake_compiler
 from fieldray.backends import CPU
 from fieldray.errors import BackendProblem, EnvironmentProblem, UsageProblem
 from fieldray.inference.backend import Answer, BackendKind
-from fieldray.inference.coral.backend import edgetpu_kind
-from fieldray.inference.coral.compiled import read_package
+from fieldray.inference.coral import edgetpu_kind, read_package
 from fieldray.inference.worker import WorkerBackend, cpu_kind
 from fieldray.packs.verified import read_card, read_files, read_verified_manifest
 from fieldray_adapt.command import compile_pack

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from fieldray.inference.coral.status import UsbDevice, find_on_linux
+from fieldray.inference.coral_status import UsbDevice, find_on_linux
 from harness.machine import build
 
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")

@@ -10,7 +10,7 @@ from faults.double import DoubleEdgeTpu
 from fieldray.domain.model import Request
 from fieldray.domain.run import Publish
 from fieldray.inference.backend import BackendKind
-from fieldray.inference.coral.backend import edgetpu_kind
+from fieldray.inference.coral import edgetpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.inference.worker import cpu_kind
 from tiny_models import SIDE

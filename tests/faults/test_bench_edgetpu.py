@@ -9,7 +9,7 @@ from faults.edgetpu_models import edgetpu_model
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.device import NETWORK, time_case
 from fieldray.domain.image import ImageRef
-from fieldray.inference.coral.backend import edgetpu_kind
+from fieldray.inference.coral import edgetpu_kind
 from tiny_models import tiny_inputs
 
 

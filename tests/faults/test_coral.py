@@ -10,8 +10,8 @@ import pytest
 from faults.double import DoubleEdgeTpu
 from faults.fake_compile import fake_compile
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.compiled import CompiledFile, read_compiled
-from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer, ask_library, look
+from fieldray.inference.coral import CompiledFile, read_compiled
+from fieldray.inference.coral_status import CoralStatus, Device, LibraryAnswer, ask_library, look
 from tiny_models import TinyType, tiny_model_bytes
 
 

@@ -18,7 +18,7 @@ from faults.edgetpu_models import edgetpu_model
 from faults.fake_compile import fake_compile
 from fieldray.domain.model import Model, Prediction, Request
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.backend import edgetpu_kind
+from fieldray.inference.coral import edgetpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.verified import load_legacy

@@ -49,7 +49,7 @@ def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     [
         ("fieldray.workers.looking:handle", {"call": "image", "value": {"ref": {"path": "json.py"}}}),
         ("fieldray.inference.service:handle", {"call": "open", "value": {}}),
-        ("fieldray.inference.coral.status:handle", {"call": "ask", "value": {"libraries": []}}),
+        ("fieldray.inference.coral:handle", {"call": "ask", "value": {"libraries": []}}),
         ("fieldray.bench.machine:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),
     ],
 )

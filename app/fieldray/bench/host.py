@@ -22,8 +22,7 @@ from fieldray.bench.machine import MachineFacts, machine_facts
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceState
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.inference.coral import status
-from fieldray.inference.coral.status import CoralStatus
+from fieldray.inference.coral_status import CoralStatus, look
 from fieldray.inference.litert import RUNTIME
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import VERSION
@@ -182,7 +181,7 @@ def inspect(home: Path, library: PackLibrary, *, drives: Iterable[Path], load: C
         machine=machine_facts(),
         software=software_facts(),
         storage=check_storage(home, library, drives=drives),
-        edgetpu=status.look(),
+        edgetpu=look(),
         trial=try_screening(load),
     )
 

@@ -21,7 +21,7 @@ from fieldray.bench.host import (
     verdict,
 )
 from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
-from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer, UsbDevice
+from fieldray.inference.coral_status import CoralStatus, Device, LibraryAnswer, UsbDevice
 from fieldray.inference.litert import RUNTIME
 from fieldray.reasons import reason
 from fieldray.reports.document import lines

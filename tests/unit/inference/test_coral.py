@@ -14,16 +14,17 @@ from faults.edgetpu_models import edgetpu_model
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceChanged
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.backend import Change, Clock, Debouncer, DeviceWatch, edgetpu_kind, explain_end
-from fieldray.inference.coral.status import (
-    LIBRARY_NAMES,
+from fieldray.inference.coral import LIBRARY_NAMES, EdgeTpuLibrary, edgetpu_kind, explain_end, load_problem
+from fieldray.inference.coral_status import (
+    Change,
+    Clock,
+    Debouncer,
     Device,
-    EdgeTpuLibrary,
+    DeviceWatch,
     LibraryAnswer,
     UsbDevice,
     find_on_linux,
     find_on_windows,
-    load_problem,
     parse_instances,
     split_multi_string,
 )

@@ -19,7 +19,7 @@ import contents
 import icons
 import make_deb
 import make_portable
-from fieldray.inference.coral.status import IDENTITIES
+from fieldray.inference.coral_status import IDENTITIES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="packages for Linux")
 needs_dpkg = pytest.mark.skipif(

@@ -8,22 +8,26 @@ USB is added where there is any.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import sys
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from fieldray.backends import EDGE_TPU
-from fieldray.domain.run import DeviceChanged, DeviceState
+from fieldray.domain.run import DeviceChanged, DeviceState, Publish
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.coral.compiled import read_compiled
-from fieldray.inference.litert import MEMORY_LIMIT_MB, Runtime
-from fieldray.persistence import FileLock, HeldError
-from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout, served
+from fieldray.inference.litert import MEMORY_LIMIT_MB
+from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
 
 # ---- What the operating system lists on USB, in one form for Linux and Windows; nothing elsewhere.
 #
@@ -161,24 +165,10 @@ def _usb_instances() -> tuple[str, ...]:
     return split_multi_string(buffer[:])
 
 
-# ---- The Edge TPU runtime library by its C interface (edgetpu_c.h), and as a TensorFlow Lite delegate.
-#
-# Only in a child process: it may stop the process.
+_SERVICE: Final = "fieldray.inference.coral:handle"
+_TIMEOUT_S: Final = 5.0
 
-# What the library is called on each system, likeliest first.
-LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "linux": ("libedgetpu.so.1",),
-    "darwin": (
-        "libedgetpu.1.dylib",
-        "/usr/local/lib/libedgetpu.1.dylib",
-        "/opt/homebrew/lib/libedgetpu.1.dylib",
-        "/opt/local/lib/libedgetpu.1.dylib",
-    ),
-    "win32": ("edgetpu.dll",),
-}
-_VERSION: Final = re.compile(r"RuntimeVersion\((\d+)\)")
-_WINDOWS_NOT_A_PROGRAM: Final = 193  # ERROR_BAD_EXE_FORMAT
-_NOT_A_LIBRARY: Final = ("invalid ELF", "file too short", "wrong ELF", "not a mach-o", "incompatible architecture")
+LOOK_INTERVAL_S: Final = 0.2  # at the system's list of USB devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,121 +177,6 @@ class Device:
 
     kind: str
     path: str
-
-
-class _Entry(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int), ("path", ctypes.c_char_p))
-
-
-class EdgeTpuLibrary:
-    """A loaded library. Raises BackendProblem at birth when none of `names` can be loaded."""
-
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        usual = LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
-        self.name, self._library = _load(tuple(names) or usual)
-
-    @property
-    def runtime_version(self) -> int | None:
-        """N of its "RuntimeVersion(N)"."""
-        ask = self._library.edgetpu_version
-        ask.restype = ctypes.c_char_p
-        match = _VERSION.search((ask() or b"").decode(errors="replace"))
-        return int(match[1]) if match else None
-
-    def devices(self) -> tuple[Device, ...]:
-        """The Edge TPUs and boards it can see now."""
-        library = self._library
-        library.edgetpu_list_devices.restype = ctypes.POINTER(_Entry)
-        library.edgetpu_list_devices.argtypes = [ctypes.POINTER(ctypes.c_size_t)]
-        library.edgetpu_free_devices.restype = None
-        library.edgetpu_free_devices.argtypes = [ctypes.POINTER(_Entry)]
-        count = ctypes.c_size_t()
-        entries = library.edgetpu_list_devices(ctypes.byref(count))
-        if not entries:
-            return ()
-        try:
-            listed = ((one.type, one.path or b"") for one in entries[: count.value])
-            return tuple(Device("usb" if kind else "pci", path.decode(errors="replace")) for kind, path in listed)
-        finally:
-            library.edgetpu_free_devices(entries)
-
-
-def load_problem(error: OSError, name: str) -> Reason:
-    """Why a library could not be loaded, from the loader's own words."""
-    if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
-        error = error.__cause__
-    text = str(error)
-    if "libusb" in text:
-        return reason("coral_no_libusb")
-    if getattr(error, "winerror", None) == _WINDOWS_NOT_A_PROGRAM or any(part in text for part in _NOT_A_LIBRARY):
-        return reason("coral_bad_library", name=name)
-    return reason("coral_no_library", name=name)
-
-
-def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
-    problems = []
-    for name in names:
-        try:
-            library = ctypes.CDLL(name)
-        except OSError as error:
-            problems.append(load_problem(error, name))
-            continue
-        if not hasattr(library, "edgetpu_list_devices"):
-            raise BackendProblem(reason("coral_bad_library", name=name))
-        return name, library
-    # a library that is there but does not load says more than one that is absent
-    specific = [problem for problem in problems if problem.code != "coral_no_library"]
-    raise BackendProblem((specific or problems)[0])
-
-
-class OpenDelegate:
-    """An Edge TPU that this process has to itself until it ends (`worker.DelegateSpec`).
-
-    Raises BackendProblem at birth. `options` are: libraries, the names to try; options, those of the delegate; lock,
-    the path of the Edge TPU's lock with "{index}" in it.
-    """
-
-    def __init__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime) -> None:
-        library = EdgeTpuLibrary(options["libraries"])
-        devices = library.devices()
-        if not devices:  # the parent saw one a moment ago
-            raise BackendProblem(reason("coral_not_listed"))
-        version = library.runtime_version
-        needed = read_compiled(file).oldest_runtime
-        if version is not None and needed is not None and needed > version:
-            raise BackendProblem(reason("coral_runtime_old", needed=needed, found=version))
-        self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
-        # the lock comes before the delegate, because opening an Edge TPU that another process uses can upset both
-        index, self._lock = _lock_one(options["lock"], len(devices))
-        # in the delegate's words: "usb:1" is the second of all on USB, "pci:0" the first board
-        kind = devices[index].kind
-        number = sum(device.kind == kind for device in devices[:index])
-        chosen = {**options["options"], "device": f"{kind}:{number}"}
-        try:
-            self.delegate = runtime.load_delegate(library.name, chosen)
-        except (ValueError, OSError) as error:
-            self._lock.release()
-            raise BackendProblem(reason("coral_open_failed")) from error
-
-
-def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
-    """The first Edge TPU of `count` that no other process has, held until this one ends, however it does.
-
-    Raises BackendProblem("coral_busy").
-    """
-    for index in range(count):
-        try:
-            return index, FileLock(Path(pattern.format(index=index)), holder=str(os.getpid()))
-        except HeldError as error:
-            if index == count - 1:
-                raise BackendProblem(reason("coral_busy", process=error.holder)) from error
-    raise ValueError("no Edge TPU to lock")
-
-
-_SERVICE: Final = "fieldray.inference.coral.status:handle"
-_TIMEOUT_S: Final = 5.0
-
-LOOK_INTERVAL_S: Final = 0.2  # at the system's list of USB devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,15 +223,7 @@ class CoralStatus:
         )
 
 
-def _answer(libraries: Sequence[str]) -> LibraryAnswer:
-    """Load the library, under one of these names or its usual ones, and report what it sees. Raises BackendProblem."""
-    library = EdgeTpuLibrary(libraries)
-    version, devices = library.runtime_version, library.devices()
-    return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
-
-
-_ASK: Final = Call("ask", tuple[str, ...], LibraryAnswer)
-handle: Final = served((_ASK, _answer))  # of a child that lives for one question
+ASK: Final = Call("ask", tuple[str, ...], LibraryAnswer)
 
 AskLibrary = Callable[[], LibraryAnswer]
 
@@ -366,7 +233,7 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
-        return _ASK.ask(child, tuple(libraries), timeout_s=timeout_s)
+        return ASK.ask(child, tuple(libraries), timeout_s=timeout_s)
     except ChildTimeout as error:
         raise BackendProblem(reason("coral_library_slow", seconds=f"{timeout_s:g}")) from error
     except ChildDied as error:
@@ -403,3 +270,146 @@ def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
     if edgetpu.is_on_weak_hub:
         notes.append(reason("coral_weak_hub"))
     return tuple(notes)
+
+
+# ---- That it was plugged in or pulled out is noticed whatever the engine is doing.
+#
+# `DeviceWatch` looks at the system's list of USB devices a few times a second, which costs next to nothing, and asks
+# the Edge TPU runtime only some time after a change. What it says is a hint: whether the Edge TPU works is found out
+# by opening it.
+
+Clock = Literal["std", "max"]
+Change = Literal["plugged", "unplugged", "flapping"]
+
+FLAPS: Final = 6  # so many changes within the window are more than hands can do
+_FLAP_WINDOW_S: Final = 3.0
+_CALM_S: Final = 3.0  # an Edge TPU that flapped counts again after so long without a change
+_FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU that is given its firmware vanishes for a moment
+
+
+class Debouncer:
+    """Turns what is seen at each look into changes that count.
+
+    The first change counts at once, for quick hands; an Edge TPU that flaps counts as absent until it is calm; one that
+    vanishes while its firmware is loaded still counts as there for a while.
+    """
+
+    def __init__(self) -> None:
+        self._is_seen = False
+        self._was_uninitialised = False
+        self._counts = False
+        self._is_flapping = False
+        self._changes: deque[float] = deque(maxlen=FLAPS)
+
+    def look(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
+        """Take note of what is there at `now_s` (monotonic); what has changed, if anything."""
+        if bool(devices) != self._is_seen:
+            self._is_seen = bool(devices)
+            self._changes.append(now_s)
+        if devices:
+            self._was_uninitialised = devices[0].state == "uninitialised"
+        if self._is_flapping:
+            if now_s - self._changes[-1] < _CALM_S:
+                return None
+            self._is_flapping, self._counts = False, self._is_seen
+            self._changes.clear()
+            return "plugged" if self._is_seen else "unplugged"
+        if len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S:
+            self._is_flapping, self._counts = True, False
+            return "flapping"
+        return self._settle(now_s)
+
+    def _settle(self, now_s: float) -> Change | None:
+        if self._is_seen == self._counts:
+            return None
+        if not self._is_seen and self._was_uninitialised and now_s - self._changes[-1] < _FIRMWARE_GRACE_S:
+            return None
+        self._counts = self._is_seen
+        return "plugged" if self._is_seen else "unplugged"
+
+
+class DeviceWatch:
+    """A thread that looks; the callbacks are called from it.
+
+    plugged    an Edge TPU is there: try it
+    unplugged  it is gone, and why
+    ask        asks the Edge TPU runtime; may take its time
+    clock      the Edge TPU's: of the highest a person is told whenever it is there
+    """
+
+    def __init__(
+        self,
+        publish: Publish,
+        plugged: Callable[[], None],
+        unplugged: Callable[[Reason], None],
+        *,
+        find: FindDevices = find_usb_devices,
+        ask: AskLibrary = ask_library,
+        clock: Clock = "std",
+        interval_s: float = LOOK_INTERVAL_S,
+        ask_after_s: float = 3.0,
+    ) -> None:
+        self._publish = publish
+        self._plugged = plugged
+        self._unplugged = unplugged
+        self._find = find
+        self._ask = ask
+        self._notes = (reason("coral_max_clock"),) if clock == "max" else ()
+        self._interval_s = interval_s
+        self._ask_after_s = ask_after_s
+        self._steady = Debouncer()
+        self._devices: tuple[UsbDevice, ...] = ()
+        self._ask_at_s: float | None = time.monotonic() + ask_after_s / 3
+        self._published: DeviceChanged | None = None
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="edgetpu-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; waits for the thread."""
+        self._ends.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ends.is_set():
+            try:
+                self._look()
+            except Exception:
+                log.exception("looking for the Edge TPU failed; the next look may not")
+            self._ends.wait(self._interval_s)
+
+    def _look(self) -> None:
+        devices, now_s = self._find(), time.monotonic()
+        change = self._steady.look(devices, now_s)
+        if change:
+            self._report(devices, change)
+        if change == "flapping":
+            self._ask_at_s = None
+        elif change or (devices and devices != self._devices):
+            self._ask_at_s = now_s + self._ask_after_s
+        self._devices = devices
+        if self._ask_at_s is not None and now_s >= self._ask_at_s:
+            self._ask_at_s = None
+            self._publish_event(look(ask=self._ask, find=self._find).event)
+
+    def _report(self, devices: tuple[UsbDevice, ...], change: Change) -> None:
+        log.info("the Edge TPU: %s", change)
+        if change == "plugged":
+            self._plugged()
+            found = CoralStatus(usb=devices, answer=None, reason=None, notes=notes_on(devices))
+        else:
+            why = reason("coral_flapping" if change == "flapping" else "coral_unplugged")
+            self._unplugged(why)
+            found = CoralStatus(usb=(), answer=None, reason=why)
+        self._publish_event(found.event)
+
+    def _publish_event(self, event: DeviceChanged) -> None:
+        if event.state != "absent":
+            event = replace(event, notes=event.notes + self._notes)
+        if event != self._published:
+            self._published = event
+            self._publish(event)

@@ -1,0 +1,438 @@
+"""The Coral USB Accelerator as a backend: the pack's compiled file in a child process that may die of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+from fieldray.backends import EDGE_TPU
+from fieldray.domain.model import Model
+from fieldray.domain.run import Publish
+from fieldray.errors import BackendProblem
+from fieldray.inference.backend import BackendKind, BackendOptions, file_for
+from fieldray.inference.coral_status import (
+    ASK,
+    AskLibrary,
+    Clock,
+    Device,
+    DeviceWatch,
+    FindDevices,
+    LibraryAnswer,
+    ask_library,
+    find_usb_devices,
+    look,
+)
+from fieldray.inference.litert import Runtime
+from fieldray.inference.worker import DelegateSpec, WorkerBackend
+from fieldray.paths import user_data
+from fieldray.persistence import FileLock, HeldError
+from fieldray.processes.child import ChildDied, ChildTimeout, served
+from fieldray.reasons import Reason, reason
+from fieldray.surroundings import Priority
+
+# The library built for "max" runs at its highest clock unless told else; the one built for "std" never does.
+_PERFORMANCE: Final = {"std": "High", "max": "Max"}
+_ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that touched memory it must not
+_LOCK_NAME: Final = "edgetpu-{index}.lock"  # one per Edge TPU, shared by all processes of this user
+_OPENER: Final = "fieldray.inference.coral:OpenDelegate"
+_NOT_HERE: Final = "edgetpu_not_here"
+_PERMANENT: Final = frozenset(
+    {
+        _NOT_HERE,
+        "coral_not_compiled",
+        "coral_no_library",
+        "coral_no_libusb",
+        "coral_bad_library",
+        "coral_wrong_abi",
+        "coral_runtime_old",
+    }
+)
+
+
+def edgetpu_kind(
+    *,
+    libraries: Sequence[str] = (),
+    clock: Clock = "std",
+    find: FindDevices = find_usb_devices,
+    publish: Publish | None = None,
+    start_timeout_s: float = 20.0,
+    run_timeout_s: float = 3.0,
+    priority: Priority = "normal",
+) -> BackendKind:
+    """Runs the pack's Edge TPU file on the first Edge TPU that no other process uses.
+
+    Parameters
+    ----------
+    libraries
+        Names of the Edge TPU runtime to try; this system's usual ones if empty.
+    clock
+        "max" makes the Edge TPU hot enough to burn the skin: only for those who ask for it.
+    find
+        What the system knows about USB; where it shows no Edge TPU, the runtime's own list is asked.
+    publish
+        Receives what becomes of the Edge TPU; without it, the device is not watched.
+    """
+
+    ask = partial(ask_library, libraries)
+
+    def open_one() -> WorkerBackend:
+        options = {
+            "libraries": list(libraries),
+            "options": {"Performance": _PERFORMANCE[clock]},
+            "lock": str(user_data() / _LOCK_NAME),
+        }
+        return WorkerBackend(
+            EDGE_TPU,
+            threads=1,
+            delegate=DelegateSpec(opener=_OPENER, options=options, failure="coral_run_failed"),
+            explain=partial(_explain, find),
+            start_timeout_s=start_timeout_s,
+            run_timeout_s=run_timeout_s,
+            priority=priority,
+        )
+
+    return BackendKind(
+        entry=EDGE_TPU,
+        open=open_one,
+        probe=lambda model: _device_problem(find, ask) or _file_problem(model),
+        watch=partial(DeviceWatch, publish, find=find, ask=ask, clock=clock) if publish else None,
+        permanent=_PERMANENT,
+        absent=frozenset({_NOT_HERE}),
+    )
+
+
+def system_kind(options: BackendOptions) -> BackendKind:
+    """As the program runs it."""
+    clock = cast("Clock", options.settings["edgetpu_clock"])
+    return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
+
+
+def _file_problem(model: Model) -> Reason | None:
+    """Why the pack cannot run on any Edge TPU. A runtime would not say: it would run a plain file on the CPU."""
+    try:
+        if read_compiled(file_for(EDGE_TPU, model)).on_edgetpu:
+            return None
+    except BackendProblem:
+        pass  # it has none
+    except ValueError as error:
+        return reason("bad_model", detail=str(error))
+    return reason("coral_not_compiled", pack=model.pack_name)
+
+
+def _device_problem(find: FindDevices, ask: AskLibrary) -> Reason | None:
+    """Why there is no use in starting a process for the Edge TPU; one on USB is best found out about by opening it."""
+    devices = find()
+    if devices:
+        return reason("coral_no_permission") if devices[0].is_writable is False else None
+    return look(ask=ask, find=find).reason
+
+
+def _explain(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+    if is_open and not find():
+        return reason("coral_unplugged")
+    return explain_end(error, is_open=is_open, timeout_s=timeout_s)
+
+
+def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+    """Why the Edge TPU's process ended, from how and when it did."""
+    if isinstance(error, ChildTimeout):
+        return reason("coral_no_answer", seconds=f"{timeout_s:g}")
+    if error.exit_code in (_ACCESS_VIOLATION, -signal.SIGSEGV) and not is_open:
+        return reason("coral_wrong_abi")
+    return reason("coral_stopped")
+
+
+# ---- The Edge TPU runtime library by its C interface (edgetpu_c.h), and as a TensorFlow Lite delegate.
+#
+# Only in a child process: it may stop the process.
+
+# What the library is called on each system, likeliest first.
+LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "linux": ("libedgetpu.so.1",),
+    "darwin": (
+        "libedgetpu.1.dylib",
+        "/usr/local/lib/libedgetpu.1.dylib",
+        "/opt/homebrew/lib/libedgetpu.1.dylib",
+        "/opt/local/lib/libedgetpu.1.dylib",
+    ),
+    "win32": ("edgetpu.dll",),
+}
+_VERSION: Final = re.compile(r"RuntimeVersion\((\d+)\)")
+_WINDOWS_NOT_A_PROGRAM: Final = 193  # ERROR_BAD_EXE_FORMAT
+_NOT_A_LIBRARY: Final = ("invalid ELF", "file too short", "wrong ELF", "not a mach-o", "incompatible architecture")
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("path", ctypes.c_char_p))
+
+
+class EdgeTpuLibrary:
+    """A loaded library. Raises BackendProblem at birth when none of `names` can be loaded."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        usual = LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
+        self.name, self._library = _load(tuple(names) or usual)
+
+    @property
+    def runtime_version(self) -> int | None:
+        """N of its "RuntimeVersion(N)"."""
+        ask = self._library.edgetpu_version
+        ask.restype = ctypes.c_char_p
+        match = _VERSION.search((ask() or b"").decode(errors="replace"))
+        return int(match[1]) if match else None
+
+    def devices(self) -> tuple[Device, ...]:
+        """The Edge TPUs and boards it can see now."""
+        library = self._library
+        library.edgetpu_list_devices.restype = ctypes.POINTER(_Entry)
+        library.edgetpu_list_devices.argtypes = [ctypes.POINTER(ctypes.c_size_t)]
+        library.edgetpu_free_devices.restype = None
+        library.edgetpu_free_devices.argtypes = [ctypes.POINTER(_Entry)]
+        count = ctypes.c_size_t()
+        entries = library.edgetpu_list_devices(ctypes.byref(count))
+        if not entries:
+            return ()
+        try:
+            listed = ((one.type, one.path or b"") for one in entries[: count.value])
+            return tuple(Device("usb" if kind else "pci", path.decode(errors="replace")) for kind, path in listed)
+        finally:
+            library.edgetpu_free_devices(entries)
+
+
+def load_problem(error: OSError, name: str) -> Reason:
+    """Why a library could not be loaded, from the loader's own words."""
+    if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
+        error = error.__cause__
+    text = str(error)
+    if "libusb" in text:
+        return reason("coral_no_libusb")
+    if getattr(error, "winerror", None) == _WINDOWS_NOT_A_PROGRAM or any(part in text for part in _NOT_A_LIBRARY):
+        return reason("coral_bad_library", name=name)
+    return reason("coral_no_library", name=name)
+
+
+def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
+    problems = []
+    for name in names:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            problems.append(load_problem(error, name))
+            continue
+        if not hasattr(library, "edgetpu_list_devices"):
+            raise BackendProblem(reason("coral_bad_library", name=name))
+        return name, library
+    # a library that is there but does not load says more than one that is absent
+    specific = [problem for problem in problems if problem.code != "coral_no_library"]
+    raise BackendProblem((specific or problems)[0])
+
+
+class OpenDelegate:
+    """An Edge TPU that this process has to itself until it ends (`worker.DelegateSpec`).
+
+    Raises BackendProblem at birth. `options` are: libraries, the names to try; options, those of the delegate; lock,
+    the path of the Edge TPU's lock with "{index}" in it.
+    """
+
+    def __init__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime) -> None:
+        library = EdgeTpuLibrary(options["libraries"])
+        devices = library.devices()
+        if not devices:  # the parent saw one a moment ago
+            raise BackendProblem(reason("coral_not_listed"))
+        version = library.runtime_version
+        needed = read_compiled(file).oldest_runtime
+        if version is not None and needed is not None and needed > version:
+            raise BackendProblem(reason("coral_runtime_old", needed=needed, found=version))
+        self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
+        # the lock comes before the delegate, because opening an Edge TPU that another process uses can upset both
+        index, self._lock = _lock_one(options["lock"], len(devices))
+        # in the delegate's words: "usb:1" is the second of all on USB, "pci:0" the first board
+        kind = devices[index].kind
+        number = sum(device.kind == kind for device in devices[:index])
+        chosen = {**options["options"], "device": f"{kind}:{number}"}
+        try:
+            self.delegate = runtime.load_delegate(library.name, chosen)
+        except (ValueError, OSError) as error:
+            self._lock.release()
+            raise BackendProblem(reason("coral_open_failed")) from error
+
+
+def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
+    """The first Edge TPU of `count` that no other process has, held until this one ends, however it does.
+
+    Raises BackendProblem("coral_busy").
+    """
+    for index in range(count):
+        try:
+            return index, FileLock(Path(pattern.format(index=index)), holder=str(os.getpid()))
+        except HeldError as error:
+            if index == count - 1:
+                raise BackendProblem(reason("coral_busy", process=error.holder)) from error
+    raise ValueError("no Edge TPU to lock")
+
+
+def _answer(libraries: Sequence[str]) -> LibraryAnswer:
+    """Load the library, under one of these names or its usual ones, and report what it sees. Raises BackendProblem."""
+    library = EdgeTpuLibrary(libraries)
+    version, devices = library.runtime_version, library.devices()
+    return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
+
+
+handle: Final = served((ASK, _answer))  # of a child that lives for one question
+
+
+# ---- What edgetpu_compiler left in a TensorFlow Lite file, read from its bytes without a runtime.
+#
+# Needed because a runtime does not tell: given the Edge TPU and a file that was never compiled for it, it runs on the
+# CPU and reports nothing.
+#
+# TensorFlow Lite, schema.fbs: Model (1 operator_codes, 2 subgraphs), OperatorCode (1 custom_code), SubGraph (3
+# operators), Operator (0 opcode_index, 5 custom_options).
+# libedgetpu, executable/executable.fbs: Package (0 min_runtime_version, 1 serialized_multi_executable), MultiExecutable
+# (0 serialized_executables), Executable (6 parameters, 13 type).
+
+OPERATOR: Final = b"edgetpu-custom-op"
+_PACKAGE_IDENTIFIER: Final = b"DWN1"
+_STAND_ALONE, _CACHING, _EXECUTION_ONLY = 0, 1, 2
+_LONGEST_VECTOR: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFile:
+    """`on_edgetpu` counts operators; `oldest_runtime` can run it, None if the file does not say."""
+
+    on_edgetpu: int
+    oldest_runtime: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What one Edge TPU operator holds.
+
+    oldest_runtime  the first version of the Edge TPU runtime that can run it
+    cached_bytes    weights that stay on the chip
+    streamed_bytes  weights that are sent over USB for each image
+    """
+
+    oldest_runtime: int
+    cached_bytes: int
+    streamed_bytes: int
+
+
+def read_compiled(file: bytes) -> CompiledFile:
+    """Count a file's operators. Raises ValueError for bytes that are no TensorFlow Lite file."""
+    try:
+        return _read(file)
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError("not a TensorFlow Lite file, or a damaged one") from error
+
+
+def read_package(options: bytes) -> Package:
+    """Read an Edge TPU operator's options. Raises ValueError if there is no package in them, or a damaged one."""
+    package = _package(options)
+    if package is None:
+        raise ValueError("the Edge TPU operator holds no DWN1 package")
+    try:
+        multiple = _Table.root(package.vector(1), 0)
+        executables = [_Table.root(data, 0) for data in multiple.byte_vectors(0)]
+        sizes = {executable.number(13, "<h"): len(executable.vector(6)) for executable in executables}
+        streamed = sizes.get(_EXECUTION_ONLY, sizes.get(_STAND_ALONE, 0))
+        return Package(package.number(0, "<i"), sizes.get(_CACHING, 0), streamed)
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError("the Edge TPU operator's package is damaged") from error
+
+
+def _read(file: bytes) -> CompiledFile:
+    if file[4:8] != b"TFL3":
+        raise ValueError("not a TensorFlow Lite file")
+    model = _Table.root(file, 0)
+    codes = [code.vector(1) for code in model.tables(1)]
+    on_edgetpu, oldest = 0, None
+    for graph in model.tables(2):
+        for operator in graph.tables(3):
+            if codes[operator.number(0, "<I")] != OPERATOR:
+                continue
+            on_edgetpu += 1
+            package = _package(operator.vector(5))
+            needed = package.number(0, "<i") if package else None
+            oldest = needed if oldest is None else max(oldest, needed or 0)
+    return CompiledFile(on_edgetpu, oldest)
+
+
+def _package(options: bytes) -> _Table | None:
+    """The package somewhere inside an operator's options, None if there is none."""
+    start = options.find(_PACKAGE_IDENTIFIER) - 4
+    return _Table.root(options, start) if start >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A FlatBuffers table at `position` of `data`; fields by number, absent ones are 0 or empty.
+
+    What a hostile or damaged file claims raises struct.error, IndexError, OverflowError or ValueError.
+    """
+
+    data: bytes
+    position: int
+
+    @classmethod
+    def root(cls, data: bytes, start: int) -> _Table:
+        return cls(data, start + _unpack(data, start, "<I"))
+
+    def number(self, field: int, form: str) -> int:
+        offset = self._offset(field)
+        return _unpack(self.data, self.position + offset, form) if offset else 0
+
+    def vector(self, field: int) -> bytes:
+        start, length = self._vector(field)
+        return self._slice(start, length)
+
+    def tables(self, field: int) -> Iterator[_Table]:
+        for at in self._offsets(field):
+            yield _Table(self.data, at)
+
+    def byte_vectors(self, field: int) -> Iterator[bytes]:
+        for at in self._offsets(field):
+            yield self._slice(at + 4, _unpack(self.data, at, "<I"))
+
+    def _offsets(self, field: int) -> Iterator[int]:
+        """Where each entry of a vector of offsets points to."""
+        start, length = self._vector(field)
+        if length > _LONGEST_VECTOR:
+            raise ValueError(f"a list of {length} entries")
+        for at in range(start, start + 4 * length, 4):
+            yield at + _unpack(self.data, at, "<I")
+
+    def _slice(self, start: int, length: int) -> bytes:
+        if start + length > len(self.data):
+            raise IndexError("a vector reaches past the end")
+        return self.data[start : start + length]
+
+    def _vector(self, field: int) -> tuple[int, int]:
+        offset = self._offset(field)
+        if not offset:
+            return 0, 0
+        start = self.position + offset
+        start += _unpack(self.data, start, "<I")
+        return start + 4, _unpack(self.data, start, "<I")
+
+    def _offset(self, field: int) -> int:
+        fields = self.position - _unpack(self.data, self.position, "<i")
+        entry = 4 + 2 * field
+        return _unpack(self.data, fields + entry, "<H") if entry < _unpack(self.data, fields, "<H") else 0
+
+
+def _unpack(data: bytes, at: int, form: str) -> int:
+    if at < 0:
+        raise ValueError("an offset that points before the file")
+    (value,) = struct.unpack_from(form, data, at)
+    return int(value)
