@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.command_names import OWN, PACKAGES, command_lines, is_command
+from fieldray.command_names import ADDED_BY, OWN, PACKAGES, command_lines, is_command
 from fieldray.commands.console import Console, add_command, address_in, require_typed, system_console
 from fieldray.errors import (
     BackendProblem,
@@ -156,11 +156,12 @@ def command_parser(open_window: OpenWindow | None = None, *, asked: str | None =
     parser.set_defaults(open_window=open_window)
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    wanted = asked and ADDED_BY.get(asked, asked)
     for name in OWN:
-        if asked in (None, name):
-            import_module(f"fieldray.commands.{name}").add_to(commands)
-        else:
+        if wanted not in (None, ADDED_BY.get(name, name)):
             add_command(commands, name)
+        elif name not in ADDED_BY:
+            import_module(f"fieldray.commands.{name}").add_to(commands)
     for beside in command_lines():
         if asked is None or asked in beside.COMMANDS:
             beside.add_to(commands)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 if TYPE_CHECKING:
     import argparse
 
-# Each is the module `commands.NAME`; with its line in the list of commands.
+# Each with its line in the list of commands.
 OWN: Final[Mapping[str, str]] = {
     "screen": "screen images, folders, DICOMDIRs and zip files",
     "compare": "lay a prior image over the current one and show what differs",
@@ -26,11 +26,13 @@ OWN: Final[Mapping[str, str]] = {
     "history": "list past runs; show, compare, save again or delete them",
     "store": "look after the files of results: check, compact, back up, restore them",
     "packs": "list, verify, trust and install model packs",
-    "demo": "screen openly licensed images and show the result",
     "constancy": "check whether the packs still give the answers that they gave when they were accepted",
+    "demo": "screen openly licensed images and show the result",
     "doctor": "check whether this computer can screen images, and what would help",
     "bench": "measure how fast this computer runs the packs",
 }
+# Each is the module `commands.NAME`, but for those that another one adds with its own.
+ADDED_BY: Final[Mapping[str, str]] = {"constancy": "packs", "doctor": "bench"}
 PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
 
 

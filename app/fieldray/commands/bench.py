@@ -1,4 +1,4 @@
-"""`fieldray bench`: how fast this computer is, what slows it down, and what would help."""
+"""`fieldray doctor` and `fieldray bench`: whether this computer can screen, how fast it is, and what would help."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
 from fieldray.commands.options import (
     OnePack,
+    add_pack_options,
     add_pack_rules,
     drives_with_packs,
     load_pack,
@@ -27,8 +28,20 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the command and its own commands."""
-    actions = add_commands(commands, "bench")
+    """Add both commands with their options."""
+    doctor = add_command(
+        commands,
+        "doctor",
+        run=run_doctor,
+        description="Check this computer, screen a test image, and report what to change.",
+        epilog="Exit code: 0 this computer can screen images; 1 it cannot yet.",
+    )
+    add_pack_options(doctor, default="the one of `fieldray packs default`, else the first that can be used")
+    _add_out(doctor)
+    _add_bench(add_commands(commands, "bench"))
+
+
+def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
     device = add_command(
         actions,
         "device",
@@ -71,6 +84,16 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     for action in (device, load, host):
         _add_effort(action)
+
+
+def run_doctor(options: argparse.Namespace, console: Console) -> int:
+    """Inspect this computer and report; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.bench.host import can_screen, findings, host_report
+
+    console.bar("checking this computer")
+    found = findings(facts := _host_facts(lambda: chosen_model(options)))
+    show(host_report(facts, found, kind="doctor"), options.out, console)
+    return 0 if can_screen(found) else 1
 
 
 def run_device(options: argparse.Namespace, console: Console) -> int:
@@ -118,7 +141,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 
     model = chosen_model(options)
     console.bar("checking this computer")
-    facts = host_facts(lambda: model)
+    facts = _host_facts(lambda: model)
     found = findings(facts)
     cases, problems = _usable(
         device.host_variants(
@@ -136,7 +159,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     return show(report, options.out, console)
 
 
-def host_facts(load: Callable[[], Model]) -> HostFacts:
+def _host_facts(load: Callable[[], Model]) -> HostFacts:
     """Inspect this computer with the pack that `load` gives. Raises StorageProblem."""
     from fieldray.bench.host import inspect
     from fieldray.paths import user_data
@@ -230,6 +253,10 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="repetitions, each in a fresh process (default: 5)",
     )
+    _add_out(parser)
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=given_path, metavar="DIR", help="write all figures as JSON to this folder")
 
 

@@ -1,4 +1,7 @@
-"""`fieldray packs`: list, verify and install packs, and manage the trusted keys."""
+"""`fieldray packs`: list, verify and install packs, and manage the trusted keys.
+
+And `fieldray constancy`: whether the packs still give on this computer what they gave when they were accepted.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
-from fieldray.commands.options import add_trust_options, drives_with_packs, find_pack, pack_library, with_trust
+from fieldray.commands.options import (
+    LACKS_A_YES,
+    add_pack_options,
+    add_trust_options,
+    drives_with_packs,
+    find_pack,
+    load_pack,
+    pack_library,
+    with_trust,
+)
 from fieldray.errors import PackProblem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import reason
@@ -23,7 +35,7 @@ _PACK_HELP = (
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the command and its own commands."""
+    """Add both commands with their options."""
     actions = add_commands(commands, "packs")
     listing = add_command(actions, "list", "list the available packs", run=run_list)
     listing.add_argument("folder", nargs="?", type=given_path, help="search only this folder or drive")
@@ -50,6 +62,15 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     installing = add_command(actions, "install", "verify a pack and copy it to this computer", run=run_install)
     installing.add_argument("pack", type=given_text, help=_PACK_HELP)
     add_trust_options(installing)
+    checking = add_command(
+        commands,
+        "constancy",
+        run=run_constancy,
+        description="Screen images that come with the program, and compare with the answers expected of each pack.",
+        epilog="Exit code: 0 every check passed; 1 one failed, is due or could not be made.",
+    )
+    add_pack_options(checking, default="every pack that can screen here")
+    checking.add_argument("--status", action="store_true", help="say what came out last and when the next check is due")
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
@@ -142,6 +163,36 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
     installed = with_trust(library, options.pack, options, partial(library.install, folder))
     console.print_line(f"Installed: {installed}")
     return 0
+
+
+def run_constancy(options: argparse.Namespace, console: Console) -> int:
+    """Check the packs, or say how it stands with them; the exit code. Raises PackProblem, StorageProblem."""
+    from fieldray.paths import user_data
+    from fieldray.pipeline.constancy import ConstancyRecords, check
+    from fieldray.pipeline.session import Session
+    from fieldray.settings import load
+
+    library, drives, records = pack_library(), drives_with_packs(), ConstancyRecords(user_data())
+    found = [] if options.pack else [one for one in library.available(drives) if one.kind == "classifier"]
+    names = [options.pack] if options.pack else [str(one.folder) for one in found if one.problem is None]
+    left_out = [(one.pack_name, one.problem) for one in found if one.problem]
+    console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
+    if not (names or left_out):
+        console.print_error(reason("no_pack").text)
+    is_well = bool(names) and all(why.code in LACKS_A_YES for _, why in left_out)  # what nobody uses is no fault
+    for name in names:
+        model = load_pack(library, name, options, drives=drives)
+        if options.status:
+            said = records.standing(model)
+        else:
+            with Session(load()[0], lambda _: None) as session:
+                session.use_pack(model)
+                console.bar(model.pack_name)
+                said = check(session, records)
+        console.print_lines(why.text for why in said)
+        codes = {why.code for why in said} - {"constancy_not_run"}
+        is_well &= set() < codes <= {"constancy_passed", "constancy_first"}
+    return 0 if is_well else 1
 
 
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
