@@ -32,7 +32,7 @@ OWN: Final[Mapping[str, str]] = {
     "bench": "measure how fast this computer runs the packs",
 }
 # Each is the module `commands.NAME`, but for those that another one adds with its own.
-ADDED_BY: Final[Mapping[str, str]] = {"store": "history", "constancy": "packs", "doctor": "bench"}
+ADDED_BY: Final[Mapping[str, str]] = {"store": "history", "constancy": "packs", "demo": "screen", "doctor": "bench"}
 PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
 
 
