@@ -59,7 +59,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
 
     if options.pack:
         library = PackLibrary(home)
-        library.trust(read_verified_manifest(options.pack).fingerprint)
+        library.keys.trust(read_verified_manifest(options.pack).fingerprint)
         library.install(options.pack)
     part = next(part for part in PARTS if part.name == options.part)
     images = _written(files(part), home / "demo" / part.name)

@@ -181,7 +181,7 @@ class Clinic:
         packs = self.drive / "fieldray"
         packs.mkdir(parents=True)
         written = write_pack(packs, manifest=manifest, files=model.files, card="# Test\n", golden=model.golden, key=key)
-        self.packs.trust(self.packs.candidates(self.drive)[0].fingerprint)
+        self.packs.keys.trust(self.packs.candidates(self.drive)[0].fingerprint)
         return written
 
     def _image_keys(self) -> dict[Path, str]:

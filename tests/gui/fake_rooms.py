@@ -408,8 +408,11 @@ class FakeLibrary:
                 for entry, is_it in zip(found, was_asked, strict=True)
             ]
 
-    def site_problem(self) -> Reason | None:
+    def problem(self) -> Reason | None:
         return self.lost
+
+    def __post_init__(self) -> None:
+        self.keys = self.site_points = self
 
     def card(self, folder: Path) -> str:
         return f"# Card of {folder.name}"

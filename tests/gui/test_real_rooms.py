@@ -31,7 +31,7 @@ def application(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) ->
     """The program with an installed pack."""
     pack = write_tiny_pack(tmp_path)
     library = PackLibrary(home)
-    library.trust(fingerprint(pack))
+    library.keys.trust(fingerprint(pack))
     library.install(pack)
     made = Application(qapp, Settings({"language": "en", "theme": "light", "pack": "tiny"}))
     with shown(made, qtbot):

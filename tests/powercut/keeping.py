@@ -32,7 +32,7 @@ def prepare_packs(place: Place) -> None:
         for name, slope in (("first", "first"), ("second", "second")):
             make_pack(place.drive / name, names={"en": slope, "uk": slope})
         make_pack(place.drive / "third", version="2.0.0")
-    PackLibrary(place.home).trust(fingerprint(place.drive / "first" / _PACK))
+    PackLibrary(place.home).keys.trust(fingerprint(place.drive / "first" / _PACK))
 
 
 def install(place: Place, emit: Emit) -> None:
@@ -121,7 +121,7 @@ def check_kept(place: Place, log: Log, end: str) -> None:
     if problems:
         raise Lost(f"the settings cannot be read: {problems[0].text}")
     trust, points = TrustStore(place.home), SitePoints(place.home)
-    keys = {key.fingerprint for key in trust.trusted()}
+    keys = set(trust.trusted())
     names = {point.name for point in points.all()}
     memory = PackMemory(place.home)
     holds = {

@@ -100,7 +100,7 @@ def check_storage(home: Path, library: PackLibrary, *, drives: Iterable[Path]) -
     """Check room, permission, trusted keys and packs; `home` is the user's data folder."""
     keys, trust_problem = 0, None
     try:
-        keys = len(library.trusted())
+        keys = len(library.keys.trusted())
     except StorageProblem as problem:
         trust_problem = problem.reason
     found = library.available(drives)

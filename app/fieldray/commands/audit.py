@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_of_run
+from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_of_run, write_json
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem
 from fieldray.paths import results_path
@@ -255,13 +255,10 @@ def _print(report: AuditReport, console: Console) -> None:
 
 
 def _write(report: AuditReport, options: argparse.Namespace, console: Console) -> None:
-    from fieldray.reports.audit_files import audit_text, write_audit, write_audit_json
+    from fieldray.reports.audit_files import audit_text, write_audit
 
-    if options.json == "-":
-        console.emit(audit_text(report).rstrip("\n"))
-    elif options.json:
-        write_audit_json(Path(options.json), report)
-        console.print_line(f"Written: {options.json}")
+    if options.json:
+        write_json(options.json, audit_text(report), console, kind="json")
     if options.out:
         written = write_audit(options.out, report, language=options.language)
         console.print_lines(f"Written: {path}" for path in written)

@@ -122,7 +122,7 @@ def load_pack(
         else:
             for passed_over, why in broken.items():
                 print_error(reason("pack_passed_over", folder=passed_over, detail=why.text).text)
-            if lost := library.site_problem():
+            if lost := library.site_points.problem():
                 print_error(lost.text)
             return model
 
@@ -143,7 +143,7 @@ def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use
     except PackNotTrusted as problem:
         if options.trust is None or read_fingerprint(options.trust) != problem.fingerprint:
             raise
-        library.trust(problem.fingerprint)
+        library.keys.trust(problem.fingerprint)
         return use()
 
 

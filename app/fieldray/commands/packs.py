@@ -96,7 +96,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     console.print_line(f"folder:      {folder}")
     console.print_line(f"signed by:   {manifest.fingerprint}")
     trust = next((found.trust for found in library.builtin() if found.folder.resolve() == folder.resolve()), None)
-    is_trusted = trust == "builtin" or manifest.fingerprint in {key.fingerprint for key in library.trusted()}
+    is_trusted = trust == "builtin" or library.keys.is_trusted(manifest.fingerprint)
     console.print_line(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
     console.print_line(f"model:       {manifest.description.files['litert'].sha256}")
     return 0
@@ -104,13 +104,11 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
 def run_trust(options: argparse.Namespace, console: Console) -> int:
     """Change or print the trusted keys; the exit code. Raises UsageProblem, StorageProblem."""
-    library = pack_library()
-    if options.fingerprint and options.forget:
-        library.forget(options.fingerprint)
-    elif options.fingerprint:
-        library.trust(options.fingerprint)
-    trusted = library.trusted()
-    console.print_lines(f"{key.fingerprint}  since {key.since}" for key in trusted)
+    keys = pack_library().keys
+    if options.fingerprint:
+        (keys.forget if options.forget else keys.trust)(options.fingerprint)
+    trusted = keys.trusted()
+    console.print_lines(f"{key}  since {day}" for key, day in trusted.items())
     if not trusted:
         console.print_line("No key is trusted on this computer. The packs that come with the program need none.")
     return 0

@@ -131,7 +131,7 @@ class PackChoice(QObject):
         if question.kind == "unknown_key":
             candidate = question.candidate
             self._ask(
-                lambda library: library.trust(question.fingerprint), lambda _: self._trusted(candidate), candidate
+                lambda library: library.keys.trust(question.fingerprint), lambda _: self._trusted(candidate), candidate
             )
         else:
             self.use(
@@ -304,7 +304,7 @@ class PackChoice(QObject):
         self.model_changed.emit()
         self.listed.emit()
         self._ask(  # whether the operating points that this site chose could be read with the pack
-            lambda library: library.site_problem(),
+            lambda library: library.site_points.problem(),
             lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
         )
 

@@ -36,7 +36,7 @@ from fieldray.packs.naming import (
     version_key,
 )
 from fieldray.packs.reading import guarded
-from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, TrustedKey, TrustStore
+from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, TrustStore
 from fieldray.packs.site_choices import SitePoints
 from fieldray.packs.verified import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.verified import (
@@ -59,7 +59,11 @@ _LUNGS: Final[PackKind] = "lung-fields"
 
 
 class PackLibrary:
-    """The packs of one user. `home` is the user's data folder. May be used by several threads."""
+    """The packs of one user. `home` is the user's data folder. May be used by several threads.
+
+    keys         which signers are trusted
+    site_points  the operating points that this site chose
+    """
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class PackLibrary:
         self._builtin_root = builtin_root or paths.builtin_packs()
         self._builtin_table = builtin_table
         self._builtin_ids = {name.rpartition("-")[0] for name in builtin_table}
-        self._store = TrustStore(home)
+        self.keys = TrustStore(home)
         self.site_points = SitePoints(home)
 
     # ---- looking
@@ -133,7 +137,7 @@ class PackLibrary:
         """The verified model in memory; nothing of it is read from the folder any more.
 
         With the operating points that this site chose for this model; where these cannot be read, it has its own
-        alone, and `site_problem` says why.
+        alone, and `site_points.problem` says why.
 
         signer  the fingerprint of the key that a person named: its pack may have the name of another signer's
 
@@ -152,10 +156,6 @@ class PackLibrary:
         required = next((found for kind, found in companions if kind == _LUNGS), None)
         return self.site_points.added_to(replace(model, lungs=required or self.shipped_lungs()))
 
-    def site_problem(self) -> Reason | None:
-        """Why the operating points that this site chose cannot be used now, None if they can."""
-        return self.site_points.problem()
-
     def install(self, folder: Path, *, allow_older: bool = False, signer: str = "") -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
         pack, trust = self._admitted(folder, allow_older=allow_older)
@@ -165,8 +165,6 @@ class PackLibrary:
         clear_abandoned(self._installed_root)
         return write_folder(self._installed_root / manifest.pack_name, contents={**pack.contents, **own})
 
-    # ---- trusting
-
     def record_run(self, model: Model) -> None:
         """The model ran here and passed its self-test: from now on an older version is asked about.
 
@@ -174,19 +172,7 @@ class PackLibrary:
         """
         if model.trust == "signed":
             pack_id, version = model.manifest.pack_id, model.manifest.version
-            self._store.record(model.fingerprint, pack_id=pack_id, version=version)
-
-    def trust(self, fingerprint: str) -> None:
-        """Trust a key from now on, in any way of writing it. Raises UsageProblem, StorageProblem."""
-        self._store.trust(fingerprint)
-
-    def forget(self, fingerprint: str) -> None:
-        """Trust a key no longer. Raises UsageProblem, StorageProblem."""
-        self._store.forget(fingerprint)
-
-    def trusted(self) -> tuple[TrustedKey, ...]:
-        """The trusted keys. Raises StorageProblem."""
-        return self._store.trusted()
+            self.keys.record(model.fingerprint, pack_id=pack_id, version=version)
 
     # ---- inside
 
@@ -204,7 +190,7 @@ class PackLibrary:
         )
         here = map(_readable_manifest, folders)
         known = {found.fingerprint for found in here if found and found.description.id == pack_id}
-        known |= self._store.signers(pack_id)
+        known |= self.keys.signers(pack_id)
         if own not in known and (known or pack_id in self._builtin_ids):
             raise _namesake(pack_id, own, ships=pack_id in self._builtin_ids)
 
@@ -217,10 +203,10 @@ class PackLibrary:
         """Whether a pack with a right signature may be used here: whose it is, and whether it is older."""
         if self._is_builtin(folder, manifest):
             return "builtin"
-        if not self._store.is_trusted(manifest.fingerprint):
+        if not self.keys.is_trusted(manifest.fingerprint):
             raise PackNotTrusted(manifest.fingerprint)
         description = manifest.description
-        seen = self._store.highest_seen(manifest.fingerprint, pack_id=description.id)
+        seen = self.keys.highest_seen(manifest.fingerprint, pack_id=description.id)
         if seen and not allow_older and version_key(description.version) < version_key(seen):
             raise PackProblem(reason("pack_older", version=description.version, seen=seen))
         return "signed"

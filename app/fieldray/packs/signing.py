@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -144,14 +143,6 @@ _FILE_NAME: Final = "pack_trust.json"
 _LIMIT_BYTES: Final = 2**24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedKey:
-    """A key a person said yes to; `since` is the day (ISO 8601, UTC)."""
-
-    fingerprint: str
-    since: str
-
-
 class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file's content: day by fingerprint, and highest version that ran by pack id by fingerprint."""
 
@@ -176,9 +167,9 @@ class TrustStore:
         self._path = home / _FILE_NAME
         self._wait_s = wait_s
 
-    def trusted(self) -> tuple[TrustedKey, ...]:
-        """The trusted keys, ordered by fingerprint."""
-        return tuple(TrustedKey(fingerprint=key, since=day) for key, day in sorted(self._read().keys.items()))
+    def trusted(self) -> dict[str, str]:
+        """The keys that a person said yes to, in order, each with the day (ISO 8601, UTC) by its fingerprint."""
+        return dict(sorted(self._read().keys.items()))
 
     def is_trusted(self, fingerprint: str) -> bool:
         """Whether a person said yes to this key."""

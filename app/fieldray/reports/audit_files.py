@@ -142,11 +142,6 @@ _DOCUMENT: Final = "audit.pdf"
 _PLAN: Final = "thresholds.csv"
 
 
-def write_audit_json(path: Path, report: AuditReport) -> None:
-    """All figures as JSON, as `audit_text` gives them. Raises UsageProblem, StorageProblem."""
-    write_own(path, "json", audit_text(report).encode("ascii"))
-
-
 def write_audit(folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
     """The files, in which files and folders have aliases; their paths. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.pdf_pages import audit_pdf
@@ -155,7 +150,7 @@ def write_audit(folder: Path, report: AuditReport, *, language: str) -> tuple[Pa
     require_audit_files(None, folder)  # all or none
     wording = AuditText(_unnamed(report), Translator(language))
     write_own(document, is_own_pdf, audit_pdf(wording))
-    write_audit_json(figures, report)
+    write_own(figures, "json", audit_text(report).encode("ascii"))
     if report.plan is None:
         return document, figures
     write_own(plan, is_plan, plan_table(report.plan, wording.translator).encode("utf-8-sig", "backslashreplace"))
@@ -206,7 +201,7 @@ def _without_rows(note: Reason) -> Reason:
 
 
 def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
-    """Refuse, before any image is screened, what `write_audit_json` and `write_audit` could not write.
+    """Refuse, before any image is screened, what could not be written afterwards.
 
     Raises UsageProblem, StorageProblem.
     """

@@ -37,7 +37,7 @@ class Clinic:
         table = {self.shipped.name: read_verified_manifest(self.shipped).manifest_sha256}
         self.library = PackLibrary(folder / "home", builtin_root=folder / "models", builtin_table=table)
         (folder / "home").mkdir()
-        self.library.trust(FINGERPRINT)
+        self.library.keys.trust(FINGERPRINT)
         self.drives = [folder / "first", folder / "second"]
         self.errors: list[str] = []
 
@@ -152,7 +152,7 @@ def test_a_drive_that_goes_is_passed_over(clinic: Clinic) -> None:
 
 
 def test_no_trusted_key_takes_the_name_of_a_pack_that_ships(clinic: Clinic, home: Path) -> None:
-    clinic.library.trust(OTHER)
+    clinic.library.keys.trust(OTHER)
     namesake = clinic.pack(0, pack_id="shipped", version="9.0.0", key_number=2)
     _make_default(home, "shipped")
     for name in (None, "shipped"):
@@ -175,7 +175,7 @@ def test_a_signer_who_is_named_is_not_trusted_by_that(clinic: Clinic) -> None:
 
 
 def test_a_default_by_its_signer_is_no_other_signers(clinic: Clinic, home: Path) -> None:
-    clinic.library.trust(OTHER)
+    clinic.library.keys.trust(OTHER)
     _make_default(home, f"test-chest@{FINGERPRINT}")
     clinic.pack(0, version="9.0.0", key_number=2)
     assert clinic.refused() == "default_gone"
@@ -184,7 +184,7 @@ def test_a_default_by_its_signer_is_no_other_signers(clinic: Clinic, home: Path)
 
 
 def test_of_two_signers_neither_is_taken_silently(clinic: Clinic) -> None:
-    clinic.library.trust(OTHER)
+    clinic.library.keys.trust(OTHER)
     clinic.pack(0)
     clinic.pack(1, version="9.0.0", key_number=2)
     assert clinic.refused("test-chest") == "pack_several_signers"

@@ -100,7 +100,7 @@ def _yanked(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, object]
         time.sleep(0.02)
     pack = make_pack(MOUNT_POINT / "fieldray")
     library = PackLibrary(folder)
-    library.trust(fingerprint_of(key().public_key().public_bytes_raw()))
+    library.keys.trust(fingerprint_of(key().public_key().public_bytes_raw()))
     model = library.load(pack)
     events = Events()
     there = events.next()

@@ -33,7 +33,7 @@ def drive(tmp_path: Path) -> Path:
 @pytest.fixture
 def library(home: Path, tmp_path: Path) -> PackLibrary:
     made = PackLibrary(home, builtin_root=tmp_path / "no-models")
-    made.trust(FINGERPRINT)
+    made.keys.trust(FINGERPRINT)
     return made
 
 
@@ -141,7 +141,7 @@ def shipping(home: Path, tmp_path: Path) -> PackLibrary:
     manifest = read_verified_manifest(folder)
     table = {folder.name: manifest.manifest_sha256}
     made = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table, builtin_lungs=folder.name)
-    made.trust(FINGERPRINT)
+    made.keys.trust(FINGERPRINT)
     return made
 
 
@@ -162,7 +162,7 @@ def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path
     folders = (make_lung_fields(models), make_pack(models, requires=(LUNGS,)))
     table = {folder.name: read_verified_manifest(folder).manifest_sha256 for folder in folders}
     library = PackLibrary(home, builtin_root=models, builtin_table=table, builtin_lungs=folders[0].name)
-    library.trust(by)
+    library.keys.trust(by)
     foreign = make_lung_fields(tmp_path / "drive", version="9.0.0", key_number=number, mask_threshold=0.9)
     library.install(foreign, signer=by)
     lungs = library.load(folders[1]).lungs
@@ -170,7 +170,7 @@ def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path
 
 
 def test_lung_fields_by_another_signer_replace_none(shipping: PackLibrary, drive: Path, tmp_path: Path) -> None:
-    shipping.trust(OTHER)
+    shipping.keys.trust(OTHER)
     shipping.install(make_lung_fields(tmp_path / "other", version="9.0.0", key_number=2), signer=OTHER)
     make_lung_fields(drive, version="8.0.0", key_number=2)
     lungs = shipping.load(make_pack(drive, requires=(LUNGS,))).lungs
@@ -178,7 +178,7 @@ def test_lung_fields_by_another_signer_replace_none(shipping: PackLibrary, drive
 
 
 def test_a_manifest_names_whose_lung_fields_it_takes(shipping: PackLibrary, drive: Path) -> None:
-    shipping.trust(OTHER)
+    shipping.keys.trust(OTHER)
     make_lung_fields(drive, version="0.9.0", key_number=2)
     folder = make_pack(drive, requires=(Requirement(kind="lung-fields", id="test-lungs", key=OTHER),))
     lungs = shipping.load(folder).lungs
@@ -186,7 +186,7 @@ def test_a_manifest_names_whose_lung_fields_it_takes(shipping: PackLibrary, driv
 
 
 def test_lung_fields_by_nobody_who_was_meant_are_named_with_their_key(library: PackLibrary, drive: Path) -> None:
-    library.trust(OTHER)
+    library.keys.trust(OTHER)
     make_lung_fields(drive, key_number=2)
     folder = make_pack(drive, requires=(LUNGS,))
     why = _refusal(library, folder)

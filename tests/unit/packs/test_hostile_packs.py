@@ -70,7 +70,7 @@ def drive(tmp_path: Path) -> Path:
 @pytest.fixture
 def library(home: Path, tmp_path: Path) -> PackLibrary:
     made = PackLibrary(home, builtin_root=tmp_path / "no-models")
-    made.trust(FINGERPRINT)
+    made.keys.trust(FINGERPRINT)
     return made
 
 

@@ -49,7 +49,7 @@ def test_an_unknown_key_is_shown_with_its_fingerprint_and_asked_for(library: Pac
         library.load(folder)
     assert caught.value.fingerprint == FINGERPRINT
     assert FINGERPRINT in caught.value.reason.text
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     model = library.load(folder)
     assert (model.trust, model.fingerprint) == ("signed", FINGERPRINT)
 
@@ -65,7 +65,7 @@ def test_a_tampered_pack_is_called_so_even_by_an_unknown_key(library: PackLibrar
 
 def test_an_older_version_is_refused_unless_told_so(library: PackLibrary, drive: Path, home: Path) -> None:
     older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     library.record_run(library.load(older))
     library.record_run(library.load(newer))
     again = PackLibrary(home, builtin_root=drive)
@@ -79,7 +79,7 @@ def test_an_older_version_is_refused_unless_told_so(library: PackLibrary, drive:
 
 def test_a_pack_that_was_refused_or_never_ran_leaves_no_trace(library: PackLibrary, drive: Path) -> None:
     older, newer, newest = (_make(drive, version=version) for version in ("1.0.0", "2.0.0", "999999.0.0"))
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     (newer / "model.tflite").write_bytes(b"broken")
     assert _code(library, newer) == "pack_tampered"
     assert library.load(newest).manifest.version == "999999.0.0"
@@ -98,8 +98,8 @@ def test_packs_that_ship_and_legacy_models_are_not_recorded(home: Path, tmp_path
 
 
 def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Path) -> None:
-    library.trust(FINGERPRINT)
-    library.trust(OTHER)
+    library.keys.trust(FINGERPRINT)
+    library.keys.trust(OTHER)
     library.record_run(library.load(_make(drive, version="5.0.0")))
     library.load(_make(drive / "a", pack_id="other", version="0.0.1"))
     second = _make(drive / "b", key_number=2, version="0.0.1")
@@ -109,7 +109,7 @@ def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Pa
 
 def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, drive: Path, home: Path) -> None:
     folder = _make(drive)
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     (home / "pack_trust.json").write_bytes(b"")
     with raises(StorageProblem, "trust_damaged"):
         library.load(folder)
@@ -122,7 +122,7 @@ def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, driv
 
 def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Path) -> None:
     for fingerprint in (FINGERPRINT, OTHER):
-        library.trust(fingerprint)
+        library.keys.trust(fingerprint)
     library.install(_make(drive / "a", version="1.0.0"))
     namesake = _make(drive / "b", version="9.0.0", key_number=2)
     (candidate,) = library.candidates(drive / "b")
@@ -141,10 +141,10 @@ def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Pa
 
 
 def test_a_name_that_ran_here_is_its_signers_though_the_pack_is_gone(library: PackLibrary, drive: Path) -> None:
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     library.record_run(library.load(_make(drive / "a")))
     shutil.rmtree(drive)
-    library.trust(OTHER)
+    library.keys.trust(OTHER)
     assert _code(library, _make(drive / "b", key_number=2)) == "pack_namesake"
 
 
@@ -160,7 +160,7 @@ def test_a_drive_is_listed_without_reading_models(library: PackLibrary, drive: P
     assert candidate.names["uk"] == "Тест грудної клітки"
     assert candidate.fingerprint == FINGERPRINT
     assert candidate.problem is not None and candidate.problem.code == "pack_unknown_key"
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     (candidate,) = library.candidates(folder)
     assert (candidate.trust, candidate.problem) == ("trusted", None)
 
@@ -191,7 +191,7 @@ def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> No
 def test_a_folder_beside_the_images_does_not_hide_a_pack_that_is_kept_here(
     library: PackLibrary, drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     kept = library.install(_make(drive))
     for name in (kept.name, kept.name.rpartition("-")[0]):
         (tmp_path / "images" / name).mkdir(parents=True)
@@ -219,7 +219,7 @@ def test_install_copies_what_was_verified_and_nothing_else(library: PackLibrary,
     (folder / "autorun.inf").write_bytes(b"[autorun]")
     with pytest.raises(PackNotTrusted):
         library.install(folder)
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     place = library.install(folder)
     assert place == home / "packs" / "test-chest-1.2.3"
     listed = {path.name for path in folder.iterdir()} - {"autorun.inf"}
@@ -232,7 +232,7 @@ def test_install_copies_what_was_verified_and_nothing_else(library: PackLibrary,
 
 
 def test_an_installed_pack_is_verified_again(library: PackLibrary, drive: Path) -> None:
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     place = library.install(_make(drive))
     (place / "model.tflite").write_bytes(b"changed on the disk")
     assert _code(library, place) == "pack_tampered"
@@ -252,7 +252,7 @@ def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Pa
     (home / "pack_trust.json").unlink()
     copy = shutil.copytree(folder, tmp_path / "drive" / folder.name)
     assert _code(library, copy) == "pack_unknown_key"
-    library.trust(FINGERPRINT)
+    library.keys.trust(FINGERPRINT)
     assert library.load(copy).trust == "signed"  # by the key of the one that ships: it is no namesake of it
 
 

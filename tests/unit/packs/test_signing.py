@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs import signing
-from fieldray.packs.signing import TrustedKey, TrustStore, fingerprint_of
+from fieldray.packs.signing import TrustStore, fingerprint_of
 from fieldray.persistence import FileLock
 from fieldray.reasons import reason
 from packs_factory import key
@@ -181,7 +181,7 @@ FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 
 def test_nothing_is_trusted_at_first_and_nothing_is_written_by_asking(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
-    assert store.trusted() == () and not store.is_trusted(FIRST)
+    assert store.trusted() == {} and not store.is_trusted(FIRST)
     assert store.highest_seen(FIRST, pack_id="chest") is None
     assert list(tmp_path.iterdir()) == []
 
@@ -189,7 +189,7 @@ def test_nothing_is_trusted_at_first_and_nothing_is_written_by_asking(tmp_path: 
 def test_trust_lasts_and_can_be_taken_back(tmp_path: Path) -> None:
     TrustStore(tmp_path).trust(FIRST.upper().replace("-", " "))
     TrustStore(tmp_path).trust(SECOND)
-    assert [key.fingerprint for key in TrustStore(tmp_path).trusted()] == sorted([FIRST, SECOND])
+    assert list(TrustStore(tmp_path).trusted()) == sorted([FIRST, SECOND])
     TrustStore(tmp_path).forget(FIRST)
     assert not TrustStore(tmp_path).is_trusted(FIRST)
     assert TrustStore(tmp_path).is_trusted(SECOND)
@@ -237,12 +237,12 @@ def test_who_signed_a_pack_that_ran_here_is_known(tmp_path: Path) -> None:
 def test_a_key_is_trusted_since_the_first_day(tmp_path: Path) -> None:
     store, before = TrustStore(tmp_path), datetime.now(UTC).date()
     store.trust(FIRST)
-    (key,) = store.trusted()
-    assert before <= date.fromisoformat(key.since) <= datetime.now(UTC).date()
+    (day,) = store.trusted().values()
+    assert before <= date.fromisoformat(day) <= datetime.now(UTC).date()
     old = {"format": 1, "keys": {FIRST: "2024-01-31"}, "seen": {}}
     (tmp_path / "pack_trust.json").write_text(json.dumps(old))
     store.trust(FIRST)
-    assert store.trusted() == (TrustedKey(fingerprint=FIRST, since="2024-01-31"),)
+    assert store.trusted() == {FIRST: "2024-01-31"}
 
 
 @pytest.mark.parametrize(

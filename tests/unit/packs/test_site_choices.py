@@ -25,7 +25,7 @@ def pack(tmp_path: Path) -> Path:
 def library(tmp_path: Path, pack: Path) -> PackLibrary:
     (tmp_path / "home").mkdir()
     made = PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none")
-    made.trust(fingerprint(pack))
+    made.keys.trust(fingerprint(pack))
     return made
 
 
@@ -73,11 +73,11 @@ DAMAGED = [
 @pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_file_disables_no_pack_and_is_told(content: bytes, library: PackLibrary, pack: Path) -> None:
     plain = library.load(pack)
-    assert library.site_problem() is None
+    assert library.site_points.problem() is None
     library.site_points.path.write_bytes(content)
     assert library.load(pack).manifest.operating_points == plain.manifest.operating_points
     assert [found.trust for found in library.candidates(pack.parent.parent)] == ["trusted"]
-    why = library.site_problem()
+    why = library.site_points.problem()
     assert why and NAME in why.text and why.code == "site_points_unreadable"
     with pytest.raises(StorageProblem):  # and nothing is written over it
         library.site_points.add(site_point(plain.model_sha256))
@@ -90,7 +90,7 @@ def test_a_band_that_is_none_and_a_label_of_another_pack_are_no_points(library: 
     library.site_points.add(replace(good, label="unheard-of"))
     assert library.load(pack).manifest.operating_points == model.manifest.operating_points
     library.site_points.add(replace(good, name="turned", unsure_low=0.9))
-    assert library.site_problem().code == "site_points_unreadable"  # type: ignore[union-attr]
+    assert library.site_points.problem().code == "site_points_unreadable"  # type: ignore[union-attr]
 
 
 # ---- the pack of a folder

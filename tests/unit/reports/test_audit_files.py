@@ -22,9 +22,9 @@ from fieldray.domain.model import Estimate
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.plain_text import visible
-from fieldray.reports.audit_files import audit_text, write_audit, write_audit_json
+from fieldray.reports.audit_files import audit_text, write_audit
 from fieldray.reports.exporter import image_alias, pseudonym_key
-from fieldray.reports.outputs import is_own_report
+from fieldray.reports.outputs import is_own_report, write_own
 from hostile import ALL, forbidden_in, markup
 from outcomes import POINT
 from report_programs import needs, pdf_text
@@ -157,4 +157,4 @@ def test_files_of_others_stay_and_neither_file_is_then_written(name: str, report
 
 def test_a_full_disk_leaves_nothing_half_written(report: AuditReport) -> None:
     with pytest.raises((StorageProblem, UsageProblem), match="/dev/full"):
-        write_audit_json(Path("/dev/full"), report)
+        write_own(Path("/dev/full"), "json", audit_text(report).encode())
