@@ -11,7 +11,7 @@ from fieldray.commands.console import Console, add_command, given_path, given_te
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_of_run, write_json
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem
-from fieldray.paths import results_path
+from fieldray.paths import results_path, user_data
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import language_choices
@@ -222,7 +222,6 @@ def _audit(
 
 def _accept(report: AuditReport, options: argparse.Namespace, console: Console, model: Model | None) -> None:
     from fieldray.packs.site_choices import SitePoints
-    from fieldray.paths import user_data
     from fieldray.pipeline.auditing import take_local_point
 
     today = datetime.date.today()

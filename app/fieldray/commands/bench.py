@@ -19,6 +19,10 @@ from fieldray.commands.options import (
     pack_library,
     pack_to_measure,
 )
+from fieldray.errors import BackendProblem, UsageProblem
+from fieldray.paths import user_data
+from fieldray.reasons import reason
+from fieldray.surroundings import usable_cores
 
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, Report
@@ -120,7 +124,6 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure beside loads; the exit code. Raises as `run_device` does."""
     from fieldray.bench import load
     from fieldray.bench.benchmark_case import Effort
-    from fieldray.surroundings import usable_cores
 
     model, cores = chosen_model(options), usable_cores()
     cases, problems = _usable(load.load_cases(model, cores=cores))
@@ -137,7 +140,6 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench import device
     from fieldray.bench.benchmark_case import Effort
     from fieldray.bench.host import findings, host_report
-    from fieldray.surroundings import usable_cores
 
     model = chosen_model(options)
     console.bar("checking this computer")
@@ -162,7 +164,6 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 def _host_facts(load: Callable[[], Model]) -> HostFacts:
     """Inspect this computer with the pack that `load` gives. Raises StorageProblem."""
     from fieldray.bench.host import inspect
-    from fieldray.paths import user_data
 
     return inspect(user_data(), pack_library(), drives=drives_with_packs(), load=load)
 
@@ -186,9 +187,6 @@ def show(report: Report, out: Path | None, console: Console) -> int:
 
 def file_bytes(path: Path) -> bytes:
     """A file named on the command line. Raises UsageProblem (unreadable)."""
-    from fieldray.errors import UsageProblem
-    from fieldray.reasons import reason
-
     try:
         return path.read_bytes()
     except OSError as error:
@@ -210,7 +208,6 @@ def number_from(least: int) -> Callable[[str], int]:
 def _usable(asked: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], Mapping[str, Reason]]:
     """The cases that can run; the first is what all others are compared with. Raises BackendProblem."""
     from fieldray.bench.benchmark_case import usable
-    from fieldray.errors import BackendProblem
 
     cases, problems = usable(asked)
     if asked[0] not in cases:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, given_path, given_text
 from fieldray.commands.options import write_json
+from fieldray.settings import load
 
 if TYPE_CHECKING:
     from fieldray.pipeline.compare import ComparedPair
@@ -45,7 +46,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
     console.machine_reads = options.json == "-"
     from fieldray.pipeline.compare import only_image, system_comparer
     from fieldray.reports.images import pair_text, require_pair_files, write_comparison
-    from fieldray.settings import load
 
     inputs = (options.prior, options.current)
     require_pair_files(options.out, inputs=inputs)

@@ -14,10 +14,11 @@ from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
 from fieldray.commands.options import add_report_options, report_options, write_json
 from fieldray.errors import UsageProblem
-from fieldray.paths import results_path
+from fieldray.paths import results_path, user_data
+from fieldray.persistence import clear_abandoned
 from fieldray.plain_text import as_cell
 from fieldray.reasons import OF_MANY, reason
-from fieldray.settings import language_choices
+from fieldray.settings import language_choices, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -187,7 +188,6 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Write the results of a run; the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
     from fieldray.pipeline.export import export_run
-    from fieldray.settings import load
     from fieldray.workers.pool import number_of_workers, open_workers
 
     settings, _ = load()
@@ -209,7 +209,6 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
     """Print what was screened in a month; the exit code. Raises UsageProblem, StorageProblem."""
-    from fieldray.paths import user_data
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
     from fieldray.reports.content import month_text
@@ -274,7 +273,6 @@ def run_compact(_: argparse.Namespace, console: Console) -> int:
 
 def run_backup(options: argparse.Namespace, console: Console) -> int:
     """Copy the store; the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.persistence import clear_abandoned
     from fieldray.store.maintenance import backup
 
     clear_abandoned(options.folder)  # what a killed one left there has names of patients in it

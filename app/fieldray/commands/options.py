@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.commands.console import given_text
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
+from fieldray.paths import user_data
 from fieldray.plain_text import as_cell
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_exporters, default_exporters
@@ -81,7 +82,6 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
 def pack_library() -> PackLibrary:
     """The packs of this computer."""
     from fieldray.packs.library import PackLibrary
-    from fieldray.paths import user_data
 
     return PackLibrary(user_data())
 

@@ -22,9 +22,11 @@ from fieldray.commands.options import (
     pack_library,
     with_trust,
 )
-from fieldray.errors import PackProblem
+from fieldray.errors import PackProblem, UsageProblem
+from fieldray.paths import user_data
 from fieldray.plain_text import as_cell
 from fieldray.reasons import reason
+from fieldray.settings import load
 
 if TYPE_CHECKING:
     from fieldray.packs.naming import PackCandidate
@@ -116,8 +118,6 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
 
 def run_default(options: argparse.Namespace, console: Console) -> int:
     """Change or print the site's default; the exit code. Raises PackProblem, UsageProblem, StorageProblem."""
-    from fieldray.settings import load
-
     settings, problems = load()
     for problem in problems:
         console.print_error(problem.text)
@@ -140,7 +140,6 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
     Raises PackProblem, UsageProblem (operating_point).
     """
-    from fieldray.errors import UsageProblem
     from fieldray.packs.naming import choose, meant, pinned, split_name
 
     found = meant(name, pack_library().available(drives_with_packs()))
@@ -165,10 +164,8 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
 
 def run_constancy(options: argparse.Namespace, console: Console) -> int:
     """Check the packs, or say how it stands with them; the exit code. Raises PackProblem, StorageProblem."""
-    from fieldray.paths import user_data
     from fieldray.pipeline.constancy import ConstancyRecords, check
     from fieldray.pipeline.session import Session
-    from fieldray.settings import load
 
     library, drives, records = pack_library(), drives_with_packs(), ConstancyRecords(user_data())
     found = [] if options.pack else [one for one in library.available(drives) if one.kind == "classifier"]

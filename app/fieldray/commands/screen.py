@@ -20,6 +20,12 @@ from fieldray.commands.options import (
     pack_library,
     report_options,
 )
+from fieldray.errors import UsageProblem
+from fieldray.paths import user_data
+from fieldray.persistence import SHARED, storage_problem, write_atomically
+from fieldray.reasons import reason
+from fieldray.settings import load
+from fieldray.surroundings import has_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,8 +243,6 @@ def _wait(batch: Batch, console: Console) -> None:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    from fieldray.settings import load
-
     settings, _ = load()
     if options.device:
         settings.set("device", options.device)
@@ -258,9 +262,6 @@ def _jobs(text: str) -> int:
 
 def run_demo(options: argparse.Namespace, console: Console) -> int:
     """Write the images, screen, show; the exit code. Raises as `run` does."""
-    from fieldray.paths import user_data
-    from fieldray.surroundings import has_window
-
     folder = options.folder or user_data() / "demo" / options.part
     console.machine_reads = options.json == "-"
     if options.part == _DRAWN:
@@ -293,8 +294,6 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
     """Write the images of a part, and have its pack used, now and when the folder is opened."""
     from fieldray.imaging.synthetic import PARTS, credits_file
     from fieldray.packs.site_choices import PackMemory
-    from fieldray.paths import user_data
-    from fieldray.persistence import SHARED, write_atomically
 
     part = next(part for part in PARTS if part.name == options.part)
     for name, content in _files_to_write(part, folder, is_own=options.folder is None):
@@ -316,10 +315,7 @@ def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple
 
     Raises UsageProblem where another file of this name is in a folder that a person chose, StorageProblem.
     """
-    from fieldray.errors import UsageProblem
     from fieldray.imaging.synthetic import files
-    from fieldray.persistence import storage_problem
-    from fieldray.reasons import reason
 
     for name, content in files(part):
         path = folder / name
