@@ -25,7 +25,7 @@ from fieldray.reasons import reason
 from fieldray.surroundings import usable_cores
 
 if TYPE_CHECKING:
-    from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, Report
+    from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Report
     from fieldray.bench.host import HostFacts
     from fieldray.domain.model import Model
     from fieldray.reasons import Reason
@@ -103,15 +103,14 @@ def run_doctor(options: argparse.Namespace, console: Console) -> int:
 def run_device(options: argparse.Namespace, console: Console) -> int:
     """Measure packs on backends; the exit code. Raises PackProblem, UsageProblem, BackendProblem, StorageProblem."""
     from fieldray.bench import device
-    from fieldray.bench.benchmark_case import Effort, on_every_backend
+    from fieldray.bench.benchmark_case import on_every_backend
 
     library = pack_library()
     names = options.pack or (pack_to_measure(library, drives_with_packs()),)
     models = [load_pack(library, name, options) for name in names]
     cases, problems = _usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
     meter = device.EnergyMeter()
-    effort = Effort(repeats=options.repeats, images=options.images)
-    with _images(options, cases) as (given, images):
+    with _images(options, cases) as (given, images, effort):
         measured = device.measure(given, effort, notify=console.bar, meter=meter)
     if meter.problem:
         problems = {**problems, "power of the CPU": meter.problem}
@@ -123,12 +122,10 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
 def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure beside loads; the exit code. Raises as `run_device` does."""
     from fieldray.bench import load
-    from fieldray.bench.benchmark_case import Effort
 
     model, cores = chosen_model(options), usable_cores()
     cases, problems = _usable(load.load_cases(model, cores=cores))
-    effort = Effort(repeats=options.repeats, images=options.images)
-    with _images(options, cases) as (given, images):
+    with _images(options, cases) as (given, images, effort):
         cells = load.measure(cases, given[cases[0]], effort, cores=cores, notify=console.bar)
     report = load.load_report(cells, problems=problems, images=images)
     load.keep(report)
@@ -138,7 +135,6 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 def run_host(options: argparse.Namespace, console: Console) -> int:
     """Inspect the computer and measure host variants; the exit code. Raises as `run_device` does."""
     from fieldray.bench import device
-    from fieldray.bench.benchmark_case import Effort
     from fieldray.bench.host import findings, host_report
 
     model = chosen_model(options)
@@ -153,8 +149,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
             max_clock=options.max_clock,
         )
     )
-    effort = Effort(repeats=options.repeats, images=options.images)
-    with _images(options, cases) as (given, images):
+    with _images(options, cases) as (given, images, effort):
         measured = device.measure(given, effort, notify=console.bar, scopes=(device.MESSAGES,))
     blocks = device.variant_blocks(measured, problems=problems, images=images)
     report = host_report(facts, found, kind="bench-host", measured=blocks, variants=device.variant_data(measured))
@@ -218,11 +213,11 @@ def _usable(asked: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], 
 @contextlib.contextmanager
 def _images(
     options: argparse.Namespace, cases: Sequence[BenchmarkCase]
-) -> Iterator[tuple[Mapping[BenchmarkCase, tuple[LoadedImage, ...]], str]]:
-    """Images for each case, and a phrase that names them; drawn ones exist while the block runs."""
+) -> Iterator[tuple[Mapping[BenchmarkCase, tuple[LoadedImage, ...]], str, Effort]]:
+    """Images for each case, a phrase that names them, and how often they run; drawn ones exist within the block."""
     import tempfile
 
-    from fieldray.bench.benchmark_case import MOST_IMAGES, find_images, one_worker, read_images
+    from fieldray.bench.benchmark_case import MOST_IMAGES, Effort, find_images, one_worker, read_images
 
     count = min(options.images, MOST_IMAGES)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
@@ -231,7 +226,8 @@ def _images(
             inputs = {case.model.manifest.input for case in cases}
             images = {spec: read_images(refs, spec, readers) for spec in inputs}
         whose = f"images of {options.folder}" if options.folder else "images drawn by the program"
-        yield {case: images[case.model.manifest.input] for case in cases}, f"{len(refs)} {whose}"
+        given = {case: images[case.model.manifest.input] for case in cases}
+        yield given, f"{len(refs)} {whose}", Effort(repeats=options.repeats, images=options.images)
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
