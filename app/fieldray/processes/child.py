@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, NamedTuple, Typ
 import msgspec
 
 from fieldray import errors
-from fieldray.domain.run import Count
 from fieldray.errors import FieldrayError, shortage, unexpected
 from fieldray.paths import child_command
 from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY, STAGE
@@ -37,6 +36,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.typed_json import converted
 
 if TYPE_CHECKING:
+    from fieldray.domain.run import Count
     from fieldray.processes.wire import Array
 
 log = logging.getLogger(__name__)
