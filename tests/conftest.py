@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from program import Fieldray, runner
 from tiny_packs import fingerprint, write_tiny_pack
 from waiting import left_behind, running
 
+# Hundreds of processes import the same libraries, and TensorFlow takes ten seconds of compiling: once is enough.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many workers as cores: their threads would only wait for each other, and those of a library do so in a loop.
