@@ -34,5 +34,5 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def screen(fieldray: Fieldray, tmp_path: Path, pack_options: list[str]) -> Fieldray:
-    """Screen the folder `images` of the test with the tiny pack."""
-    return lambda *arguments: fieldray("screen", tmp_path / "images", *pack_options, *arguments)
+    """Screen the folder `images` of the test with the tiny pack; to start a second reader takes longer than a few."""
+    return lambda *arguments: fieldray("screen", tmp_path / "images", *pack_options, "--jobs", 1, *arguments)

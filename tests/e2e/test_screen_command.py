@@ -39,7 +39,7 @@ def test_every_kind_of_image_gives_one_line(tmp_path: Path, screen: Fieldray) ->
 def test_bad_inputs_end_as_one_line_each_and_harm_nothing(tmp_path: Path, screen: Fieldray) -> None:
     expected = write_bad_inputs(tmp_path / "images")
     good = write_images(tmp_path / "images" / "good", 3)
-    done = screen("--json", "-")
+    done = screen("--json", "-", "--jobs", 2)
     assert done.returncode == 1, done.stderr
     found = Counter(
         (os.path.relpath(line["path"], tmp_path / "images").partition("!")[0], line["status"], line["reason_code"])
