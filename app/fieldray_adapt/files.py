@@ -118,5 +118,5 @@ def _add_mapping(found: Any, part: Mapping[Any, object], name: str) -> None:
 
 
 def _add_text(found: Any, text: str) -> None:
-    data = text.encode()
+    data = text.encode(errors="surrogatepass")
     found.update(f"{len(data)}:".encode() + data)

@@ -244,7 +244,7 @@ def test_equal_parts_have_equal_digests_and_others_have_not() -> None:
     assert digest({"a": 1, "b": array}) == digest({"b": array.copy(), "a": 1})
     assert digest(frozenset("ab")) == digest(frozenset("ba")) and digest(np.float64(0.1)) == digest(0.1)
     others = [array, array.reshape(2, 3), array.astype(np.float64), array + 1, 1, 1.0, "1", True, None, (1,), ("1",)]
-    others += [("ab", "c"), ("a", "bc"), ["ab", ["c"]], {"a": "b"}, Path("1"), {}, ()]
+    others += [("ab", "c"), ("a", "bc"), ["ab", ["c"]], {"a": "b"}, Path("1"), {}, (), "\udcff", Path("\udcff")]
     assert len({digest(one) for one in others}) == len(others)
     with pytest.raises(TypeError, match="no digest of a object"):
         digest(object())
