@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -49,18 +48,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="session")
-def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folders that are not there yet; to make each by `mktemp` would look through those of all tests before."""
-    folder = tmp_path_factory.mktemp("homes")
-    return (folder / str(number) for number in itertools.count())
-
-
 @pytest.fixture(autouse=True)
-def home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This test's user data folder: nothing is read from or written to the real one."""
-    folder = next(homes)
-    folder.mkdir(mode=0o700)
+    folder = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("FIELDRAY_HOME", str(folder))
     return folder
 

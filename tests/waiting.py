@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Set
@@ -28,18 +27,7 @@ def wait_for(is_so: Callable[[], object], *, limit_s: float = 30.0) -> None:
 
 def running() -> set[threading.Thread | psutil.Process]:
     """Threads, and children that run; one that ended but was not waited for is a leak too."""
-    return {*threading.enumerate(), *(psutil.Process().children(recursive=True) if _has_children() else ())}
-
-
-def _has_children() -> bool:
-    """Asked of the system where it can be: to find out which they are, each process there is has to be looked at."""
-    if not hasattr(os, "waitid"):
-        return True
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+    return {*threading.enumerate(), *psutil.Process().children(recursive=True)}
 
 
 def left_behind(before: Set[threading.Thread | psutil.Process]) -> list[str]:

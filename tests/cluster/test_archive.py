@@ -229,23 +229,19 @@ def test_a_process_that_is_killed_from_outside_costs_nothing(begun: Begun, role:
     assert killed and {outcome.category for outcome in saved} == {"refused"}
 
 
-def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(
-    begun: Begun, two_workers: ConnectionSettings
-) -> None:
+def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(begun: Begun) -> None:
     begun.write_list(10)
     refs = begun.refs(2, 5)
     begun.folder.keep(
         Piece(2, 5), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in refs], begun.request)
     )
     begun.folder.keep(Piece(6, 8), b"half of a file")
-    saved = begun.run(connection=two_workers)
+    saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 3, "blank": 7}  # type: ignore[union-attr]
     assert begun.folder.done(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
 
 
-def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(
-    begun: Begun, two_workers: ConnectionSettings
-) -> None:
+def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begun) -> None:
     begun.write_list(9)
     refs = begun.refs(0, 9)
     codes = ("blank", "missing", "drive_error", "blank", "truncated", "blank", "blank", "blank", "missing")
@@ -258,7 +254,7 @@ def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(
     pieces = (Piece(0, 2), Piece(2, 9))  # what failed on both sides of their border stays in the file of each
     for piece in pieces:
         begun.folder.keep(piece, packed(outcomes[piece.start : piece.stop], begun.request))
-    saved = begun.run(connection=two_workers)
+    saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 5, "blank": 4}  # type: ignore[union-attr]
     assert begun.folder.done(9) == pieces
     kept = [results_of(begun.refs(one.start, one.stop), begun.folder.results(one), begun.request) for one in pieces]
@@ -267,9 +263,7 @@ def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(
     ]
 
 
-def test_results_of_another_archive_are_not_taken_for_those_of_this_one(
-    begun: Begun, two_workers: ConnectionSettings
-) -> None:
+def test_results_of_another_archive_are_not_taken_for_those_of_this_one(begun: Begun) -> None:
     begun.write_list(6)
     others = [ImageRef(path=begun.place / f"other-{number}") for number in range(2)]
     begun.folder.keep(
@@ -278,7 +272,7 @@ def test_results_of_another_archive_are_not_taken_for_those_of_this_one(
     same = begun.refs(2, 4)
     elsewhere = dataclasses.replace(begun.request, paths=("/mnt/other",))
     begun.folder.keep(Piece(2, 4), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in same], elsewhere))
-    saved = begun.run(connection=two_workers)
+    saved = begun.run()
     assert {outcome.reason.code for outcome in saved} == {"blank"}  # type: ignore[union-attr]
     assert {outcome.ref.path.name for outcome in saved} == {f"image-{number}" for number in range(6)}
 
@@ -315,38 +309,39 @@ def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> N
         list_images(begun.folder, [str(begun.place)], Settings(), progress=lambda _count: None)
 
 
+def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(begun: Begun) -> None:
+    begun.write_list(4)
+    with pytest.raises(NodesUnfit, match=r"local cannot be given any work: .*another pack under the name none"):
+        begun.run(inspect=STAND_INS["inspect_other_pack"])
+    assert begun.folder.done(4) == ()
+
+
 def test_a_node_without_the_pack_says_so_itself(request_made: ArchiveRequest, home: Path) -> None:
     why = problem_of_node(request_made)
     assert why and why.code == "cluster_no_pack" and "none-1.0.0" in why.text
 
 
-@pytest.mark.parametrize(
-    ("stand_in", "count", "why", "told"),
-    [
-        ({"inspect": "inspect_other_pack"}, 4, ".*another pack under the name none", []),  # before it gets any work
-        ({"screen": "screen_on_full_disk"}, 4, "The disk", ["disk_full"]),
-        ({"screen": "screen_badly"}, 3000, "An unexpected error", ["internal"]),  # before all images have failed
-    ],
-)
-def test_nodes_that_cannot_work_are_named_and_their_images_have_no_result(
-    begun: Begun, two_workers: ConnectionSettings, *, stand_in: dict[str, str], count: int, why: str, told: list[str]
-) -> None:
-    begun.write_list(count)
+def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(begun: Begun) -> None:
+    begun.write_list(4)
     notes: list[tuple[str, Reason]] = []
-    options = {name: STAND_INS[function] for name, function in stand_in.items()}
-    with pytest.raises(NodesUnfit, match=f"local cannot be given any work: {why}"):
-        begun.run(connection=two_workers, notes=notes, chunk_images=count, **options)
-    assert {(node, reason.code) for node, reason in notes} == {("local", code) for code in told}
-    assert begun.folder.done(count) == ()
+    with pytest.raises(EnvironmentProblem, match="local cannot be given any work: The disk"):
+        begun.run(screen=STAND_INS["screen_on_full_disk"], notes=notes)
+    assert {(node, why.code) for node, why in notes} == {("local", "disk_full")}
+    assert begun.folder.done(4) == ()
 
 
-def test_files_are_sent_and_one_that_cannot_be_read_is_never_looked_for_by_a_worker(
-    begun: Begun, two_workers: ConnectionSettings
-) -> None:
+def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(begun: Begun) -> None:
+    begun.write_list(3000)
+    with pytest.raises(EnvironmentProblem, match="local cannot be given any work: An unexpected error"):
+        begun.run(screen=STAND_INS["screen_badly"], chunk_images=3000)
+    assert begun.folder.done(3000) == ()
+
+
+def test_files_are_sent_and_one_that_cannot_be_read_is_never_looked_for_by_a_worker(begun: Begun) -> None:
     begun.write_list(6)
     for name in ("image-2", "image-5"):
         (begun.place / name).write_bytes(name.encode())
-    saved = begun.run(connection=two_workers, screen=STAND_INS["screen_files"], sends_files=True, chunk_images=2)
+    saved = begun.run(screen=STAND_INS["screen_files"], sends_files=True, chunk_images=2)
     assert Counter(outcome.category for outcome in saved) == {"failed": 4, "refused": 2}
 
 
@@ -377,26 +372,13 @@ def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
 
 
 @contextlib.contextmanager
-def cluster_of_nodes(folder: Path, *workers: str) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
-    """A cluster that is not the driver's own, its scheduler, and how it is reached; one worker if none are named."""
+def cluster_of_nodes(tmp_path: Path) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
+    """A cluster that is not the driver's own, its scheduler, and how it is reached."""
     with NodeGroup() as nodes:
         scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
         address = scheduler.address()
-        for name in workers or ("ward/1",):
-            nodes.add(worker(name, address, folder / "scratch"))
+        nodes.add(worker("ward/1", address, tmp_path / "scratch"))
         yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
-
-
-@pytest.fixture(scope="module")
-def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectionSettings]:
-    """A cluster for the tests that end none of its processes."""
-    folder = tmp_path_factory.mktemp("cluster")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("FIELDRAY_HOME", str(folder / "home"))
-        with cluster_of_nodes(folder, "local/1", "local/2") as (_, _, connection):
-            with open_client(connection) as client:
-                client.wait_for_workers(2)  # else a test finds that one was started in its time
-            yield dataclasses.replace(connection, workers=2)
 
 
 def test_a_scheduler_that_is_started_again_is_found_again(begun: Begun) -> None:

@@ -69,10 +69,6 @@ def test_the_program_started_by_itself_runs_none_either(strange_folder: Path) ->
     assert done.returncode == 0, done.stderr
 
 
-# What Python compiles before any line of the program is not the program's; one that begins again does not hear of this.
-AS_READ_ONLY = {"PYTHONDONTWRITEBYTECODE": "1"}
-
-
 @pytest.mark.parametrize(
     "variables",
     [
@@ -96,9 +92,10 @@ def test_what_a_person_starts_there_runs_none_either(tmp_path: Path, variables: 
     script = tmp_path / "fieldray"  # as pip writes it
     script.write_text("import re\nimport sys\nfrom fieldray.__main__ import main\nsys.exit(main())\n")
     own = {name: value.format(folder=folder) for name, value in variables.items()}
+    own["PYTHONDONTWRITEBYTECODE"] = "1"  # before any line of the program; one that begins again does not hear of it
     done = subprocess.run(
         [sys.executable, *(["-m", "fieldray"] if start == "-m fieldray" else [script]), "doctor"],
-        cwd=folder, env={**os.environ, "FIELDRAY_HOME": str(tmp_path / "home"), **AS_READ_ONLY, **own},
+        cwd=folder, env={**os.environ, "FIELDRAY_HOME": str(tmp_path / "home"), **own},
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, (done.returncode, done.stderr)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -290,15 +291,11 @@ FILES = {
 
 
 def _errors(content: Any) -> list[str]:
-    import jsonschema  # takes seconds, and every process that runs tests imports this module
-
     validator = jsonschema.Draft202012Validator(json.loads(PUBLISHED.read_bytes()))
     return [error.message for error in validator.iter_errors(content)]
 
 
 def test_the_published_schema_is_the_one_that_the_types_give() -> None:
-    import jsonschema
-
     assert PUBLISHED.read_bytes() == schema(), "write it again: python tools/manifest_schema.py"
     jsonschema.Draft202012Validator.check_schema(json.loads(schema()))
 
