@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 from PIL import Image
 
-Fieldray = Callable[..., subprocess.CompletedProcess[str]]
+from harness.record import Record
+
+Fieldray = Callable[..., Record]
 
 
 def command(*arguments: object) -> list[str]:
@@ -38,8 +38,8 @@ def python(
 def runner(home: Path) -> Fieldray:
     """What runs `fieldray` to its end, with this home and with arguments; `environment` is added to this process's."""
 
-    def run(*arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def run(*arguments: object, environment: Mapping[str, str] | None = None) -> Record:
+        done = subprocess.run(
             command(*arguments),
             env={**os.environ, "FIELDRAY_HOME": str(home), "PYTHONIOENCODING": "utf-8", **(environment or {})},
             capture_output=True,
@@ -48,13 +48,14 @@ def runner(home: Path) -> Fieldray:
             timeout=100,
             check=False,
         )
+        return Record(code=done.returncode, out=done.stdout, err=done.stderr)
 
     return run
 
 
 def wait_for_end(processes: list[psutil.Process]) -> None:
     """The children of a killed program end by themselves."""
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert not alive
 
 
@@ -69,11 +70,6 @@ def lines_until_killed(process: subprocess.Popen[str], lines: int) -> list[str]:
         wait_for_end(children)
     # The last line may be cut in the middle by the kill.
     return [line for line in read if line.endswith("\n")]
-
-
-def lines_of(text: str) -> list[dict[str, Any]]:
-    """The JSON objects of `--json` lines."""
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def write_images(folder: Path, count: int, *, side: int = 256) -> list[Path]:

@@ -7,14 +7,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from fieldray.domain.finding import Screened
 from fieldray.imaging.synthetic import write_studies
 from fieldray.store.results import ResultQuery
 from program import write_images
-from waiting import wait_for
 
 # By folder: divided training needs the toolchain, and so does what writes the recipes of workflows.
 NEEDED = {
@@ -31,11 +29,6 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None if all(map(importlib.util.find_spec, needed)) else True
 
 
-def wait_for_end(processes: list[psutil.Process]) -> None:
-    """The processes of a driver that was killed end by themselves."""
-    wait_for(lambda: not any(process.is_running() for process in processes))
-
-
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """27 images and files that are none: loose ones, a DICOM study, a zip file, a damaged one."""
@@ -49,18 +42,25 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def stored(home: Path) -> list[tuple[Any, ...]]:
-    """What the newest run says of each image, times apart."""
+def stored(home: Path, *, moved: tuple[str, str] = ("", "")) -> list[tuple[Any, ...]]:
+    """What the newest run says of each image, times apart, as if it lay in the other of two places."""
     with ResultQuery(home / "results.sqlite") as query:
-        return sorted(_gist(row.outcome) for row in query.rows(query.runs()[0].run_id))
+        return sorted(_gist(row.outcome, moved) for row in query.rows(query.runs()[0].run_id))
 
 
-def _gist(outcome: Any) -> tuple[Any, ...]:
-    facts = outcome.facts
+def _gist(outcome: Any, moved: tuple[str, str]) -> tuple[Any, ...]:
+    facts, key = outcome.facts, outcome.ref.key.replace(*moved)
     found = (
         [(each.label, each.score, each.decision) for each in outcome.findings]
         if isinstance(outcome, Screened)
         else outcome.reason.code
     )
     thumbnail = None if facts.thumbnail is None else facts.thumbnail.tobytes()
-    return outcome.ref.key, outcome.category, str(found), facts.content_sha256, thumbnail, str(outcome.ref.header)
+    return (
+        key,
+        outcome.category,
+        str(found),
+        facts.content_sha256,
+        thumbnail,
+        str(outcome.ref.header),
+    )

@@ -17,20 +17,16 @@ import psutil
 import pytest
 
 from benchmarks.namespaces import NETWORK, NotPermitted, namespaces
-from cluster.conftest import stored, wait_for_end
+from cluster.conftest import stored
 from cluster.test_connection import free_port
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
 from phantoms import write_dicom
-from program import Fieldray, command, start, write_images
+from program import Fieldray, command, start, wait_for_end, write_images
 from waiting import wait_for
 
 CHUNK = 8
-
-
-def screen_archive(fieldray: Fieldray, images: Path, out: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    return fieldray("archive", "screen", images, "--out", out, "--workers", 2, "--chunk", CHUNK, *options)
 
 
 def test_the_results_are_those_of_screen_and_screen_takes_them_over(
@@ -39,27 +35,25 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     other = tmp_path / "other-home"
     write_dicom(images / "hand.dcm", chest_phantom(160, 128, 1, abnormal=True), changes={"BodyPartExamined": "HAND"})
     alone = fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
-    assert alone.returncode == 1, alone.stderr  # one image is damaged
-    done = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
-    assert done.returncode == 1, done.stderr
+    alone.ends_with(1)  # one image is damaged
+    archive = ("archive", "screen", images, "--out", tmp_path / "out", "--workers", 2, "--chunk", CHUNK, *pack_options)
+    done = fieldray(*archive).ends_with(1)
     assert stored(home) == stored(other)
     count = len(stored(home))
-    assert f"{count - 1} images. Of {count} files, 0 from an earlier start." in done.stdout  # the letter is none
-    assert "1 image failed. Start the same command again to try it again.\nA file that could not " in done.stdout
-    (note,) = (line for line in alone.stdout.splitlines() if "pack (age or body part)" in line)
-    assert note in done.stdout.splitlines()
+    done.prints(f"{count - 1} images. Of {count} files, 0 from an earlier start.")  # the letter is none
+    done.prints("1 image failed. Start the same command again to try it again.\nA file that could not ")
+    (note,) = (line for line in alone.out.splitlines() if "pack (age or body part)" in line)
+    assert note in done.out.splitlines()
     taken_over = [
-        re.findall("[0-9]+ from an earlier run", fieldray("screen", images, *pack_options, environment=where).stdout)
+        re.findall("[0-9]+ from an earlier run", fieldray("screen", images, *pack_options, environment=where).out)
         for where in ({}, {"FIELDRAY_HOME": str(other)})
     ]
     assert taken_over[0] and taken_over[0] == taken_over[1]
     shutil.copy(next(images.glob("*0.png")), images / "damaged.png")
-    again = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
-    assert again.returncode == 0, again.stderr
-    assert f"Of {count} files, {count - 1} from an earlier start." in again.stdout
-    last = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
-    said = re.search(r"All images \((\d+)\) that were listed on 20\d\d-\d\d-\d\d have results: run \d+ .*", last.stdout)
-    assert last.returncode == 0 and said and "Images added since then need another folder" in said[0]
+    fieldray(*archive).ends_with(0).prints(f"Of {count} files, {count - 1} from an earlier start.")
+    last = fieldray(*archive).ends_with(0)
+    said = re.search(r"All images \((\d+)\) that were listed on 20\d\d-\d\d-\d\d have results: run \d+ .*", last.out)
+    assert said and "Images added since then need another folder" in said[0]
 
 
 def test_a_path_without_an_image_is_named_before_anything_is_screened(
@@ -70,12 +64,10 @@ def test_a_path_without_an_image_is_named_before_anything_is_screened(
         folder.mkdir(parents=True)
     (letters / "letter.txt").write_text("no image")
     arguments = ("archive", "screen", letters, hollow, "--out", tmp_path / "out", *pack_options)
-    done = fieldray(*arguments)
-    assert done.returncode == 4 and f"There is no image file in {hollow}" in done.stderr
+    fieldray(*arguments).ends_with(4).complains(f"There is no image file in {hollow}")
     shutil.copy(letters / "letter.txt", hollow)
     for _ in range(2):
-        done = fieldray(*arguments)
-        assert done.returncode == 4 and "0 images. Of 2 files" in done.stdout, done.stderr
+        fieldray(*arguments).ends_with(4).prints("0 images. Of 2 files")
 
 
 def kill_in_the_middle(arguments: tuple[object, ...], out: Path, *, is_whole: bool) -> None:
@@ -104,10 +96,9 @@ def test_an_archive_killed_in_the_middle_is_resumed_and_leaves_nothing(
     arguments = ("archive", "screen", images, "--out", out, "--chunk", 2, *options, *pack_options)
     kill_in_the_middle(arguments, out, is_whole=bool(options))
     kept = len(list((out / "chunks").glob("*.parquet")))
-    done = fieldray(*arguments)
-    assert done.returncode == 1, done.stderr
-    resumed = re.search(r"(\d+) from an earlier start", done.stdout)
-    assert resumed and 2 * kept - 1 <= int(resumed[1]) <= 2 * kept, done.stdout  # one image is damaged
+    done = fieldray(*arguments).ends_with(1)
+    resumed = re.search(r"(\d+) from an earlier start", done.out)
+    assert resumed and 2 * kept - 1 <= int(resumed[1]) <= 2 * kept, done.out  # one image is damaged
     assert stored(home) == stored(other)
     with ResultQuery(home / "results.sqlite") as query:
         assert [run.state for run in query.runs()] == ["finished"]
@@ -121,8 +112,7 @@ def test_what_a_killed_archive_left_is_deleted_with_the_history(
     arguments = ("archive", "screen", images, "--out", out, "--send-files", "--chunk", 2, *pack_options)
     kill_in_the_middle(arguments, out, is_whole=True)
     assert list((home / "cluster").rglob("*.key"))
-    done = fieldray("history", "delete", "--all", "--yes")
-    assert done.returncode == 0, done.stderr
+    fieldray("history", "delete", "--all", "--yes").ends_with(0)
     assert_nothing_of_it_is_left(home)
 
 
@@ -140,7 +130,7 @@ def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
     assert driver.returncode == 1 and f"It does not see {images}" in said, said
     away.rename(images)
     done = fieldray(*arguments)
-    assert done.returncode == 1, done.stderr  # one image is damaged
+    assert done.code == 1, done.err  # one image is damaged
     assert [row[1] for row in stored(home)].count("failed") == 1
 
 
@@ -159,7 +149,7 @@ def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
         finally:
             process.terminate()
             process.wait(30)
-            wait_for(lambda: not any(child.is_running() for child in children))
+            wait_for_end(children)
 
 
 @pytest.mark.cluster
@@ -185,7 +175,7 @@ def test_a_cluster_is_started_joined_used_and_ended(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
     certificates = tmp_path / "certificates"
-    assert fieldray("cluster", "certificates", certificates).returncode == 0
+    fieldray("cluster", "certificates", certificates).ends_with(0)
     port, encrypted = free_port(), ("--certificates", certificates)
     images = tmp_path / "images"
     write_images(images, 6)
@@ -195,39 +185,35 @@ def test_a_cluster_is_started_joined_used_and_ended(
         join = ("cluster", "join", address, "--host", "127.0.0.3", "--workers", 2, "--name", "ward", *encrypted)
         with started(*join) as (worker, line):
             assert line.strip() == f"ward works for {address}."
-            shown = fieldray("cluster", "status", address, *encrypted)
-            assert "2 workers" in shown.stdout and "ward/1  tls://127.0.0.3:" in shown.stdout
-            mine, *others = shown.stdout.splitlines()
+            shown = fieldray("cluster", "status", address, *encrypted).prints("2 workers", "ward/1  tls://127.0.0.3:")
+            mine, *others = shown.out.splitlines()
             assert re.fullmatch(r"Certificates in .*: of a client, of the cluster [0-9a-f]{16}, valid until .*", mine)
             assert all(re.search(r"certificate until 20\d\d-\d\d-\d\d$", line) for line in others), others
             out = ("--out", tmp_path / "out", "--cluster", address, *encrypted)
-            done = fieldray("archive", "screen", images, *pack_options, *out)
-            assert done.returncode == 0, done.stderr
-            assert "By node: ward: 6 at" in done.stdout
-            assert fieldray("cluster", "stop", address, *encrypted).returncode == 0
+            fieldray("archive", "screen", images, *pack_options, *out).ends_with(0).prints("By node: ward: 6 at")
+            fieldray("cluster", "stop", address, *encrypted).ends_with(0)
             assert (worker.wait(30), scheduler.wait(30)) == (0, 0)
 
 
 def test_an_address_of_another_computer_cannot_be_had(fieldray: Fieldray) -> None:
     done = fieldray("cluster", "start", "--host", "203.0.113.7", "--port", free_port(), "--unencrypted")
-    assert done.returncode == 1 and "could not be started" in done.stderr
+    done.ends_with(1).complains("could not be started")
 
 
-_OPEN = "everybody who reaches this computer's port can run programs"
-_HERE = ("start", "--host", "127.0.0.1")
+OPEN = "everybody who reaches this computer's port can run programs"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("start", "--host", "ward-pc", "--unencrypted"), "is not an address in numbers"),
-        (_HERE, _OPEN),
-        (("join", "127.0.0.1:8786", "--host", "127.0.0.1"), _OPEN),
-        ((*_HERE, "--certificates", "there", "--unencrypted"), _OPEN),
-        ((*_HERE, "--unencrypted", "--network", "192.168.1.10/24"), "is 192.168.1.0/24 meant?"),
-        ((*_HERE, "--unencrypted", "--network", "ward-net"), "is no network in numbers"),
+        ("start --host ward-pc --unencrypted", "is not an address in numbers"),
+        # connections without certificates are nobody's mistake
+        ("start --host 127.0.0.1", OPEN),
+        ("join 127.0.0.1:8786 --host 127.0.0.1", OPEN),
+        ("start --host 127.0.0.1 --certificates there --unencrypted", OPEN),
+        ("start --host 127.0.0.1 --unencrypted --network 192.168.1.10/24", "is 192.168.1.0/24 meant?"),
+        ("start --host 127.0.0.1 --unencrypted --network ward-net", "is no network in numbers"),
     ],
 )
-def test_what_opens_a_port_is_looked_at(fieldray: Fieldray, words: tuple[str, ...], said: str) -> None:
-    done = fieldray("cluster", *words)
-    assert done.returncode == 2 and said in done.stderr
+def test_what_is_wrong_is_said_before_anything_starts(fieldray: Fieldray, words: str, said: str) -> None:
+    fieldray("cluster", *words.split()).ends_with(2).complains(said)

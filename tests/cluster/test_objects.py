@@ -6,8 +6,6 @@ import asyncio
 import gc
 import importlib.util
 import random
-import subprocess
-import sys
 import tempfile
 import threading
 import zipfile
@@ -34,7 +32,7 @@ from fieldray_cluster.objects import (
     is_address,
     list_objects,
 )
-from program import Fieldray, start, write_images
+from program import Fieldray, python, start, write_images
 
 if not all(map(importlib.util.find_spec, ("s3fs", "moto", "boto3", "flask", "aiohttp", "paramiko"))):
     pytest.skip("the modules of buckets, HTTP and SFTP are not installed", allow_module_level=True)
@@ -243,13 +241,11 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     for path in filter(Path.is_file, images.rglob("*")):
         bucket.put(f"in/{path.relative_to(images).as_posix()}", path.read_bytes())
     alone = fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
-    assert alone.returncode == 1, alone.stderr  # one image is damaged
+    alone.ends_with(1)  # one image is damaged
     bucket.faults["in/image-005.png"] = REFUSED
     begin = ("archive", "screen", "s3://box/in", "--out", images.parent / "out", "--chunk", 4, *pack_options)
-    typo = fieldray(*begin[:2], "s3://bxo/in", *begin[3:])
-    assert typo.returncode == 2 and "s3://bxo/in does not exist" in typo.stderr
-    done = fieldray(*begin)
-    assert done.returncode == 1 and "2 images failed." in done.stdout, done.stderr
+    fieldray(*begin[:2], "s3://bxo/in", *begin[3:]).ends_with(2).complains("s3://bxo/in does not exist")
+    fieldray(*begin).ends_with(1).prints("2 images failed.")
     bucket.faults.clear()
     bucket.stop()
     again = start(*begin)
@@ -260,10 +256,9 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     assert waits.startswith("fieldray: local: It cannot reach the server") and "waits for it" not in errors
     assert again.returncode == 1 and "1 image failed." in output, errors
     assert "has changed on its server since, needs another folder (--out)" in output
-    assert [(key.replace("s3:/box/in", str(images)), *more) for key, *more in stored(home)] == stored(other)
+    assert stored(home, moved=("s3:/box/in", str(images))) == stored(other)
     assert not list((home / "cluster").rglob("objects*"))
-    done = fieldray(*begin, "--send-files")
-    assert done.returncode == 2 and "Name one address of objects alone" in done.stderr
+    fieldray(*begin, "--send-files").ends_with(2).complains("Name one address of objects alone")
 
 
 def killed_at_random(bucket: Bucket, seed: int, is_over: threading.Event, killed: list[int]) -> None:
@@ -295,12 +290,9 @@ def test_a_server_that_is_killed_at_random_costs_no_image(
     is_over.set()
     kills.join()
     assert len(killed) > 1  # listing and screening ask more than twice 25 times
-    assert (alone.returncode, done.returncode) == (0, 0), done.stderr
-    found = stored(home)
-    assert len(found) == len(paths)
-    assert [(key.replace("s3:/box/in", str(tmp_path / "in")), *more) for key, *more in found] == stored(
-        tmp_path / "other"
-    )
+    assert (alone.code, done.code) == (0, 0), done.err
+    found = stored(home, moved=("s3:/box/in", str(tmp_path / "in")))
+    assert len(found) == len(paths) and found == stored(tmp_path / "other")
 
 
 def test_keys_may_stand_in_the_environment_alone(
@@ -310,10 +302,8 @@ def test_keys_may_stand_in_the_environment_alone(
     bucket.put("in/1.png", png.read_bytes())
     begin = ("archive", "screen", "s3://box/in", "--out", tmp_path / "out", *pack_options)
     nothing = {"HOME": str(tmp_path), "AWS_ENDPOINT_URL": bucket.url, "AWS_MAX_ATTEMPTS": "1"}
-    refused = fieldray(*begin, environment=nothing)
-    assert refused.returncode == 1 and "Unable to locate credentials" in refused.stderr, refused.stderr
-    done = fieldray(*begin, environment=nothing | bucket.environment)
-    assert done.returncode == 0, done.stderr
+    fieldray(*begin, environment=nothing).ends_with(1).complains("Unable to locate credentials")
+    fieldray(*begin, environment=nothing | bucket.environment).ends_with(0)
 
 
 def test_only_the_server_that_was_named_is_reached(bucket: Bucket) -> None:
@@ -332,8 +322,7 @@ reach_server("localhost")
 socket.create_connection(("localhost", PORT), timeout=1).close()
 """
     bucket.put("in/1", b"1")
-    command = [sys.executable, "-c", code.replace("PORT", str(bucket.port))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = python(code.replace("PORT", str(bucket.port)))
     assert done.stdout.split() == ["s3://box/in/1", "refused", "refused"] and not done.returncode, done.stderr
 
 
@@ -347,9 +336,9 @@ def test_an_archive_gets_the_results_of_a_folder(
     done = fieldray(
         "archive", "screen", f"{server.address}/in", "--out", images.parent / "out", "--chunk", 8, *pack_options
     )
-    assert (alone.returncode, done.returncode) == (1, 1), done.stderr  # one image is damaged
-    here, there = str(server.folder), f"{server.protocol}:/127.0.0.1:{server.port}"
-    assert [(key.replace(there, here), *more) for key, *more in stored(home)] == stored(other)
+    assert (alone.code, done.code) == (1, 1), done.err  # one image is damaged
+    there = f"{server.protocol}:/127.0.0.1:{server.port}"
+    assert stored(home, moved=(there, str(server.folder))) == stored(other)
 
 
 # ---- what the guarantees need
@@ -390,8 +379,7 @@ for name in server.names():
     (server.folder / "index.html").write_text("".join(f'<a href="{link}">x</a>' for link in links))
     (server.folder / "here").write_text("text")
     server.faults["gone"] = ELSEWHERE
-    command = [sys.executable, "-c", code, server.address, str(server.home.parent / "file")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = python(code, server.address, server.home.parent / "file")
     told = [line.removeprefix(f"{server.address}/") for line in done.stdout.splitlines()]
     assert told == ["d refused", "gone refused", "here 4"] and not done.returncode, done.stderr
 
@@ -425,5 +413,5 @@ try:
 except UsageProblem as problem:
     print(problem)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = python(code)
     assert 'requires "paramiko" to be installed' in done.stdout, done.stderr

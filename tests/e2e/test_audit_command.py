@@ -12,7 +12,7 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from fieldray.imaging.synthetic import chest_phantom
-from program import Fieldray, lines_of
+from program import Fieldray
 
 
 def write_classes(folder: Path, *, each: int = 12) -> Path:
@@ -33,29 +33,26 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     images = write_classes(tmp_path / "images")
     out = tmp_path / "out"
     done = well("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
-    assert "Area under the ROC curve (AUC)" in done.stdout
-    assert "Positive predictive value at 20.0 % prevalence" in done.stdout
-    assert "Images needed for intervals of ± 5 points" in done.stdout
-    assert "Only 12 images of the rarer kind" in done.stdout
-    assert len({found.end() for line in done.stdout.splitlines() if (found := re.search(r" \d+ of \d+  ", line))}) == 1
+    done.prints("Area under the ROC curve (AUC)", "Positive predictive value at 20.0 % prevalence", "thresholds.csv")
+    done.prints("Images needed for intervals of ± 5 points", "Only 12 images of the rarer kind")
+    assert len({found.end() for line in done.out.splitlines() if (found := re.search(r" \d+ of \d+  ", line))}) == 1
     document = json.loads((out / "audit.json").read_text("ascii"))
-    lines = lines_of(fieldray("screen", images, *pack_options, "--json", "-").stdout)
+    lines = fieldray("screen", images, *pack_options, "--json", "-").lines
     truth = [Path(line["path"]).parent.name == "abnormal" for line in lines]
     assert document["auc"]["value"] == pytest.approx(roc_auc_score(truth, [line["score"] for line in lines]), abs=1e-9)
     run = str(document["run_id"])
     asked = ("audit", "--run", run, *pack_options, "--labels", "folders", "--json", "-")
-    assert json.loads(well(*asked).stdout)["auc"] == document["auc"]
-    priced = json.loads(fieldray(*asked, "--price-test", "20", "--threshold", "0.5").stdout)
+    assert json.loads(well(*asked).out)["auc"] == document["auc"]
+    priced = json.loads(fieldray(*asked, "--price-test", "20", "--threshold", "0.5").out)
     assert (priced["proposal"]["threshold"], priced["plan"]["prices"]) == (0.5, [0.0, 20.0])
     assert all(step["cost"] == pytest.approx(20 * step["called"]) for step in priced["plan"]["shown"])
-    assert "Choose two different runs" in fieldray(*asked, "--against", run).stderr
-    assert "thresholds.csv" in done.stdout
+    assert "Choose two different runs" in fieldray(*asked, "--against", run).err
     # What an audit wrote is no image, and is replaced by the next one; another file is not.
     (out / "audit.json").rename(images / "audit.json")
     printed = ("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")
-    assert "1 result file of this program" in well(*printed).stdout
+    assert "1 result file of this program" in well(*printed).out
     (images / "audit.json").write_text("mine")
-    assert fieldray(*printed).returncode == 2
+    fieldray(*printed).ends_with(2)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +73,7 @@ def test_what_is_wrong_in_any_case_is_said_before_anything_is_screened(
     labels = tmp_path / "labels.csv"
     labels.write_text(table)
     extra = [str(labels) if part == "labels.csv" else part for part in extra]
-    done = fieldray("audit", images, "--labels", labels, *extra)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    fieldray("audit", images, "--labels", labels, *extra).ends_with(2).complains(said)
     assert labels.read_text() == table
     assert not (home / "results.sqlite").exists()
 
@@ -87,17 +83,15 @@ def test_a_local_point_is_accepted_used_and_removed(
 ) -> None:
     images = write_classes(tmp_path / "images")
     usual = ("audit", images, *pack_options, "--labels", "folders")
-    assert fieldray(*usual, "--accept-local", "ours").returncode == 2  # nobody said yes
-    assert fieldray("screen", images, *pack_options, "--operating-point", "local:ours").returncode == 2
+    fieldray(*usual, "--accept-local", "ours").ends_with(2)  # nobody said yes
+    fieldray("screen", images, *pack_options, "--operating-point", "local:ours").ends_with(2)
     done = well(*usual, "--accept-local", "ours", "--name", "A. Physicist", "--sensitivity", "0.8")
-    assert "Accepted by A. Physicist: use it with --operating-point local:ours" in done.stdout
+    done.prints("Accepted by A. Physicist: use it with --operating-point local:ours")
     used = fieldray("screen", images, *pack_options, "--operating-point", "local:ours", "--json", "-")
-    assert {line["operating_point"] for line in lines_of(used.stdout)} == {"local:ours"}
-    listed = fieldray(*usual)
-    assert "At Local: ours" in listed.stdout
-    removed = fieldray("audit", "--remove-local", "ours", *pack_options)
-    assert "Removed local:ours" in removed.stdout
-    assert fieldray("audit", "--remove-local", "ours", *pack_options).returncode == 2
+    assert {line["operating_point"] for line in used.lines} == {"local:ours"}
+    fieldray(*usual).prints("At Local: ours")
+    fieldray("audit", "--remove-local", "ours", *pack_options).prints("Removed local:ours")
+    fieldray("audit", "--remove-local", "ours", *pack_options).ends_with(2)
 
 
 def test_a_damaged_file_of_local_points_is_told_and_disables_nothing(
@@ -105,9 +99,8 @@ def test_a_damaged_file_of_local_points_is_told_and_disables_nothing(
 ) -> None:
     write_classes(tmp_path / "images", each=1)
     (home / "site_points.json").write_text("[{")
-    done = screen()
-    assert (done.returncode, "site_points.json cannot be read, so none is used" in done.stderr) == (0, True)
-    assert fieldray("packs", "list").returncode == 0
+    screen().ends_with(0).complains("site_points.json cannot be read, so none is used")
+    fieldray("packs", "list").ends_with(0)
 
 
 def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
@@ -120,6 +113,5 @@ def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldr
         ((images, "--labels", "verdicts"), "has a verdict"),
         ((images, "--labels", "folders", "--pack", "tiny"), "This command takes one pack."),
     ):
-        done = fieldray("audit", *arguments, *pack_options)
-        assert (done.returncode, said in done.stderr) == (2, True), (arguments, done.stderr)
-    assert fieldray("audit", tmp_path / "gone", *pack_options, "--labels", "folders").returncode == 2
+        fieldray("audit", *arguments, *pack_options).ends_with(2).complains(said)
+    fieldray("audit", tmp_path / "gone", *pack_options, "--labels", "folders").ends_with(2)

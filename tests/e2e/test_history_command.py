@@ -32,14 +32,12 @@ def images(tmp_path: Path) -> Path:
 def screened(fieldray: Fieldray, screen: Fieldray, images: Path) -> Fieldray:
     """Two runs of the same folder, the second one afresh."""
     for more in ([], ["--fresh"]):
-        assert screen(*more).returncode == 0
+        screen(*more).ends_with(0)
     return fieldray
 
 
 def listed(fieldray: Fieldray, *options: str) -> list[dict[str, object]]:
-    done = fieldray("history", "list", "--json", "-", *options)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["runs"]
+    return json.loads(fieldray("history", "list", "--json", "-", *options).ends_with(0).out)["runs"]
 
 
 def test_runs_are_listed_filtered_and_shown_when_their_files_are_gone(screened: Fieldray, images: Path) -> None:
@@ -56,20 +54,19 @@ def test_runs_are_listed_filtered_and_shown_when_their_files_are_gone(screened: 
     ):
         assert [run["run"] for run in listed(screened, *options)] == wanted, options
     shutil.rmtree(images)
-    shown = screened("history", "show", "1")
-    assert shown.returncode == 0 and "The files of 6 images are gone." in shown.stdout
-    assert sum(str(images) in line for line in shown.stdout.splitlines()) == 7
-    table = screened("history", "list").stdout.splitlines()
+    shown = screened("history", "show", "1").ends_with(0).prints("The files of 6 images are gone.")
+    assert sum(str(images) in line for line in shown.out.splitlines()) == 7
+    table = screened("history", "list").out.splitlines()
     assert [line.split()[0] for line in table] == ["run", "2", "1"]
     assert all(word in table[0] for word in CATEGORY_TEXTS.values())
-    assert screened("history", "show", "9").returncode == 2
-    assert "is not a date" in screened("history", "list", "--since", "yesterday").stderr
+    screened("history", "show", "9").ends_with(2)
+    assert "is not a date" in screened("history", "list", "--since", "yesterday").err
 
 
 def test_a_past_run_says_why_an_image_was_refused(fieldray: Fieldray, screen: Fieldray, images: Path) -> None:
     (images / "note.txt").write_text("no image")
-    assert screen().returncode == 0
-    refused, why = fieldray("history", "show", "1").stdout.splitlines()[-2:]
+    screen().ends_with(0)
+    refused, why = fieldray("history", "show", "1").out.splitlines()[-2:]
     assert refused.startswith("not an image") and refused.endswith("note.txt")
     assert why.strip() == "This file is not a DICOM, PNG or JPEG image."
 
@@ -78,47 +75,44 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
     screened: Fieldray, images: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(images)
-    done = screened("history", "export", "1", "--out", tmp_path / "out", "--formats", "csv,pdf-studies")
-    assert done.returncode == 0, done.stderr
+    done = screened("history", "export", "1", "--out", tmp_path / "out", "--formats", "csv,pdf-studies").ends_with(0)
     assert len((tmp_path / "out" / "fieldray-run-1.csv").read_text("utf-8-sig").splitlines()) == 7
     (folder,) = (found for found in (tmp_path / "out").iterdir() if found.is_dir())
     assert len(list(folder.iterdir())) == 6
-    assert "which may name a patient" in done.stderr
+    assert "which may name a patient" in done.err
     named = screened("history", "export", "1", "--out", tmp_path / "named", "--formats", "pdf-studies", "--names")
     plain = screened("history", "export", "1", "--out", tmp_path / "plain", "--formats", "csv,sr")
-    assert "may name a patient" not in named.stderr + plain.stderr
-    assert screened("history", "export", "9", "--out", tmp_path / "out").returncode == 2
+    assert "may name a patient" not in named.err + plain.err
+    screened("history", "export", "9", "--out", tmp_path / "out").ends_with(2)
 
 
 def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home: Path, tmp_path: Path) -> None:
     month = datetime.date.today().isoformat()[:7]
-    done = screened("history", "month", month, "--pdf", tmp_path / "month.pdf", "--json", tmp_path / "month.json")
-    assert done.returncode == 0, done.stderr
+    screened("history", "month", month, "--pdf", tmp_path / "month.pdf", "--json", tmp_path / "month.json").ends_with(0)
     assert (tmp_path / "month.pdf").read_bytes().startswith(b"%PDF")
     found = json.loads((tmp_path / "month.json").read_text("ascii"))
     images = sum(one["images"] for one in found["images"])
     assert (found["report"], found["first_day"], images > 0) == ("month", f"{month}-01", True)
-    assert "No check of constancy was made" in screened("history", "month").stdout
+    assert "No check of constancy was made" in screened("history", "month").out
     record = Record("made-up-1.0.0 - - -", "cpu", time.time(), "0", images=9, different=0, largest=0.01)
     ConstancyRecords(home).add(record, {})
-    said = screened("history", "month").stdout
-    assert record.summary.text in said and record.summary.text not in screened("history", "month", "2001-02").stdout
+    said = screened("history", "month").out
+    assert record.summary.text in said and record.summary.text not in screened("history", "month", "2001-02").out
     assert "Reader agrees" in said and {one["pack"] for one in found["images"]} <= set(said.split())
-    assert "Nothing was screened in this month." in screened("history", "month", "2001-02").stdout
+    assert "Nothing was screened in this month." in screened("history", "month", "2001-02").out
     for slip in ("November", "11-2026", "2026-11-22"):
-        assert f"{slip} is not a month. Write it as year-month" in screened("history", "month", slip).stderr
+        assert f"{slip} is not a month. Write it as year-month" in screened("history", "month", slip).err
 
 
 def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path) -> None:
-    done = screened("history", "compare", "1", "2", "--json", tmp_path / "compared.json")
-    assert done.returncode == 0, done.stderr
+    screened("history", "compare", "1", "2", "--json", tmp_path / "compared.json").ends_with(0)
     document = json.loads((tmp_path / "compared.json").read_text("ascii"))
     assert (document["images_in_both"], document["changed"]) == (6, 0)
     (images / "image-000.png").unlink()
-    words = screened("history", "compare", "1", "2", "--all").stdout
+    words = screened("history", "compare", "1", "2", "--all").out
     assert "6 images in both, 0 in another class" in words and "+0.000" in words
-    assert screened("history", "compare", "1", "1").returncode == 2
-    assert screened("history", "compare", "1", "7").returncode == 2
+    screened("history", "compare", "1", "1").ends_with(2)
+    screened("history", "compare", "1", "7").ends_with(2)
 
 
 def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Path, tmp_path: Path) -> None:
@@ -126,13 +120,13 @@ def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Pa
     point = replace(tiny_manifest().operating_points[0], threshold=0.8, unsure_low=0.7, unsure_high=0.9)
     names = {"abnormal": {"en": "Signs of an opacity"}, "normal": {"en": "None found by this pack"}}
     pack = write_tiny_pack(tmp_path / "named", class_names=names, operating_points=(point,))
-    assert fieldray("packs", "install", pack, "--trust", fingerprint(pack)).returncode == 0
+    fieldray("packs", "install", pack, "--trust", fingerprint(pack)).ends_with(0)
     for more in ([], ["--fresh"]):
-        assert fieldray("screen", images, "--pack", "tiny", *more).returncode == 0
-    moves = [line for line in fieldray("history", "compare", "1", "2").stdout.splitlines() if " -> " in line]
+        fieldray("screen", images, "--pack", "tiny", *more).ends_with(0)
+    moves = [line for line in fieldray("history", "compare", "1", "2").out.splitlines() if " -> " in line]
     assert [move.split()[0] for move in moves] == ["None", "not"]
     assert len({(line.index(" -> "), len(line)) for line in moves}) == 1
-    month = fieldray("history", "month").stdout
+    month = fieldray("history", "month").out
     assert "None found by this pack" in month and "Normal" not in month
     assert "Bright images are abnormal. · tiny-1.0.0\n" in month  # the names of the pack
 
@@ -140,27 +134,25 @@ def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Pa
 def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:
     store, pictures = home / "results.sqlite", home / "results.pictures.sqlite"
     assert rows_of(pictures, PICTURES) == [(6,)]
-    unconfirmed = screened("history", "delete", "1", "2")
-    assert unconfirmed.returncode == 2 and "12 results will be deleted for good" in unconfirmed.stdout
-    assert "Add --yes" in unconfirmed.stderr and len(listed(screened)) == 2
+    unconfirmed = screened("history", "delete", "1", "2").ends_with(2).prints("12 results will be deleted for good")
+    assert "Add --yes" in unconfirmed.err and len(listed(screened)) == 2
     with FileLock(home / "results.sqlite.run-2.lock", holder="4711"):
         change(store, "UPDATE runs SET state = 'running' WHERE id = 2")
-        refused = screened("history", "delete", "--all", "--yes")
-        assert refused.returncode == 2 and "in use by another program (process 4711)" in refused.stderr
+        refused = screened("history", "delete", "--all", "--yes").ends_with(2)
+        refused.complains("in use by another program (process 4711)")
         assert len(listed(screened)) == 2
-    done = screened("history", "delete", "--all", "--yes")
-    assert done.returncode == 0 and "2 runs were deleted." in done.stdout, done.stderr
+    screened("history", "delete", "--all", "--yes").ends_with(0).prints("2 runs were deleted.")
     assert listed(screened) == [] and rows_of(pictures, PICTURES) == [(0,)]
     left = b"".join(found.read_bytes() for found in home.iterdir() if found.is_file())
     assert str(images).encode() not in left
-    assert "There are no runs." in screened("history", "delete", "--all", "--yes").stdout
-    assert screened("history", "delete", "--yes").returncode == 2
+    assert "There are no runs." in screened("history", "delete", "--all", "--yes").out
+    screened("history", "delete", "--yes").ends_with(2)
 
 
 @pytest.mark.usefixtures("images")
 def test_who_wants_no_previews_keeps_none(screen: Fieldray, home: Path) -> None:
     (home / "settings.json").write_text('{"keep_previews": false}')
-    assert screen().returncode == 0
+    screen().ends_with(0)
     assert not (home / "results.pictures.sqlite").exists()
     store = home / "results.sqlite"
     assert rows_of(store, "SELECT COUNT(*) FROM results WHERE class_maps IS NOT NULL") == [(6,)]

@@ -17,7 +17,7 @@ from pydicom import dcmread
 
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from phantoms import write_dicom
-from program import Fieldray, lines_of
+from program import Fieldray
 from report_programs import missing, pdf_text
 from tiny_models import LEGACY_SIDE, legacy_model_bytes, legacy_scores
 
@@ -56,11 +56,9 @@ def images(tmp_path: Path) -> Path:
 
 def test_the_class_and_the_number_are_the_demonstrations(drive: Path, images: Path, fieldray: Fieldray) -> None:
     (images / "bright.dcm").unlink()
-    refused = fieldray("screen", images, "--pack", drive)
-    assert (refused.returncode, "nobody vouches" in refused.stderr) == (3, True)
-    done = fieldray("screen", images, "--pack", drive, "--allow-legacy", "--json", "-")
-    assert done.returncode == 0, done.stderr
-    lines = {Path(line["path"]).name: line for line in lines_of(done.stdout)}
+    fieldray("screen", images, "--pack", drive).ends_with(3).complains("nobody vouches")
+    done = fieldray("screen", images, "--pack", drive, "--allow-legacy", "--json", "-").ends_with(0)
+    lines = {Path(line["path"]).name: line for line in done.lines}
     shown = {path.name: (lines[path.name]["label"], lines[path.name]["score"]) for path in (BRIGHT, DARK)}
     for path, decision in ((BRIGHT, "above"), (DARK, "below")):
         label, number = demonstrated(path)
@@ -76,10 +74,10 @@ def test_every_list_and_export_says_that_no_operating_point_is_known(
     out = tmp_path / "out"
     options = ("--pack", drive, "--allow-legacy", "--out", out, "--formats", "csv,json,pdf,sr,sc")
     done = well("screen", images, *options)
-    head, *_, sums = (line for line in done.stdout.splitlines() if MARK in line)
+    head, *_, sums = (line for line in done.out.splitlines() if MARK in line)
     assert head.startswith("Pack legacy-chest-resnet50") and "unsigned" in head.lower()
-    assert "unsigned" in sums.lower() and "abnormal 2  not sure 0  normal 1" in done.stdout
-    listed = [line.split() for line in done.stdout.splitlines() if line.startswith(("ABNORMAL", "normal"))]
+    assert "unsigned" in sums.lower() and "abnormal 2  not sure 0  normal 1" in done.out
+    listed = [line.split() for line in done.out.splitlines() if line.startswith(("ABNORMAL", "normal"))]
     assert [words[2] for words in listed] == ["unknown"] * 3
     (table,) = out.glob("*.csv")
     rows = list(csv.DictReader(table.read_text(encoding="utf-8-sig").splitlines()))
@@ -97,16 +95,15 @@ def test_every_list_and_export_says_that_no_operating_point_is_known(
     reports = [str(found) for found in written if found.Modality == "SR"]
     assert reports and all(report.count(MARK) >= 2 for report in reports)  # the decision's meaning, and a comment
     assert any(found.Modality != "SR" for found in written)
-    assert f"(unsigned, {MARK})" in well("history", "list").stdout
-    assert " unknown " in well("history", "show", "1").stdout
+    assert f"(unsigned, {MARK})" in well("history", "list").out
+    assert " unknown " in well("history", "show", "1").out
 
 
 def test_both_files_are_one_model_and_the_edge_tpus_alone_is_none(
     drive: Path, images: Path, fieldray: Fieldray
 ) -> None:
     (drive / LEGACY_EDGETPU_NAME).write_bytes(legacy_model_bytes("uint8"))
-    assert MARK in fieldray("packs", "list", drive).stdout
+    assert MARK in fieldray("packs", "list", drive).out
     (drive / LEGACY_CPU_NAME).unlink()
     done = fieldray("screen", images, "--pack", drive, "--allow-legacy")
-    assert done.returncode == 3
-    assert f"Copy {LEGACY_CPU_NAME} beside it" in done.stderr
+    done.ends_with(3).complains(f"Copy {LEGACY_CPU_NAME} beside it")

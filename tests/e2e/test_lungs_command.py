@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fieldray.domain.model import InputSpec, OodGate, Requirement
-from program import Fieldray, lines_of
+from program import Fieldray
 from tiny_lungs import write_tiny_lungs
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -55,9 +55,7 @@ def screened(screen: Fieldray) -> Screened:
     """The lines of a run that ends well."""
 
     def run(*more: object) -> list[dict[str, Any]]:
-        done = screen(*more, "--json", "-")
-        assert done.returncode == 0, done.stderr
-        return lines_of(done.stdout)
+        return screen(*more, "--json", "-").ends_with(0).lines
 
     return run
 
@@ -81,7 +79,7 @@ def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, screen: Fiel
     (line,) = screened()
     assert (line["status"], line["reason_code"]) == ("refused", "inverted")
     assert line["lungs"]["is_inverted"] is True
-    assert "and the image screened. (--turn)" in screen().stdout
+    assert "and the image screened. (--turn)" in screen().out
 
 
 def test_what_is_refused_is_screened_if_asked_for_and_only_then(
@@ -96,7 +94,7 @@ def test_what_is_refused_is_screened_if_asked_for_and_only_then(
 
     anyway = ["screened_anyway", "inverted"]
     assert result("--anyway") == (None, anyway, False)
-    shown = fieldray("history", "show", "1").stdout
+    shown = fieldray("history", "show", "1").out
     assert "Screened although it was refused" in shown and "Black and white are swapped" in shown
     assert result() == ("inverted", [], False)
     assert result("--turn") == ("inverted", [], False)
@@ -115,9 +113,7 @@ def test_maps_are_written_beside_each_other(tmp_path: Path, screen: Fieldray) ->
         archive.write(image, "in/chest.png")
     maps = tmp_path / "maps"
     for _ in range(2):  # the second time nothing is screened and everything is written again
-        done = screen("--maps", maps)
-        assert done.returncode == 0, done.stderr
-        assert f"Written: {maps} (maps of 3 images)" in done.stdout
+        screen("--maps", maps).ends_with(0).prints(f"Written: {maps} (maps of 3 images)")
     names = ["chest.png", "deep/chest.png", "more.zip/in/chest.png"]
     written = sorted(str(path.relative_to(maps).as_posix()) for path in maps.rglob("*.*") if path.is_file())
     suffixes = ("lungs.png", "map.json", "map.npy", "overlay.png")
@@ -136,13 +132,10 @@ def test_maps_are_written_beside_each_other(tmp_path: Path, screen: Fieldray) ->
 
 def test_maps_beside_the_images_are_no_images(tmp_path: Path, screen: Fieldray) -> None:
     folder = save(tmp_path / "images" / "chest.png", chest()).parent
-    assert screen("--maps", folder).returncode == 0
-    done = screen("--fresh")
-    assert done.returncode == 0, done.stderr
-    assert "2 result files of this program were found among the images and left out." in done.stdout, done.stdout
-    assert "3 images in" in done.stdout, done.stdout
-    assert "refused 2" in done.stdout, done.stdout
-    assert done.stdout.index("refused 2") < done.stdout.index("result files")  # not above a list of any length
+    screen("--maps", folder).ends_with(0)
+    done = screen("--fresh").ends_with(0)
+    done.prints("2 result files of this program were found among the images and left out.", "3 images in")
+    assert done.out.index("refused 2") < done.out.index("result files")  # not above a list of any length
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
@@ -150,11 +143,9 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
 ) -> None:
     save(tmp_path / "images" / "chest.png", chest())
     (tmp_path / "file").touch()
-    done = screen("--maps", tmp_path / "file" / "maps")
-    assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
-    done = screen("--maps", home / "maps")
-    assert (done.returncode, "program's own folder" in done.stderr) == (2, True)
-    assert "image in" not in done.stdout
+    screen("--maps", tmp_path / "file" / "maps").ends_with(1).complains("Cannot write to")
+    done = screen("--maps", home / "maps").ends_with(2).complains("program's own folder")
+    assert "image in" not in done.out
 
 
 def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Path, well: Fieldray) -> None:
@@ -166,10 +157,10 @@ def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Pa
     save(tmp_path / "images" / "other.png", chest(grey=180))
     trust = ["--trust", fingerprint(with_lungs)]
     done = well("screen", tmp_path / "images", "--pack", with_lungs, *trust, "--json", "-")
-    for line in lines_of(done.stdout):
+    for line in done.lines:
         assert line["status"] == "screened"
         assert "unlike_measured" in [note["code"] for note in line["notes"]]
-    assert "2 images are unlike those that the pack was measured on." in done.stderr
+    done.complains("2 images are unlike those that the pack was measured on.")
 
 
 def test_each_image_has_its_own_lungs_however_many_are_under_way(tmp_path: Path, screened: Screened) -> None:

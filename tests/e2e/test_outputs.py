@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from program import Fieldray, lines_of, python, write_images
+from harness.record import json_lines
+from program import Fieldray, python, write_images
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
 
@@ -16,31 +17,27 @@ def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray,
     images = write_images(tmp_path / "images", 3)
     before = {path: path.read_bytes() for path in images}
     done = fieldray("screen", *pack_options, "--json", *images)  # as the shell writes images/* out
-    assert (done.returncode, "not an earlier output" in done.stderr) == (2, True)
-    done = fieldray("screen", *images, *pack_options, "--json", images[1])
-    assert (done.returncode, "input files" in done.stderr) == (2, True)
+    done.ends_with(2).complains("not an earlier output")
+    fieldray("screen", *images, *pack_options, "--json", images[1]).ends_with(2).complains("input files")
     assert {path: path.read_bytes() for path in images} == before
 
 
 def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 2)
     for _ in range(2):
-        assert screen("--json", tmp_path / "lines").returncode == 0
-    assert len(lines_of((tmp_path / "lines").read_text())) == 2
+        screen("--json", tmp_path / "lines").ends_with(0)
+    assert len(json_lines((tmp_path / "lines").read_text())) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "lines"]
     if sys.platform != "win32":
-        done = screen("--json", "/dev/stderr")
-        assert (done.returncode, done.stderr.count('"status"')) == (0, 2)
+        assert screen("--json", "/dev/stderr").ends_with(0).err.count('"status"') == 2
 
 
 @posix
 def test_a_store_that_is_no_database_is_set_aside_and_told(tmp_path: Path, home: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 2)
     (home / "results.sqlite").write_bytes(b"these are no results" * 100)
-    done = screen()
-    assert (done.returncode, "results.damaged-1.sqlite" in done.stderr) == (0, True), done.stderr
-    again = screen()
-    assert (again.returncode, again.stderr) == (0, "")
+    screen().ends_with(0).complains("results.damaged-1.sqlite")
+    assert screen().ends_with(0).err == ""
 
 
 INTERRUPTED = """

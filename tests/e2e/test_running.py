@@ -13,7 +13,8 @@ import pytest
 
 from fieldray.domain.finding import Outcome
 from fieldray.store.results import ResultQuery
-from program import Fieldray, lines_of, lines_until_killed, start, write_images
+from harness.record import json_lines
+from program import Fieldray, lines_until_killed, start, write_images
 
 COUNT = 60
 
@@ -35,14 +36,12 @@ def test_killed_at_random_and_resumed_no_image_is_lost_or_repeated(
     for _ in range(3):
         lines = lines_until_killed(start(*arguments), lines=len(kept) + chance.randint(1, 12))
         rows = stored(home)
-        assert {Path(line["path"]).name for line in lines_of("".join(lines))} <= set(rows)  # told is committed
+        assert {Path(line["path"]).name for line in json_lines("".join(lines))} <= set(rows)  # told is committed
         assert set(kept) <= set(rows)
         kept = rows
     assert 3 <= len(kept) < COUNT
-    done = fieldray(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert Counter(Path(line["path"]).name for line in lines_of(done.stdout)) == Counter(names)
-    assert f"{len(kept)} from an earlier run" in done.stderr
+    done = fieldray(*arguments).ends_with(0).complains(f"{len(kept)} from an earlier run")
+    assert Counter(Path(line["path"]).name for line in done.lines) == Counter(names)
     assert set(stored(home)) == names
 
 
@@ -77,7 +76,7 @@ def test_the_end_of_one_is_not_the_end_of_the_other(tmp_path: Path, home: Path, 
             end(first)
             rest, words = end(second)
     assert (first.returncode, second.returncode) == (130, 0), words
-    lines = lines_of(begun + rest)
+    lines = json_lines(begun + rest)
     assert Counter(Path(line["path"]).name for line in lines) == Counter(names)
     states = runs(home)
     assert states[2] == ("finished", COUNT_OF_TWO)

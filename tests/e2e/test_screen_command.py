@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fieldray.reports.content import NOTICE
+from harness.record import json_lines
 from phantoms import write_bad_inputs, write_collection
-from program import Fieldray, command, lines_of, write_images
+from program import Fieldray, command, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 KEYS = {
@@ -23,9 +24,8 @@ KEYS = {
 
 def test_every_kind_of_image_gives_one_line(tmp_path: Path, screen: Fieldray) -> None:
     paths = write_collection(tmp_path / "images")
-    done = screen("--json", "-")
-    assert done.returncode == 0, done.stderr
-    lines = lines_of(done.stdout)
+    done = screen("--json", "-").ends_with(0)
+    lines = done.lines
     assert Counter(Path(line["path"]) for line in lines) == Counter(paths)
     for line in lines:
         assert set(line) == KEYS
@@ -33,17 +33,16 @@ def test_every_kind_of_image_gives_one_line(tmp_path: Path, screen: Fieldray) ->
             assert (line["label"], line["backend"], line["threshold"]) == ("opacity", "cpu", 0.5)
             assert 0 <= line["score"] <= 1
             assert line["inference_ms"] > 0
-    assert NOTICE in done.stderr
+    assert NOTICE in done.err
 
 
 def test_bad_inputs_end_as_one_line_each_and_harm_nothing(tmp_path: Path, screen: Fieldray) -> None:
     expected = write_bad_inputs(tmp_path / "images")
     good = write_images(tmp_path / "images" / "good", 3)
-    done = screen("--json", "-", "--jobs", 2)
-    assert done.returncode == 1, done.stderr
+    done = screen("--json", "-", "--jobs", 2).ends_with(1)
     found = Counter(
         (os.path.relpath(line["path"], tmp_path / "images").partition("!")[0], line["status"], line["reason_code"])
-        for line in lines_of(done.stdout)
+        for line in done.lines
     )
     wanted = Counter((name, status, code) for name, (status, code) in expected.items())
     wanted += Counter((os.path.relpath(path, tmp_path / "images"), "screened", None) for path in good)
@@ -53,14 +52,10 @@ def test_bad_inputs_end_as_one_line_each_and_harm_nothing(tmp_path: Path, screen
 def test_a_person_gets_a_list_counts_and_the_notice(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 3)
     (tmp_path / "images" / "notes.txt").write_text("not an image")
-    done = screen()
-    assert done.returncode == 0
-    assert "image-001.png" in done.stdout
-    assert "Operating point screening (opacity): threshold 0." in done.stdout
-    assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
-    assert "refused 0  failed 0  not an image 1" in done.stdout
-    assert done.stdout.rstrip().endswith(NOTICE)
-    assert done.stderr == ""
+    done = screen().ends_with(0).prints("image-001.png").prints("Operating point screening (opacity): threshold 0.")
+    done.prints("This file is not a DICOM, PNG or JPEG image.", "refused 0  failed 0  not an image 1")
+    assert done.out.rstrip().endswith(NOTICE)
+    assert done.err == ""
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -70,18 +65,15 @@ def test_a_path_without_images_is_4_and_is_named(
     (tmp_path / "mount point").mkdir()
     (tmp_path / "mount point" / ".Trash").mkdir()
     images = [write_images(tmp_path / "images", 1)[0].parent] if others else []
-    done = fieldray("screen", tmp_path / "mount point", *images, *pack_options)
-    assert done.returncode == 4, done.stderr
-    assert f"There is no image file in {tmp_path / 'mount point'}." in done.stdout
-    assert f"{len(images)} image{'s' if len(images) != 1 else ''} in" in done.stdout
+    done = fieldray("screen", tmp_path / "mount point", *images, *pack_options).ends_with(4)
+    assert f"There is no image file in {tmp_path / 'mount point'}." in done.out
+    assert f"{len(images)} image{'s' if len(images) != 1 else ''} in" in done.out
 
 
 def test_a_folder_of_files_that_are_no_images_is_4_too(tmp_path: Path, screen: Fieldray) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "readme.txt").write_text("read me")
-    done = screen()
-    assert done.returncode == 4, done.stderr
-    assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
+    screen().ends_with(4).prints("This file is not a DICOM, PNG or JPEG image.")
 
 
 def test_files_that_are_no_images_are_counted_apart_everywhere(
@@ -92,17 +84,16 @@ def test_files_that_are_no_images_are_counted_apart_everywhere(
     (folder / "report.pdf").write_bytes(b"%PDF-1.7\n")
     (folder / "empty.png").touch()
     for _ in range(2):  # the second run takes over what the first found
-        done = screen("--json", tmp_path / "lines", "--out", out)
-        assert done.returncode == 1, done.stderr
-        assert "4 images in" in done.stdout and "refused 0  failed 1  not an image 2" in done.stdout
-        lines = lines_of((tmp_path / "lines").read_text())
+        done = screen("--json", tmp_path / "lines", "--out", out).ends_with(1)
+        done.prints("4 images in", "refused 0  failed 1  not an image 2")
+        lines = json_lines((tmp_path / "lines").read_text())
         assert Counter((line["category"], line["images"]) for line in lines)["not an image", 0] == 2
     exported = json.loads((out / "fieldray-run-1.json").read_text())
     assert (exported["about"]["counts"]["refused"], exported["about"]["counts"]["not_an_image"]) == (0, 2)
     rows = list(csv.DictReader((out / "fieldray-run-1.csv").read_text("utf-8-sig").splitlines()))
     assert [row["category"] for row in rows][-2:] == ["not an image", "not an image"]
     assert not any(row["category"] == "refused" for row in rows)
-    runs = json.loads(fieldray("history", "list", "--json", "-").stdout)["runs"]
+    runs = json.loads(fieldray("history", "list", "--json", "-").out)["runs"]
     assert {(run["images"], run["counts"]["refused"], run["counts"]["not_an_image"]) for run in runs} == {(4, 0, 2)}
 
 
@@ -116,7 +107,7 @@ def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         first = process.stdout.readline()
         folder.rename(tmp_path / "elsewhere")
-        lines = lines_of(first + process.stdout.read())
+        lines = json_lines(first + process.stdout.read())
         words = process.stderr.read()
         assert process.wait(60) == 1
     rows = [line for line in lines if line["reason_code"] in ("folder_lost", "folder_not_read")]
@@ -130,13 +121,12 @@ def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
 def test_results_are_exported(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 3)
     out = tmp_path / "out"
-    done = screen("--out", out, "--names", "--json", tmp_path / "lines")
-    assert done.returncode == 0, done.stderr
+    screen("--out", out, "--names", "--json", tmp_path / "lines").ends_with(0)
     assert sorted(path.name for path in out.iterdir()) == ["fieldray-run-1.csv", "fieldray-run-1.json"]
     with (out / "fieldray-run-1.csv").open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     document = json.loads((out / "fieldray-run-1.json").read_text(encoding="utf-8"))
-    lines = lines_of((tmp_path / "lines").read_text())
+    lines = json_lines((tmp_path / "lines").read_text())
     assert len(rows) == len(document["results"]) == len(lines) == 3
     assert {row["path"]: float(row["score"]) for row in rows} == {line["path"]: line["score"] for line in lines}
     assert (document["about"]["state"], document["about"]["pack"]) == ("finished", "tiny-1.0.0")
@@ -146,10 +136,10 @@ def test_results_are_exported(tmp_path: Path, screen: Fieldray) -> None:
 def test_a_second_time_takes_over_and_fresh_does_not(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 4)
     first, second, fresh = (screen("--json", "-", *more) for more in ((), (), ("--fresh",)))
-    assert "from an earlier run" not in first.stderr
-    assert "4 images" in second.stderr and "4 from an earlier run" in second.stderr
-    assert "from an earlier run" not in fresh.stderr
-    scores = [{line["path"]: line["score"] for line in lines_of(done.stdout)} for done in (first, second, fresh)]
+    assert "from an earlier run" not in first.err
+    second.complains("4 images", "4 from an earlier run")
+    assert "from an earlier run" not in fresh.err
+    scores = [{line["path"]: line["score"] for line in done.lines} for done in (first, second, fresh)]
     assert scores[0] == scores[1] == scores[2]
 
 
@@ -167,10 +157,7 @@ def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_
         (["screen", images, *pack_options, "--operating-point", "best"], "It has: screening"),
         (["nonsense"], "invalid choice"),
     ]:
-        done = fieldray(*arguments)
-        assert (done.returncode, words in done.stderr) == (2, True), (arguments, done.stderr)
-        assert "Traceback" not in done.stderr
-        assert done.stdout == ""
+        assert fieldray(*arguments).ends_with(2).complains(words).out == ""
 
 
 def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
@@ -181,19 +168,15 @@ def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Field
         ((pack,), "--trust"),
         ((pack, "--trust", "0" * 64), "not trusted"),
     ):
-        done = fieldray("screen", tmp_path / "images", "--pack", *options)
-        assert (done.returncode, done.stdout, words in done.stderr) == (3, "", True)
-    assert fieldray("packs", "trust", fingerprint(pack)).returncode == 0
+        assert fieldray("screen", tmp_path / "images", "--pack", *options).ends_with(3).complains(words).out == ""
+    fieldray("packs", "trust", fingerprint(pack)).ends_with(0)
     namesake = write_tiny_pack(tmp_path / "drive", pack_id="adult-normal-abnormal")
-    done = fieldray("screen", tmp_path / "images", "--pack", namesake)
-    named = f"--pack adult-normal-abnormal@{fingerprint(pack)}"
-    assert (done.returncode, "somebody else signed it" in done.stderr, named in done.stderr) == (3, True, True)
+    done = fieldray("screen", tmp_path / "images", "--pack", namesake).ends_with(3)
+    done.complains("somebody else signed it", f"--pack adult-normal-abnormal@{fingerprint(pack)}")
 
 
 def test_a_place_that_cannot_be_written_is_said_plainly(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 1)
     (tmp_path / "file").write_text("")
     for option, place in (("--json", "no/folder"), ("--out", "file/out")):
-        done = screen(option, tmp_path / place)
-        assert (done.returncode, done.stdout) == (1, "")  # nothing was begun
-        assert "Cannot write to" in done.stderr and "Traceback" not in done.stderr
+        assert screen(option, tmp_path / place).ends_with(1).complains("Cannot write to").out == ""  # nothing was begun

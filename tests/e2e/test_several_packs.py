@@ -15,7 +15,7 @@ import pytest
 
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
-from program import Fieldray, lines_of, write_images
+from program import Fieldray, write_images
 from report_programs import missing
 from shipped_packs import ADULTS, CHILDREN, TUBERCULOSIS
 from tiny_packs import fingerprint, write_tiny_pack
@@ -56,11 +56,11 @@ def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
 ) -> None:
     alone = {}
     for folder in (ADULTS, TUBERCULOSIS, CHILDREN):
-        alone |= answers(lines_of(well("screen", mixed, *packs(folder), "--json", "-", "--fresh").stdout))
+        alone |= answers(well("screen", mixed, *packs(folder), "--json", "-", "--fresh").lines)
     out = tmp_path / "out"
     formats = ("--out", out, "--formats", "csv,json,pdf,sr,seg")
     done = well("screen", mixed, *packs(ADULTS, TUBERCULOSIS, CHILDREN), "--json", "-", "--fresh", *formats)
-    assert answers(lines_of(done.stdout)) == alone
+    assert answers(done.lines) == alone
     refused = {key for key, said in alone.items() if said["reason_code"] == "age"}
     assert refused == {
         (ADULTS.name, "child.dcm"), (TUBERCULOSIS.name, "child.dcm"), (CHILDREN.name, "adult.dcm")
@@ -96,18 +96,18 @@ def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
 
 def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, well: Fieldray) -> None:
     done = well("screen", mixed, *packs(ADULTS, TUBERCULOSIS))
-    heads = next(line for line in done.stdout.splitlines() if line.startswith("Normal or abnormal, adults   "))
+    heads = next(line for line in done.out.splitlines() if line.startswith("Normal or abnormal, adults   "))
     assert "Tuberculosis, adults" in heads
     for name in ("Normal or abnormal, adults", "Tuberculosis, adults"):
-        assert f"\n{name}: read first " in done.stdout
-    assert "A device beside the CPU" not in done.stdout  # no pack has a file for one
-    lines = done.stdout.splitlines()
+        assert f"\n{name}: read first " in done.out
+    assert "A device beside the CPU" not in done.out  # no pack has a file for one
+    lines = done.out.splitlines()
     at = next(place for place, line in enumerate(lines) if line.endswith("child.dcm"))
     assert lines[at].split()[:1] == ["refused"] and lines[at].count("refused") == 2
     assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # each for its own ages
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
     assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # both say the same
-    table = well("history", "list").stdout.splitlines()
+    table = well("history", "list").out.splitlines()
     assert sorted(line[:7] for line in table) == ["  run  ", "1 + 2  ", "2 + 1  "]
 
 
@@ -117,7 +117,7 @@ def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, well: Fieldray) -
     out = ("--out", tmp_path / "out", "--formats", "pdf")
     done = well("screen", tmp_path / "images", *packs(*tiny), "--trust", fingerprint(tiny[0]), *out)
     names = [f"tiny-{version}" for version in ("1.0.0", "1.1.0")]
-    assert all(f"\n{name}: read first " in done.stdout for name in names)
+    assert all(f"\n{name}: read first " in done.out for name in names)
     if not missing("pdftotext"):
         (document,) = (tmp_path / "out").glob("*.pdf")
         text = subprocess.run(["pdftotext", "-layout", document, "-"], capture_output=True, check=True).stdout.decode()
@@ -125,7 +125,6 @@ def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, well: Fieldray) -
 
 
 def test_ages_are_not_confirmed_for_packs_that_share_no_patient(mixed: Path, fieldray: Fieldray) -> None:
-    done = fieldray("screen", mixed, *packs(ADULTS, CHILDREN), "--ages-confirmed")
-    assert done.returncode == 2
-    assert "No patient is of the ages that all of these packs are for" in done.stderr
-    assert fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS), "--ages-confirmed").returncode == 0
+    done = fieldray("screen", mixed, *packs(ADULTS, CHILDREN), "--ages-confirmed").ends_with(2)
+    assert "No patient is of the ages that all of these packs are for" in done.err
+    fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS), "--ages-confirmed").ends_with(0)

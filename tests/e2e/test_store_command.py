@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from program import Fieldray, python, write_images
@@ -12,40 +11,34 @@ def test_results_are_checked_copied_and_put_back_after_damage(
     fieldray: Fieldray, screen: Fieldray, home: Path, tmp_path: Path
 ) -> None:
     write_images(tmp_path / "images", 3)
-    assert screen().returncode == 0
+    screen().ends_with(0)
     copied = fieldray("store", "backup", tmp_path / "backup")
-    assert copied.stdout.splitlines() == [
+    assert copied.out.splitlines() == [
         f"Written: {tmp_path / 'backup' / name}" for name in ("results.sqlite", "results.pictures.sqlite")
     ]
-    assert "exists already" in fieldray("store", "backup", tmp_path / "backup").stderr
+    assert "exists already" in fieldray("store", "backup", tmp_path / "backup").err
     (home / "results.sqlite").write_bytes(b"no results" * 9000)
-    checked = fieldray("store", "check")
-    assert checked.returncode == 1 and "screen a folder" in checked.stderr
-    asked = fieldray("store", "restore", tmp_path / "backup")
-    assert asked.returncode == 2 and "--yes" in asked.stderr
-    restored = fieldray("store", "restore", tmp_path / "backup", "--yes")
-    assert restored.returncode == 0, restored.stderr
-    assert str(home / "results.damaged-1.sqlite") in restored.stdout
-    whole = fieldray("store", "check")
-    assert whole.returncode == 0 and whole.stdout.startswith("No fault was found. Results: 3.")
+    fieldray("store", "check").ends_with(1).complains("screen a folder")
+    fieldray("store", "restore", tmp_path / "backup").ends_with(2).complains("--yes")
+    restored = fieldray("store", "restore", tmp_path / "backup", "--yes").ends_with(0)
+    restored.prints(str(home / "results.damaged-1.sqlite"))
+    assert fieldray("store", "check").ends_with(0).out.startswith("No fault was found. Results: 3.")
 
 
 def test_pictures_go_and_results_stay_and_are_taken_over(fieldray: Fieldray, screen: Fieldray, tmp_path: Path) -> None:
     write_images(tmp_path / "images", 3)
-    assert screen().returncode == 0
-    assert fieldray("store", "drop-pictures").returncode == 2
-    assert "of 3 images were deleted" in fieldray("store", "drop-pictures", "--yes").stdout
-    assert "Pictures: 0." in fieldray("store", "check").stdout
-    assert fieldray("store", "compact").returncode == 0
-    again = screen("--verify", "--json", "-")
-    assert {json.loads(line)["taken_over_by"] for line in again.stdout.splitlines()} == {"content"}
-    assert "3 results were taken over" in again.stderr
+    screen().ends_with(0)
+    fieldray("store", "drop-pictures").ends_with(2)
+    assert "of 3 images were deleted" in fieldray("store", "drop-pictures", "--yes").out
+    assert "Pictures: 0." in fieldray("store", "check").out
+    fieldray("store", "compact").ends_with(0)
+    again = screen("--verify", "--json", "-").complains("3 results were taken over")
+    assert {line["taken_over_by"] for line in again.lines} == {"content"}
 
 
 def test_where_nothing_was_screened_there_is_nothing_to_keep(fieldray: Fieldray, tmp_path: Path) -> None:
     for command in (["check"], ["compact"], ["backup", str(tmp_path / "backup")], ["drop-pictures", "--yes"]):
-        done = fieldray("store", *command)
-        assert done.returncode == 2 and "There are no results in" in done.stderr, command
+        fieldray("store", *command).ends_with(2).complains("There are no results in")
     assert not (tmp_path / "backup").exists()
 
 
@@ -62,9 +55,9 @@ def test_what_a_killed_backup_left_of_patients_goes_with_the_next(
     fieldray: Fieldray, screen: Fieldray, tmp_path: Path
 ) -> None:
     write_images(tmp_path / "images", 1)
-    assert screen().returncode == 0
+    screen().ends_with(0)
     assert python(KILLED, tmp_path / "backup").returncode == 9
     assert any(file.name.endswith(".new") for file in (tmp_path / "backup").iterdir())
-    assert fieldray("store", "backup", tmp_path / "backup").returncode == 0
+    fieldray("store", "backup", tmp_path / "backup").ends_with(0)
     left = {file.name for file in (tmp_path / "backup").iterdir()}
     assert left == {"results.sqlite", "results.pictures.sqlite"}

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from fieldray.store.results import ResultQuery
-from program import Fieldray, start, write_images
+from program import Fieldray, start, wait_for_end, write_images
 from waiting import wait_for
 
 
@@ -26,8 +26,7 @@ def ended(process: subprocess.Popen[str], end: Callable[[], None]) -> tuple[int,
     children = psutil.Process(process.pid).children(recursive=True)
     end()
     out, said = process.communicate(timeout=60)
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert not alive
+    wait_for_end(children)
     return process.returncode, out + said
 
 
@@ -97,7 +96,6 @@ def test_what_cannot_be_watched_is_said_before_anything_is_screened(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
     (image,) = write_images(tmp_path / "images", 1)
-    done = fieldray("screen", image, *pack_options, "--watch")
-    assert done.returncode == 2 and "Only a folder can be watched" in done.stderr
-    done = fieldray("screen", image.parent, *pack_options, "--watch", "--maps", tmp_path / "maps")
-    assert done.returncode == 2 and "--maps" in done.stderr
+    fieldray("screen", image, *pack_options, "--watch").ends_with(2).complains("Only a folder can be watched")
+    maps = ("--maps", tmp_path / "maps")
+    fieldray("screen", image.parent, *pack_options, "--watch", *maps).ends_with(2).complains("--maps")

@@ -208,9 +208,9 @@ class Accidents:
 
     def _start_second(self) -> None:
         done = self._clinic.second_instance()
-        if done.returncode != 0:
-            self.problems.append(f"second instance: {done.returncode} {done.stdout[-300:]} {done.stderr[-300:]}")
-        backends = {word for word in ("cpu", "edgetpu") if f'"backend": "{word}"' in done.stdout}
+        if done.code != 0:
+            self.problems.append(f"second instance: {done.code} {done.out[-300:]} {done.err[-300:]}")
+        backends = {word for word in ("cpu", "edgetpu") if f'"backend": "{word}"' in done.out}
         self.second_instances["+".join(sorted(backends)) or "none"] += 1
 
     def _switch_devices(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,15 +28,11 @@ def test_it_screens_on_the_cpu_and_says_why(clinic: Clinic) -> None:
         session.use_pack(clinic.load_pack())
         said.serves("edgetpu")
         # enough images that the Edge TPU is asked for, and found taken, before the last one is done
-        second = clinic.second_instance(count=IMAGES)
-    assert second.returncode == 0, second.stderr
-    lines = [json.loads(line) for line in second.stdout.splitlines()]
-    assert [line["status"] for line in lines] == ["screened"] * IMAGES
-    assert {line["backend"] for line in lines} == {"cpu"}
-    assert "Another window of this program" in second.stderr
+        second = clinic.second_instance(count=IMAGES).ends_with(0).complains("Another window of this program")
+    assert [line["status"] for line in second.lines] == ["screened"] * IMAGES
+    assert {line["backend"] for line in second.lines} == {"cpu"}
 
 
 def test_the_next_start_has_the_edgetpu_again(clinic: Clinic) -> None:
     clinic.edgetpu.plug()
-    lines = [json.loads(line) for line in clinic.second_instance("--device", "edgetpu").stdout.splitlines()]
-    assert {line["backend"] for line in lines} == {"edgetpu"}
+    assert {line["backend"] for line in clinic.second_instance("--device", "edgetpu").lines} == {"edgetpu"}

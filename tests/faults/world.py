@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from PIL import Image
 
 from faults.double import DoubleEdgeTpu
@@ -25,12 +21,14 @@ from fieldray.domain.run import BackendChanged, BackendState, Event, Publish
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.verified import write_pack
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session, device_choice, workers_kind
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
 from fieldray.workers.pool import Workers, open_workers
+from harness.record import Record as Ended
+from program import runner
+from tiny_packs import fingerprint, write_tiny_pack
 
 EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0
@@ -89,7 +87,11 @@ class Clinic:
         self.images: Final = make(folder / "images", images, seed=seed)
         self.drive: Final = folder / "drive"
         self.packs: Final = PackLibrary(self.home, builtin_root=folder / "no packs")
-        self.pack_folder: Final = self._write_pack()
+        compiled = edgetpu_model().files["edgetpu"]
+        self.pack_folder: Final = write_tiny_pack(
+            self.drive / "fieldray", edgetpu_file=compiled, minimum_edgetpu_runtime=13
+        )
+        self.packs.keys.trust(fingerprint(self.pack_folder))
         self.record: Final = Record()
         self.verdicts: Final = Verdicts()
         self.settings: Final = Settings()
@@ -141,13 +143,22 @@ class Clinic:
             self._references = {answer.key: Reference(answer.score, answer.feature) for answer in answers}
         self.verdicts.judge(outcomes, answers, keys=self.keys, references=self._references)
 
-    def second_instance(self, *options: str, count: int = 3) -> subprocess.CompletedProcess[str]:
+    def second_instance(self, *options: str, count: int = 3) -> Ended:
         """Another start of the program on `count` of the images, in the same home and with the same Edge TPU."""
-        environment = os.environ | {"LD_LIBRARY_PATH": str(self.edgetpu.library.parent)}
-        images = [str(path) for path in self.images[:count]]
-        command = [sys.executable, "-m", "fieldray", "screen", *images, "--pack", str(self.pack_folder)]
-        command += ["--fresh", "--jobs", "1", "--json", "-", *options]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        arguments = (
+            *self.images[:count],
+            "--pack",
+            self.pack_folder,
+            "--fresh",
+            "--jobs",
+            "1",
+            "--json",
+            "-",
+            *options,
+        )
+        return runner(self.home)(
+            "screen", *arguments, environment={"LD_LIBRARY_PATH": str(self.edgetpu.library.parent)}
+        )
 
     def close(self) -> None:
         """Leave the environment as it was."""
@@ -162,27 +173,6 @@ class Clinic:
     def _stored(self, session: Session, batch: Batch) -> Sequence[Outcome]:
         with ResultQuery(session.database) as decoder:
             return [stored.outcome for stored in decoder.rows(batch.run_id)]
-
-    def _write_pack(self) -> Path:
-        model = edgetpu_model()
-        texts = {"en": "For the fault run.", "uk": "Для перевірки збоїв."}
-        label = replace(model.manifest.labels[0], meaning=texts)
-        manifest = replace(
-            model.manifest,
-            names=texts,
-            descriptions=texts,
-            intended_use=texts,
-            limits=texts,
-            labels=(label,),
-            minimum_edgetpu_runtime=13,
-        )
-        assert "edgetpu" in model.files
-        key = Ed25519PrivateKey.from_private_bytes(bytes([7]) * 32)
-        packs = self.drive / "fieldray"
-        packs.mkdir(parents=True)
-        written = write_pack(packs, manifest=manifest, files=model.files, card="# Test\n", golden=model.golden, key=key)
-        self.packs.keys.trust(self.packs.candidates(self.drive)[0].fingerprint)
-        return written
 
     def _image_keys(self) -> dict[Path, str]:
         spec = edgetpu_model().manifest.input

@@ -1,4 +1,7 @@
-"""What the program published until it ended: results, sentences, exit code and memory, held against what must be."""
+"""What the program published until it ended: results, sentences, exit code and memory, held against what must be.
+
+Of any start of it, by a harness or by an end-to-end test.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Record:
     code: int
     out: str
     err: str
-    images: Path
+    images: Path = Path()
     parent_mb: float = 0.0
     child_mb: float = 0.0
 
@@ -45,10 +48,17 @@ class Record:
         assert self.code in codes, f"exit code {self.code}, not {codes}: {tail(self.err)}"
         return self
 
-    def says(self, words: str) -> Self:
-        """Itself, if these words are in what it said."""
-        assert words in self.out + self.err, f"{words!r} is not in: {tail(self.out + self.err)}"
-        return self
+    def says(self, *words: str) -> Self:
+        """Itself, if all of these words are in what it said."""
+        return self._has_words(words, self.out + self.err)
+
+    def prints(self, *words: str) -> Self:
+        """Itself, if all of them are in its standard output."""
+        return self._has_words(words, self.out)
+
+    def complains(self, *words: str) -> Self:
+        """Itself, if all of them are in its standard error."""
+        return self._has_words(words, self.err)
 
     def has(self, expected: Mapping[str, Fate]) -> Self:
         """Itself, if its lines are these images, by path below the images' folder; see `check_rows`."""
@@ -59,6 +69,11 @@ class Record:
         """Itself, if it took less memory."""
         for who, took, most in (("the program", self.parent_mb, parent_mb), ("a child", self.child_mb, child_mb)):
             assert took < most, f"{who} took {took:.0f} MB, at most {most:.0f} allowed"
+        return self
+
+    def _has_words(self, words: Sequence[str], text: str) -> Self:
+        for each in words:
+            assert each in text, f"{each!r} is not in: {tail(text)} (the rest: {tail(self.err or self.out)})"
         return self
 
 

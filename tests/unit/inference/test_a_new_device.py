@@ -20,7 +20,8 @@ from fieldray.inference.backend import BackendKind, BackendOptions, system_kinds
 from fieldray.inference.engine import Engine
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
-from program import lines_of, write_images
+from harness.record import json_lines
+from program import write_images
 from tiny_models import tiny_model
 from waiting import WAIT_S, Events
 
@@ -88,7 +89,7 @@ def test_the_command_line_runs_images_on_it(
     images: Path, pack_options: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["screen", str(images), *pack_options, "--json", "-"]) == 0
-    lines = lines_of(capfd.readouterr().out)
+    lines = json_lines(capfd.readouterr().out)
     assert [line["backend"] for line in lines] == ["abacus"] * 4
 
 
