@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from fieldray.commands.console import Console, add_command, given_path, progress_text
+from fieldray.commands.console import Console, add_command, add_commands, given_path, progress_text
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import user_data
@@ -97,8 +97,7 @@ def print_all(problem: UsageProblem, console: Console) -> None:
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "adapt", COMMANDS["adapt"])
-    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    actions = add_commands(commands, "adapt", COMMANDS["adapt"])
     for name, text in STEPS.items():
         action = add_command(actions, name, text)
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")

@@ -29,14 +29,15 @@ from fieldray.domain.image import ImageRef
 from fieldray.reasons import Reason, reason
 from fieldray.store.rows import ref_of
 from fieldray_cluster.archive_folder import ArchiveFolder, ImageList
-from fieldray_cluster.archive_request import ArchiveRequest, problem_of_node
 from fieldray_cluster.archive_worker import (
+    ArchiveRequest,
     PieceSpec,
     answer_bytes,
     contents_at_once,
     most_bytes,
     packed,
     problem_in,
+    problem_of_node,
     replaced_rows,
     results_of,
     screen_piece,

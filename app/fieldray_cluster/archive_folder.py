@@ -46,7 +46,7 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray.workers.pool import open_workers
-from fieldray_cluster.archive_request import ArchiveRequest
+from fieldray_cluster.archive_worker import ArchiveRequest
 from fieldray_cluster.objects import ObjectServer, address_path, is_address, list_objects
 from fieldray_cluster.pool import Piece
 

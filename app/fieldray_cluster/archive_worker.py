@@ -1,4 +1,6 @@
-"""What a worker does with a piece of an archive: it screens each image, and gives back results as Parquet.
+"""What a worker is asked of an archive, and does with a piece of it: it screens each image, and gives back Parquet.
+
+A request says what an archive is screened with. Before a node gets any work, it says whether it comes to the same.
 
 Each image goes the way of `pipeline.screen.screen_image`, as in any run. A run of its own for each piece, with a store,
 cost a commit an image and the reading of all rows again, and let the decoders wait meanwhile; nothing here is stored.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +26,16 @@ import distributed
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fieldray.domain.assessment import choose
+from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import Failed, Outcome, without_preview
 from fieldray.domain.image import ImageRef
-from fieldray.domain.model import OperatingPoint
+from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.imaging.source import file_problem, open_file
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.naming import split_name
+from fieldray.packs.reading import list_drives
+from fieldray.paths import VERSION, user_data
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import system_engine
@@ -40,10 +47,118 @@ from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.store.schema import reason_of, reason_text
 from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import number_of_workers, open_workers
-from fieldray_cluster.archive_request import ArchiveRequest, load_model, lost_path
 from fieldray_cluster.node import cores_of_worker
-from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead
-from fieldray_cluster.pool import AWAITS_SERVER
+from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead, is_address
+from fieldray_cluster.pool import AWAITS_SERVER, result_key
+
+# ---- what is asked
+
+
+# What a node has to do as the driver does it; all else is its own affair.
+_SHARED_SETTINGS: Final = ("device", "policy", "decode_timeout_s", "decode_memory_mb", "keep_previews")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveRequest:
+    """What makes two starts the same work. Two requests that are equal give the same results.
+
+    Attributes
+    ----------
+    paths
+        Absolute, as the driver sees them; or the one address of objects.
+    pack
+        How a node finds the pack: its folder, or `id-version` with its signer.
+    pack_name, model_sha256, settings_hash
+        What every node has to come to with it.
+    operating_point, ages_confirmed
+        As for `fieldray screen`.
+    settings
+        Those of the driver that decide how an image is read and run, in the order of their names.
+    program_version
+        Of the driver.
+    """
+
+    paths: tuple[str, ...]
+    pack: str
+    pack_name: str
+    model_sha256: str
+    settings_hash: str
+    operating_point: str | None
+    ages_confirmed: bool
+    settings: tuple[tuple[str, str | int | float | bool], ...]
+    program_version: str = VERSION
+
+    @property
+    def work(self) -> str:
+        """What may not change from one start to the next on the same output folder."""
+        return result_key(
+            sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
+            version=self.program_version,
+        )  # fmt: skip
+
+
+def make_request(
+    paths: Sequence[str],
+    pack: str,
+    assessment: Assessment,
+    *,
+    operating_point: str | None,
+    settings: Settings,
+) -> ArchiveRequest:
+    """The request for absolute paths or an address; `pack` is how nodes find the pack of the assessment."""
+    model = assessment.model
+    return ArchiveRequest(
+        paths=tuple(paths),
+        pack=pack,
+        pack_name=model.pack_name,
+        model_sha256=model.model_sha256,
+        settings_hash=assessment.settings_hash,
+        operating_point=operating_point,
+        ages_confirmed=assessment.ages_confirmed,
+        settings=tuple((name, settings[name]) for name in _SHARED_SETTINGS),
+    )
+
+
+def load_model(request: ArchiveRequest) -> Model:
+    """The pack on this node, verified by what is trusted here. Raises PackProblem, StorageProblem."""
+    library = PackLibrary(user_data())
+    try:
+        drives = [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]
+    except OSError:
+        drives = []
+    return library.load(library.find(request.pack, drives=drives), signer=split_name(request.pack)[1])
+
+
+def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
+    """Why this process cannot work on a request, None if it can; `needs_paths` where it reads the files itself."""
+    try:
+        model = load_model(request)
+        assessment = choose(model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed)
+    except FieldrayError as error:
+        return reason("cluster_no_pack", pack=request.pack_name, detail=error.reason.text)
+    if model.model_sha256 != request.model_sha256:
+        return reason("cluster_other_pack", pack=request.pack_name)
+    if assessment.settings_hash != request.settings_hash:
+        return reason("cluster_other_settings", pack=request.pack_name)
+    path = lost_path(request) if needs_paths else ""
+    return reason("cluster_no_path", path=path) if path else None
+
+
+def lost_path(request: ArchiveRequest) -> str:
+    """The first path of the request that this computer does not see, or that is an empty folder; "" if it sees all.
+
+    A share that is not mounted leaves an empty folder.
+    """
+    for path in request.paths:
+        try:
+            if is_address(path):
+                continue  # its server is asked for each object
+            if not os.path.lexists(path) or (Path(path).is_dir() and next(Path(path).iterdir(), None) is None):
+                return path
+        except OSError:
+            return path
+    return ""
+
 
 # ---- files on their way to a worker that does not see them
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
@@ -17,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+from archives import archive_request, cluster_of_nodes
 from benchmarks.cluster_kills import nodes_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
 from fieldray.domain.image import ImageRef
@@ -26,13 +26,18 @@ from fieldray.settings import Settings
 from fieldray.store.rows import ref_of
 from fieldray_cluster.archive import Archive, ArchiveProgress
 from fieldray_cluster.archive_folder import ArchiveFolder, list_images
-from fieldray_cluster.archive_request import ArchiveRequest, problem_of_node
-from fieldray_cluster.archive_worker import PieceSpec, SentFiles, contents_of, packed, results_of
+from fieldray_cluster.archive_worker import (
+    ArchiveRequest,
+    PieceSpec,
+    SentFiles,
+    contents_of,
+    packed,
+    problem_of_node,
+    results_of,
+)
 from fieldray_cluster.connection import ConnectionSettings, open_client
-from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
 from fieldray_cluster.pool import NodesUnfit, Piece
 
-HASH = "0" * 64
 TWO_WORKERS = ConnectionSettings(workers=2)
 
 
@@ -122,16 +127,7 @@ def bad_nodes() -> Callable[[PieceSpec], list[Outcome]]:
 
 @pytest.fixture
 def request_made(tmp_path: Path) -> ArchiveRequest:
-    return ArchiveRequest(
-        paths=(str(tmp_path),),
-        pack="none-1.0.0",
-        pack_name="none-1.0.0",
-        model_sha256=HASH,
-        settings_hash=HASH,
-        operating_point=None,
-        ages_confirmed=False,
-        settings=(),
-    )
+    return archive_request(tmp_path, settings=())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +142,11 @@ class Begun:
         """A list of `count` images; the last ones have these names."""
         names = [f"image-{number}" for number in range(count - len(special))] + list(special)
         self.folder.write_list(((ImageRef(path=self.place / name), "") for name in names), progress=lambda _count: None)
+
+    def keep(self, refs: Sequence[ImageRef], start: int, *, request: ArchiveRequest | None = None) -> None:
+        """Results of an earlier start from number `start` on: none of these is an image."""
+        outcomes = [Refused(ref=ref, reason=reason("not_an_image")) for ref in refs]
+        self.folder.keep(Piece(start, start + len(refs)), packed(outcomes, request or self.request))
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
         with self.folder.open_list() as images:
@@ -231,10 +232,7 @@ def test_a_process_that_is_killed_from_outside_costs_nothing(begun: Begun, role:
 
 def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(begun: Begun) -> None:
     begun.write_list(10)
-    refs = begun.refs(2, 5)
-    begun.folder.keep(
-        Piece(2, 5), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in refs], begun.request)
-    )
+    begun.keep(begun.refs(2, 5), 2)
     begun.folder.keep(Piece(6, 8), b"half of a file")
     saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 3, "blank": 7}  # type: ignore[union-attr]
@@ -265,13 +263,8 @@ def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begu
 
 def test_results_of_another_archive_are_not_taken_for_those_of_this_one(begun: Begun) -> None:
     begun.write_list(6)
-    others = [ImageRef(path=begun.place / f"other-{number}") for number in range(2)]
-    begun.folder.keep(
-        Piece(0, 2), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in others], begun.request)
-    )
-    same = begun.refs(2, 4)
-    elsewhere = dataclasses.replace(begun.request, paths=("/mnt/other",))
-    begun.folder.keep(Piece(2, 4), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in same], elsewhere))
+    begun.keep([ImageRef(path=begun.place / f"other-{number}") for number in range(2)], 0)
+    begun.keep(begun.refs(2, 4), 2, request=dataclasses.replace(begun.request, paths=("/mnt/other",)))
     saved = begun.run()
     assert {outcome.reason.code for outcome in saved} == {"blank"}  # type: ignore[union-attr]
     assert {outcome.ref.path.name for outcome in saved} == {f"image-{number}" for number in range(6)}
@@ -303,8 +296,7 @@ def test_results_that_are_not_of_what_was_asked_are_none(
 
 
 def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> None:
-    ref = ImageRef(path=begun.place / "a")
-    begun.folder.keep(Piece(0, 1), packed([Refused(ref=ref, reason=reason("blank"))], begun.request))
+    begun.keep([ImageRef(path=begun.place / "a")], 0)
     with pytest.raises(UsageProblem, match="begin again: name another folder"):
         list_images(begun.folder, [str(begun.place)], Settings(), progress=lambda _count: None)
 
@@ -367,24 +359,10 @@ def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: 
     assert sent.screened(screen, linked).category == "refused"
 
 
-def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
-    return NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, name=name, scratch=str(scratch))
-
-
-@contextlib.contextmanager
-def cluster_of_nodes(tmp_path: Path) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
-    """A cluster that is not the driver's own, its scheduler, and how it is reached."""
-    with NodeGroup() as nodes:
-        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
-        address = scheduler.address()
-        nodes.add(worker("ward/1", address, tmp_path / "scratch"))
-        yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
-
-
 def test_a_scheduler_that_is_started_again_is_found_again(begun: Begun) -> None:
     begun.write_list(30)
     killed: list[int] = []
-    with cluster_of_nodes(begun.place) as (_, scheduler, connection):
+    with cluster_of_nodes(begun.place, "ward/1") as (_, scheduler, connection):
 
         def kill_scheduler() -> None:
             if not killed and scheduler.pid:
@@ -399,7 +377,7 @@ def test_a_scheduler_that_is_started_again_is_found_again(begun: Begun) -> None:
 def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(begun: Begun) -> None:
     begun.write_list(30)
     with (
-        cluster_of_nodes(begun.place) as (nodes, _, connection),
+        cluster_of_nodes(begun.place, "ward/1") as (nodes, _, connection),
         pytest.raises(EnvironmentProblem, match="No scheduler answers"),
     ):
         begun.run(on_save=lambda: nodes.__exit__(None, None, None), connection=connection)
@@ -411,8 +389,7 @@ def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(be
 def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(begun: Begun) -> None:
     begun.write_list(40)
     notes: list[tuple[str, Reason]] = []
-    with cluster_of_nodes(begun.place) as (nodes, scheduler, connection):
-        nodes.add(worker("bad/1", scheduler.address(), begun.place))
+    with cluster_of_nodes(begun.place, "ward/1", "bad/1") as (_, _, connection):
         with open_client(connection) as client:  # one that is alone and does not fit would end the start
             client.wait_for_workers(2)
         saved = begun.run(
@@ -426,9 +403,8 @@ def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(begun:
 def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(begun: Begun) -> None:
     begun.write_list(24)
     notes: list[tuple[str, Reason]] = []
-    with cluster_of_nodes(begun.place) as (nodes, scheduler, connection):
-        for name in ("bad-rows", "bad-size", "bad-type", "bad-silent"):
-            nodes.add(worker(f"{name}/1", scheduler.address(), begun.place))
+    bad = ("bad-rows/1", "bad-size/1", "bad-type/1", "bad-silent/1")
+    with cluster_of_nodes(begun.place, "ward/1", *bad) as (_, _, connection):
         with open_client(connection) as client:
             client.wait_for_workers(5)
         saved = begun.run(

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from archives import archive_request
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.store.results import ResultStore
 from fieldray.store.rows import ref_text
 from fieldray_cluster.archive_folder import ArchiveFolder, is_merged
-from fieldray_cluster.archive_request import ArchiveRequest
 from fieldray_cluster.pool import Piece
 from outcomes import run_spec, screened
 
@@ -76,13 +76,9 @@ def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: st
     for folder in (archive, beside):
         folder.mkdir()
     (beside / "DICOMDIR").touch()
-    asked = ArchiveRequest(
-        paths=(str(archive), str(beside / "DICOMDIR")), pack="p-1.0.0", pack_name="p-1.0.0", model_sha256="0" * 64,
-        settings_hash="0" * 64, operating_point=None, ages_confirmed=False, settings=(),
-    )  # fmt: skip
     refs = [ImageRef(path=archive / "b.png"), ImageRef(path=Path(path.format(archive=archive, beside=beside)))]
     with ArchiveFolder(tmp_path / "out") as folder:
-        folder.continue_with(asked)
+        folder.continue_with(archive_request(archive, beside / "DICOMDIR"))
         folder.write_list(((ref, "") for ref in refs), progress=lambda _count: None)
         if problem is None:
             with folder.open_list() as images:
@@ -111,10 +107,7 @@ def test_nobody_else_may_look_into_the_folder_or_work_on_it(tmp_path: Path) -> N
 
 
 def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> None:
-    request = ArchiveRequest(
-        paths=("/scans",), pack="none-1.0.0", pack_name="none-1.0.0", model_sha256="0" * 64, settings_hash="0" * 64,
-        operating_point=None, ages_confirmed=False, settings=(("device", "cpu"), ("keep_previews", True)),
-    )  # fmt: skip
+    request = archive_request("/scans")
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.continue_with(replace(request, paths=("/scnas",)))
         folder.write_list((), progress=lambda _count: None)  # a slip binds nobody, as long as it led to no image

@@ -8,8 +8,8 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 from distributed import Client, KilledWorker, protocol
 from distributed.protocol.serialize import ToPickle
 
+from archives import cluster_of_nodes, worker
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import python_command, user_data
 from fieldray.persistence import PRIVATE, write_new
@@ -35,6 +36,7 @@ from fieldray_cluster.connection import (
     workers_of,
 )
 from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions
+from program import python
 from waiting import wait_for
 
 
@@ -164,11 +166,10 @@ def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path
         assert all("(node.key: No such file" in line for line in describe(client))
 
 
-def test_a_cluster_without_workers_says_how_they_join() -> None:
-    with NodeGroup() as nodes:
-        address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
-        settings = ConnectionSettings(address=address, worker_patience_s=0.2)
-        with pytest.raises(EnvironmentProblem, match="has no workers"), open_client(settings):
+def test_a_cluster_without_workers_says_how_they_join(tmp_path: Path) -> None:
+    with cluster_of_nodes(tmp_path) as (_, _, connection):
+        hasty = replace(connection, worker_patience_s=0.2)
+        with pytest.raises(EnvironmentProblem, match="has no workers"), open_client(hasty):
             pass
 
 
@@ -268,10 +269,7 @@ print(json.dumps({
 
 
 def attempts(kind: str) -> dict[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ATTEMPTS, kind], capture_output=True, text=True, check=True, timeout=60
-    )
-    result: dict[str, str] = json.loads(done.stdout)
+    result: dict[str, str] = json.loads(python(ATTEMPTS, kind).stdout)
     return result
 
 
@@ -290,23 +288,22 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
         path.touch()
         time.sleep(1000)
 
-    with NodeGroup() as nodes:
-        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
-        told = NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, scratch=str(tmp_path))
+    with cluster_of_nodes(tmp_path) as (_, scheduler, connection):
+        told = worker("ward/1", scheduler.address(), tmp_path)
         words = python_command("fieldray_cluster.node_main", msgspec.json.encode(told).decode())
         with (
-            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as worker,
-            open_client(ConnectionSettings(address=scheduler)) as client,
+            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process,
+            open_client(connection) as client,
         ):
             try:
                 future = client.submit(endless, begun)
                 wait_for(begun.exists)
-                assert worker.stdin
-                worker.stdin.close()
-                assert worker.wait(25) == 0  # Dask alone would wait half a minute for the task
+                assert process.stdin
+                process.stdin.close()
+                assert process.wait(25) == 0  # Dask alone would wait half a minute for the task
                 future.cancel()
             finally:
-                worker.kill()
+                process.kill()
 
 
 def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> None:

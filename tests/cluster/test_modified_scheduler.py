@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.test_archive import Begun, begun, cluster_of_nodes, request_made
+from archives import cluster_of_nodes
+from cluster.test_archive import Begun, begun, request_made
 from fieldray.errors import EnvironmentProblem
 from fieldray_cluster.connection import describe, open_client
 
@@ -80,7 +81,7 @@ LIES = lies()
 def test_what_it_tells_ends_no_driver_without_a_sentence(lie: str, begun: Begun) -> None:
     """Either all images have results in the end, or a person is told that something is wrong with the cluster."""
     begun.write_list(12)
-    with cluster_of_nodes(begun.place) as (_, _, connection):
+    with cluster_of_nodes(begun.place, "ward/1") as (_, _, connection):
         with open_client(connection) as client:
             client.wait_for_workers(1)
             client.run_on_scheduler(LIES[lie])
@@ -92,7 +93,7 @@ def test_what_it_tells_ends_no_driver_without_a_sentence(lie: str, begun: Begun)
 
 
 def test_a_scheduler_that_lists_nonsense_is_named(tmp_path: Path) -> None:
-    with cluster_of_nodes(tmp_path) as (_, _, connection), open_client(connection) as client:
+    with cluster_of_nodes(tmp_path, "ward/1") as (_, _, connection), open_client(connection) as client:
         client.wait_for_workers(1)
         client.run_on_scheduler(LIES["a worker has no name"])
         with pytest.raises(EnvironmentProblem, match="answered something else") as problem:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.test_archive import cluster_of_nodes
+from archives import cluster_of_nodes
 from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray_cluster.connection import ConnectionSettings
@@ -71,7 +71,7 @@ def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(t
         tried.append(len(tried))
         raise ConnectionLost
 
-    with cluster_of_nodes(tmp_path) as (_, _, connection), pytest.raises(ConnectionLost):
+    with cluster_of_nodes(tmp_path, "ward/1") as (_, _, connection), pytest.raises(ConnectionLost):
         work_connected(connection, lose, done=lambda: min(len(tried), 2))
     assert len(tried) == 2 + 4  # two with progress, of which the second is the first of five without any more
 

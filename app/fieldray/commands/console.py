@@ -116,9 +116,11 @@ def add_command(
     return parser
 
 
-def add_commands(commands: argparse._SubParsersAction[Any], name: str) -> argparse._SubParsersAction[Any]:
+def add_commands(
+    commands: argparse._SubParsersAction[Any], name: str, text: str = ""
+) -> argparse._SubParsersAction[Any]:
     """A command that has commands of its own, which are added to what this gives."""
-    return add_command(commands, name).add_subparsers(title="commands", required=True, metavar="COMMAND")
+    return add_command(commands, name, text).add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
 def given_text(text: str) -> str:

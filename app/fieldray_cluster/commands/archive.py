@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, given_path, given_text, progress_text
+from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text, progress_text
 from fieldray.commands.options import add_pack_options, load_pack, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from fieldray.domain.run import RunSpec
     from fieldray_cluster.archive import ArchiveProgress
     from fieldray_cluster.archive_folder import ArchiveFolder
-    from fieldray_cluster.archive_request import ArchiveRequest
+    from fieldray_cluster.archive_worker import ArchiveRequest
 
 NOTHING_THERE: Final = 4
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "archive", COMMANDS["archive"])
-    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    actions = add_commands(commands, "archive", COMMANDS["archive"])
     screen = add_command(
         actions, "screen", "screen every image of an archive, resumed after any interruption", run=run_screen
     )
@@ -71,7 +70,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.pipeline.keeping import spec_of
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
-        from fieldray_cluster.archive_request import make_request
+        from fieldray_cluster.archive_worker import make_request
         from fieldray_cluster.objects import is_address
 
     settings, _ = load()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command, given_path
+from fieldray.commands.console import Console, add_command, add_commands, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_cluster.command_line import COMMANDS
@@ -26,8 +26,7 @@ _TICK_S: Final = 0.5
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "cluster", COMMANDS["cluster"])
-    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    actions = add_commands(commands, "cluster", COMMANDS["cluster"])
     start = add_command(actions, "start", "be the scheduler that the other computers join", run=run_start)
     start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
     start.add_argument(
@@ -170,8 +169,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
     _print_certificates(options, console, "client")
     with open_client(_to_look(options, "client")) as client:
-        for line in describe(client):
-            console.print_line(line)
+        console.print_lines(describe(client))
     return 0
 
 

@@ -124,8 +124,7 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
         from fieldray_cluster.training.trainer import measure_costs
     plan = Plan(address=options.cluster, certificates=options.certificates)
     costs = measure_costs(options.recipe, plan, repeats=options.repeats)
-    for line in costs.lines():
-        console.print_line(line)
+    console.print_lines(costs.lines())
     measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
     workers = min(options.workers, costs.batches)
     for mode in MODES:
@@ -237,8 +236,8 @@ def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: 
 
 def _print_advice(console: Console, measured: Measured, mode: Mode, server: Server | None, workers: int) -> None:
     servers = (server,) if server else SERVERS
-    for sentence in advice(measured, mode=mode, most_workers=workers, servers=servers):
-        console.print_line(sentence.text)
+    told = advice(measured, mode=mode, most_workers=workers, servers=servers)
+    console.print_lines(sentence.text for sentence in told)
 
 
 def _print_table(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from fieldray.commands.console import Console, add_command, given_path
+from fieldray.commands.console import Console, add_command, add_commands, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.adapt_command import print_all
@@ -20,8 +20,7 @@ _STOPPED: Final = 130
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "workflow", COMMANDS["workflow"])
-    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    actions = add_commands(commands, "workflow", COMMANDS["workflow"])
     for name, (text, run) in _COMMANDS.items():
         action = add_command(actions, name, text, run=functools.partial(_run, run))
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
@@ -70,8 +69,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
         node = f" on {row['node']}" if row["node"] else ""
         console.print_line(f"{row['task']}: {row['status']}{node}, {row['seconds']:.1f} s. {row['problem']}".rstrip())
         if options.task:
-            for line in output_end(state).splitlines():
-                console.print_line(f"  {line}")
+            console.print_lines(f"  {line}" for line in output_end(state).splitlines())
     if not options.task:
         console.print_line(lead_of(states))
     return 0

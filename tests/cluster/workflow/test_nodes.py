@@ -18,10 +18,10 @@ import msgspec
 import pytest
 from distributed import Client, get_worker
 
+from archives import cluster_of_nodes, worker
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_cluster.connection import ConnectionSettings, open_client
-from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
 from fieldray_cluster.pool import NodesUnfit
 from fieldray_cluster.workflow.recipe import Experiment
 from fieldray_cluster.workflow.runner import TaskRunner
@@ -36,6 +36,7 @@ from fieldray_cluster.workflow.tasks import (
     perform,
     read_events,
 )
+from program import python
 from waiting import wait_for
 
 
@@ -150,7 +151,7 @@ def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> 
     assert perform(spec_in(run)).outcome.is_done
     spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "here": str(run)}
     spec |= {"run": str(run), "stop": str(run / "stop")}
-    done = subprocess.run([sys.executable, "-c", KILLED, json.dumps(spec)], check=False)
+    done = python(KILLED, json.dumps(spec))
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
     assert perform(spec_in(run, 3)).outcome.is_done
     assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # its files were another's
@@ -193,6 +194,15 @@ def ended(runner: TaskRunner, count: int = 1) -> list[Event]:
     return found
 
 
+def performed(client: Client, run: Path, *, work: str, preemptible: bool = False) -> Event:
+    """What came of one task that workers do otherwise."""
+    with Journal(run) as journal:
+        runner = TaskRunner(client, journal, run=run, preemptible=preemptible, say=print, work=PERFORMERS[work])
+        runner.start(spec_in(run), ONCE)
+        (event,) = ended(runner)
+    return event
+
+
 def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     with begun(mine) as one, begun(other) as two:
@@ -207,57 +217,45 @@ def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_pa
 
 
 def test_an_answer_that_is_not_its_own_task_s_is_refused(client: Client, run: Path) -> None:
-    with Journal(run) as journal:
-        runner = TaskRunner(client, journal, run=run, preemptible=False, say=print, work=PERFORMERS["answer_another"])
-        runner.start(spec_in(run), ONCE)
-        (event,) = ended(runner)
+    event = performed(client, run, work="answer_another")
     assert event.status == "failed" and event.outcome.problem.startswith("The answer of another task came back")
 
 
 def test_a_worker_that_was_ending_stops_no_task(client: Client, run: Path) -> None:
-    with Journal(run) as journal:
-        runner = TaskRunner(client, journal, run=run, preemptible=True, say=print, work=PERFORMERS["end"])
-        runner.start(spec_in(run), ONCE)
-        (event,) = ended(runner)
+    event = performed(client, run, work="end", preemptible=True)
     assert event.status == "done" and event.number == 2
 
 
 def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: Path) -> None:
-    said, scratch = list[str](), str(tmp_path / "scratch")
-    with NodeGroup() as nodes, begun(tmp_path) as journal:
-        address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
-        bad = NodeSettings(role="worker", unencrypted=True, scheduler=address, name="bad/1", scratch=scratch)
-        nodes.add(bad).address()
-        with open_client(ConnectionSettings(address=address)) as client:
-            work = PERFORMERS["fail_on_bad_node"]
-            runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
-            nodes.add(msgspec.structs.replace(bad, name="good/1")).address()
-            first = dataclasses.replace(spec_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
-            runner.start(first, ONCE)
-            for number in range(1, 3):
-                runner.start(dataclasses.replace(spec_in(tmp_path), task=f"a-{number:04d}"), ONCE)
-            events = ended(runner, 3)
+    said = list[str]()
+    with (
+        cluster_of_nodes(tmp_path, "bad/1") as (nodes, scheduler, connection),
+        begun(tmp_path) as journal,
+        open_client(connection) as client,
+    ):
+        work = PERFORMERS["fail_on_bad_node"]
+        runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
+        nodes.add(worker("good/1", scheduler.address(), tmp_path / "scratch")).address()
+        first = dataclasses.replace(spec_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
+        runner.start(first, ONCE)
+        for number in range(1, 3):
+            runner.start(dataclasses.replace(spec_in(tmp_path), task=f"a-{number:04d}"), ONCE)
+        events = ended(runner, 3)
     assert [event.status for event in events] == ["done"] * 3
     assert {event.outcome.node for event in events} == {"good/1"}
     assert [line for line in said if line.startswith("bad: The disk")] == said
 
 
 def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(tmp_path: Path) -> None:
-    scratch = str(tmp_path / "scratch")
-    with NodeGroup() as nodes, begun(tmp_path) as journal:
-        address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
-        able = NodeSettings(role="worker", unencrypted=True, scheduler=address, name="able/1", scratch=scratch)
-        first = NodeProcess(able)
+    with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection), begun(tmp_path) as journal:
+        first = nodes.add(able := worker("able/1", scheduler.address(), tmp_path / "scratch"))
         first.address()
-        try:
-            with open_client(ConnectionSettings(address=address)) as client:
-                runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=print)
-                first.close()
-                runner.start(spec_in(tmp_path), ONCE)
-                nodes.add(msgspec.structs.replace(able, name="able/2")).address()
-                (event,) = ended(runner)
-        finally:
+        with open_client(connection) as client:
+            runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=print)
             first.close()
+            runner.start(spec_in(tmp_path), ONCE)
+            nodes.add(msgspec.structs.replace(able, name="able/2")).address()
+            (event,) = ended(runner)
     assert event.status == "done" and event.outcome.node == "able/2"
 
 

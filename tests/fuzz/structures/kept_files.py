@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from fieldray.audit.cases import table_labels
-from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungFields
-from fieldray.domain.mask import KeptShares
 from fieldray.packs.signing import TrustStore
 from fieldray.packs.site_choices import FOLDERS_NAME as FOLDERS
 from fieldray.packs.site_choices import NAME as POINTS
@@ -40,12 +36,14 @@ from fieldray.store.rows import (
 from fuzz.structures.dicom_files import PLACES
 from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import FLOATS, INTEGERS, TEXTS, broken, json_bytes
+from lungs import lungs
 from outcomes import failed, image_ref, refused, run_spec, screened
 from packs_factory import site_point
 
 _HASH: Final = "0123456789abcdef" * 4
 OF_REQUEST: Final = {"model_sha256": _HASH, "settings_hash": _HASH}
 _FINGERPRINT: Final = "-".join(["0123"] * 16)
+_LUNGS: Final = replace(lungs(), cut_off=("top",))
 
 
 # ---- files of the user's folder
@@ -88,18 +86,13 @@ def _journal(folder: Path) -> list[object]:
 
 @functools.cache
 def _files() -> Mapping[str, _File]:
+    from fieldray_cluster.workflow.tasks import Event, Outcome
+
     point = json.loads(msgspec.json.encode(site_point(_HASH)))
     remembered = {_HASH: {"pack": "p", "operating_point": "x", "ages_confirmed": True}}
     trust = {"format": 1, "keys": {_FINGERPRINT: "2024-01-31"}, "seen": {_FINGERPRINT: {"test-chest": "1.2.3"}}}
     request = asdict(_request())
-    event = {
-        "task": "a",
-        "key": "k",
-        "status": "done",
-        "number": 1,
-        "lost": 0,
-        "outcome": {"exit_code": 0, "node": "n"},
-    }
+    event = asdict(Event(task="a", key="k", status="done", number=1, outcome=Outcome(exit_code=0, node="n")))
     files = (
         _File("settings.json", {row.key: row.default for row in TABLE} | {"newer": [1]}, _settings),
         _File(FOLDERS, remembered, lambda folder: PackMemory(folder).find([folder])),
@@ -120,12 +113,9 @@ def _merged(folder: Path) -> object:
 
 
 def _request() -> Any:
-    from fieldray_cluster.archive_request import ArchiveRequest
+    from archives import archive_request
 
-    return ArchiveRequest(
-        paths=("/scans",), pack="p-1.0.0", pack_name="p-1.0.0", model_sha256=_HASH, settings_hash=_HASH,
-        operating_point=None, ages_confirmed=False, settings=(("device", "cpu"), ("keep_previews", True)),
-    )  # fmt: skip
+    return archive_request("/scans", model_sha256=_HASH, settings_hash=_HASH)
 
 
 def make_file(chance: random.Random) -> bytes:
@@ -147,14 +137,6 @@ def read_file(data: bytes, folder: Path) -> None:
 # ---- rows of a database
 
 
-def _lungs() -> LungFields:
-    return LungFields(
-        is_frontal_chest=True, found=True, left_share=0.2, right_share=0.2, cut_off=("top",), rotation_degrees=0,
-        is_inverted=False, is_mirrored=False, kept=KeptShares.of(np.ones((8, 8), np.uint8), 128),
-        pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0),
-    )  # fmt: skip
-
-
 def of_run() -> dict[str, Any]:
     """What a row of a result has of its run and its verdict where a statement joins them."""
     return {
@@ -172,7 +154,7 @@ def of_run() -> dict[str, Any]:
 @functools.cache
 def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """A row of each kind with what it is read by: a result, a run, a verdict."""
-    results = (screened(), replace(screened(), lungs=_lungs()), refused(), failed(image_ref("b", member="x", frame=2)))
+    results = (screened(), replace(screened(), lungs=_LUNGS), refused(), failed(image_ref("b", member="x", frame=2)))
     run = {
         "id": 1,
         "spec": spec_text(run_spec()),
@@ -280,7 +262,7 @@ def make_chunk(chance: random.Random) -> bytes:
 
     of_request = {**OF_REQUEST, "thumbnail_columns": 0}
     outcomes = chance.choices(
-        (screened(), replace(screened(), lungs=_lungs()), refused(), failed()), k=chance.randrange(4)
+        (screened(), replace(screened(), lungs=_LUNGS), refused(), failed()), k=chance.randrange(4)
     )
     rows = [{**outcome_columns(each), **of_request} for each in outcomes]
     for _ in range(chance.choice(PLACES)):
@@ -326,7 +308,7 @@ def read_chunk(data: bytes, _folder: Path) -> None:
     """What the driver of an archive does with what a worker sends."""
     from fieldray_cluster.archive_worker import unpacked
 
-    for one in unpacked(data, replace(_request(), settings_hash=_HASH)):
+    for one in unpacked(data, _request()):
         outcome_columns(one)
 
 

@@ -1,0 +1,42 @@
+"""Archives and clusters for the tests of what works with them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from fieldray_cluster.archive_worker import ArchiveRequest
+from fieldray_cluster.connection import ConnectionSettings
+from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
+
+
+def archive_request(*paths: object, **changes: object) -> ArchiveRequest:
+    """What an archive of these paths is asked, of a pack that is nowhere."""
+    values = {
+        "paths": tuple(map(str, paths)),
+        "pack": "none-1.0.0",
+        "pack_name": "none-1.0.0",
+        "model_sha256": "0" * 64,
+        "settings_hash": "0" * 64,
+        "operating_point": None,
+        "ages_confirmed": False,
+        "settings": (("device", "cpu"), ("keep_previews", True)),
+    }
+    return ArchiveRequest(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
+    """A worker of a scheduler whose connections are not encrypted."""
+    return NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, name=name, scratch=str(scratch))
+
+
+@contextlib.contextmanager
+def cluster_of_nodes(folder: Path, *names: str) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
+    """A cluster that is not the driver's own, with these workers; its scheduler, and how it is reached."""
+    with NodeGroup() as nodes:
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
+        address = scheduler.address()
+        for name in names:
+            nodes.add(worker(name, address, folder / "scratch"))
+        yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
