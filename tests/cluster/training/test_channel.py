@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.node import security
 from fieldray_cluster.training.channel import Channel, Listener, connect, echo, round_trips
+from program import python
 
 TOKEN = "a" * 32
 
@@ -83,33 +83,21 @@ def test_a_transfer_is_timed_both_ways() -> None:
 
 
 def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        make_certificates(tmp_path / name)
-    own, foreign = (security(tmp_path / name) for name in ("one", "other"))
-    assert own is not None and foreign is not None
-    listening = own.get_listen_args("worker")["ssl_context"]
+    (listening, mutual), (_, foreign) = _contexts(tmp_path / "one"), _contexts(tmp_path / "other")
     listener = Listener("127.0.0.1", token=TOKEN, largest=10, serve=_answer, encryption=listening)
-    mutual = own.get_connection_args("client")["ssl_context"]
     channel = connect(listener.address, token=TOKEN, role="1", largest=10, encryption=mutual)
     channel.send({}, np.ones(3, np.float32))
     assert channel.receive().values.tolist() == [2, 2, 2]
     channel.close()
     with pytest.raises(ssl.SSLError):
-        foreign_certificate = foreign.get_connection_args("client")["ssl_context"]
-        connect(listener.address, token=TOKEN, role="1", largest=10, encryption=foreign_certificate)
+        connect(listener.address, token=TOKEN, role="1", largest=10, encryption=foreign)
     listener.close()
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Path, is_encrypted: bool) -> None:
     """Of an encrypted connection the descriptor is readable at once: that is no message."""
-    connecting = listening = None
-    if is_encrypted:
-        make_certificates(tmp_path)
-        own = security(tmp_path)
-        assert own is not None
-        connecting = own.get_connection_args("client")["ssl_context"]
-        listening = own.get_listen_args("worker")["ssl_context"]
+    listening, connecting = _contexts(tmp_path) if is_encrypted else (None, None)
     asked, may_answer = threading.Event(), threading.Event()
 
     def late(channel: Channel, _role: str) -> None:
@@ -130,6 +118,14 @@ def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Pa
     assert message.header == {"late": True} and len(message.values) == 1000
     channel.close()
     listener.close()
+
+
+def _contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """With what a node of a cluster that has certificates of its own takes connections, and makes them."""
+    make_certificates(folder)
+    own = security(folder)
+    assert own is not None
+    return own.get_listen_args("worker")["ssl_context"], own.get_connection_args("client")["ssl_context"]
 
 
 def _look() -> None:
@@ -175,8 +171,8 @@ print(said)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have only one address of the loopback")
 def test_a_session_reaches_its_servers_on_any_node_and_only_while_it_lasts() -> None:
-    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == str([True, True, 1, 1, True, True])
+    done = python(GUARDED)
+    assert done.stdout.strip() == str([True, True, 1, 1, True, True]), done.stderr
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:

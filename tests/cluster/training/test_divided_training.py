@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import session, trainer
 from fieldray_cluster.training.session import Epoch, epochs, opened
 from fieldray_cluster.training.shard import Layout, Shard, ShardState
-from fieldray_cluster.training.tasks import Plan
+from fieldray_cluster.training.tasks import DividedClassifier, Plan
 from fieldray_cluster.training.trainer import DividedTrainer
 from tiny_training import AUGMENTATION, SETTINGS, network, samples, schedule, task_in, weights
 from waiting import wait_for
@@ -48,12 +48,16 @@ def own_client() -> Iterator[Client]:
         yield made
 
 
-def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weights, list[dict[str, Any]]]:
-    epochs, named = (
-        more.pop("epochs", EPOCHS),
-        {name: more.pop(name) for name in ("engine", "progress") if name in more},
-    )
-    trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), **more)
+def _train(
+    client: Client,
+    plan: Plan,
+    folder: Path,
+    *,
+    epochs: int = EPOCHS,
+    progress: Callable[[Any], None] = lambda _row: None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> tuple[Weights, list[dict[str, Any]]]:
+    trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), say=say)
     return trainer.classifier(
         network(),
         weights(),
@@ -63,8 +67,14 @@ def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weigh
         augmentation=AUGMENTATION,
         settings=SETTINGS,
         folder=folder,
-        **{"engine": "tensorflow", **named},
+        engine="tensorflow",
+        progress=progress,
     )
+
+
+def _epochs(client: Client, plan: Plan, task: DividedClassifier) -> Iterator[Epoch]:
+    layout = Layout.of(weights())
+    return epochs(client, plan=plan, task=task, layout=layout, state=ShardState.new(layout.vector(weights())))
 
 
 def _alone(folder: Path, *, joined: int = 1) -> ShardState:
@@ -106,9 +116,7 @@ def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_p
     plan = Plan(workers=2, mode="async", server=server, staleness=1, takes_turns=server == "central")
     _, history = _train(client, plan, tmp_path)
     assert all(row["staleness_most"] <= 1 for row in history)
-    layout = Layout.of(weights())
-    state = ShardState.new(layout.vector(weights()))
-    seen = list(epochs(client, plan=plan, task=task_in(tmp_path), layout=layout, state=state))
+    seen = list(_epochs(client, plan, task_in(tmp_path)))
     shards = 1 if server == "central" else 2
     assert [epoch.staleness.total() for epoch in seen] == [6 * shards] * 2  # each gradient, at each server
     assert max(late for epoch in seen for late in epoch.staleness) <= 1
@@ -185,16 +193,8 @@ def _weights_of(process: psutil.Process, client: Client) -> list[Any]:
 
 def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: Path) -> None:
     task = dataclasses.replace(task_in(tmp_path), arrays=tmp_path / "elsewhere" / "arrays.npz")
-    layout = Layout.of(weights())
-    made = epochs(
-        client,
-        plan=Plan(workers=2, mode="sync-split"),
-        task=task,
-        layout=layout,
-        state=ShardState.new(layout.vector(weights())),
-    )
     with pytest.raises(UsageProblem, match=r"local/[12] cannot read"):
-        list(made)
+        list(_epochs(client, Plan(workers=2, mode="sync-split"), task))
 
 
 def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client, tmp_path: Path) -> None:
@@ -209,10 +209,7 @@ def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client,
     assert len(history) == 12
 
 
-def _untrained(client: Client, folder: Path) -> Iterator[Epoch]:
-    layout, plan = Layout.of(weights()), Plan(workers=1, mode="async")
-    state = ShardState.new(layout.vector(weights()))
-    return epochs(client, plan=plan, task=task_in(folder), layout=layout, state=state)
+ALONE = Plan(mode="async")
 
 
 def test_a_host_that_is_busy_with_other_work_is_named(
@@ -225,7 +222,7 @@ def test_a_host_that_is_busy_with_other_work_is_named(
     ]
     wait_for(lambda: all(client.processing().values()))
     with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1 was to hold the weights, but it is busy"):
-        list(_untrained(client, tmp_path))
+        list(_epochs(client, ALONE, task_in(tmp_path)))
     client.gather(others)
 
 
@@ -236,7 +233,7 @@ def test_servers_that_nobody_can_connect_to_are_named(
         port = unused.getsockname()[1]
     monkeypatch.setattr(session, "start_server", lambda *_, **__: ("127.0.0.1", port))
     with pytest.raises(EnvironmentProblem, match=r"hold the weights cannot be reached \(127\.0\.0\.1\)"):
-        list(_untrained(client, tmp_path))
+        list(_epochs(client, ALONE, task_in(tmp_path)))
 
 
 def test_a_process_that_is_lost_while_transfers_are_measured_is_named(

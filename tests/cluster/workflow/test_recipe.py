@@ -29,6 +29,14 @@ rate = { low = 1e-4, high = 1e-1, scale = "log" }
 command = "make --kind {{kind}} --seed {{seed}}"
 parameters = { kind = ["a", "b"], seed = 7 }
 """
+CIRCLE = """
+[experiments.a]
+command = "x"
+depends_on = ["b"]
+[experiments.b]
+command = "x"
+depends_on = ["a"]
+"""
 
 
 def write(folder: Path, text: str) -> Path:
@@ -55,58 +63,23 @@ def test_a_recipe_is_compiled_in_the_order_of_its_dependencies(tmp_path: Path) -
     assert compiled(workflow, here=tmp_path) == graph
 
 
-def test_everything_that_is_wrong_is_said_at_once_with_its_line(tmp_path: Path) -> None:
-    found = problems(
-        tmp_path,
-        """
-[experiments.first]
-command = "a {{x}}"
-[experiments.second]
-command = "b"
-parameters = { unused = 1 }
-retris = 2
-[experiments.third]
-command = "c 'open"
-""",
-    )
-    assert found == (
-        "line 3: experiments.first.command has placeholders without a parameter: x",
-        "line 7: experiments.second.retris is not known (is retries meant?); there are workers, retries, preemptible, "
-        "lost_workers, command, depends_on, parameters, samples, inputs",
-        "line 9: experiments.third.command cannot be split into words: No closing quotation",
-    )
-
-
-def test_circles_unknown_parents_and_absent_inputs_are_said(tmp_path: Path) -> None:
-    found = problems(
-        tmp_path,
-        """
-[experiments.a]
-command = "x"
-depends_on = ["b"]
-[experiments.b]
-command = "x"
-depends_on = ["a", "nobody"]
-[experiments.c]
-command = "x"
-inputs = ["absent.csv"]
-""",
-    )
-    assert len(found) == 3
-    assert "goes round in a circle: a -> b -> a" in found[0] or "goes round in a circle: b -> a -> b" in found[0]
-    assert any("line 7: experiments.b.depends_on names nobody, which is no experiment" in line for line in found)
-    assert found[-1] == f"line 10: experiments.c.inputs name {tmp_path / 'absent.csv'}, which is not there"
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        (
+            "[experiments.a]\ncommand = 'x {{y}}'",
+            "line 2: experiments.a.command has placeholders without a parameter: y",
+        ),
+        ('[experiments.a]\ncommand = "x \'open"', "cannot be split into words: No closing quotation"),
         ("[experiments.a]\ncommand = 'x'\nparameters = { unused = 1 }", "parameters are not used in the command"),
         ("[experiments.a]\ncommand = 'x {{ y }}'", "braces that are no placeholder"),
         ("[experiments.a]\ncommand = '{{y}} x'\nparameters = { y = 1 }", "must begin with the name of a program"),
         ("[experiments.a]\ncommand = 'x {{run}}'\nparameters = { run = 1 }", "must not be called"),
         ("[experiments.'a/b']\ncommand = 'x'", "must be named by letters"),
         ("[experiments.a]\ncommand = 'x'\nsamples = -1", "samples must be"),
+        ("[experiments.a]\ncommand = 'x'\ndepends_on = ['nobody']", "depends_on names nobody, which is no experiment"),
+        ("[experiments.a]\ncommand = 'x'\ninputs = ['absent.csv']", "absent.csv, which is not there"),
+        (CIRCLE, "goes round in a circle: "),
         ("run = 'x'", "needs experiments"),
         ("[sweep]\nrecipe = 'a.toml'\nkeys = { 'training.seed' = 1 }", "must have a list or a range"),
     ],
@@ -126,11 +99,6 @@ def test_more_combinations_than_can_be_run_want_samples(tmp_path: Path) -> None:
 def test_no_value_leaves_its_word() -> None:
     hostile = "a b'; rm -rf / #\"$(id)`id`{{run}}\n"
     assert filled("do --name={{x}} '{{y}} z'", {"x": hostile, "y": True}) == ("do", f"--name={hostile}", "true z")
-
-
-def test_a_file_that_is_no_recipe_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageProblem, match="cannot be read"):
-        read_workflow(write(tmp_path, "= 1"))
 
 
 def test_a_new_recipe_has_every_key_and_can_be_run_as_it_is(tmp_path: Path) -> None:

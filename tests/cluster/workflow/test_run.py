@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,9 +12,9 @@ import psutil
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray.paths import python_command
 from fieldray_cluster.workflow.report import output_end, write_report
 from fieldray_cluster.workflow.run import TaskState, cancel, is_running, read_states, run_workflow
+from program import Fieldray, start
 from waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -59,6 +57,13 @@ def recipe(folder: Path, text: str, *, cluster: str = "") -> Path:
 
 def by_name(path: Path) -> dict[str, TaskState]:
     return {state.task.name: state for state in read_states(path)}
+
+
+def waited_for(folder: Path) -> Path:
+    """The file in which a command says that it waits, once it does."""
+    pids = folder / "run" / "pids.txt"
+    wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
+    return pids
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -173,19 +178,13 @@ command = "ACT wait {{run}}/pids.txt {{run}}/go"
 depends_on = ["quick"]
 """,
     )
-    driver = subprocess.Popen(
-        python_command("fieldray.__main__", "workflow", "run", str(path)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    pids = tmp_path / "run" / "pids.txt"
-    wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
+    driver, pids = start("workflow", "run", path), waited_for(tmp_path)
     children = psutil.Process(driver.pid).children(recursive=True)
     assert is_running(tmp_path / "run") and by_name(path)["slow-0001"].status == "running"
     with pytest.raises(UsageProblem, match="Another run is using"):
         run_workflow(path, say=lambda _: None)
-    driver.kill()
-    driver.wait()
+    with driver:
+        driver.kill()
     wait_for(lambda: not any(map(is_alive, children)))
     assert by_name(path)["slow-0001"].status == "stopped"
 
@@ -211,42 +210,29 @@ depends_on = ["slow"]
     counts = list[dict[str, int]]()
     thread = threading.Thread(target=lambda: counts.append(dict(run_workflow(path, say=lambda _: None))))
     thread.start()
-    pids = tmp_path / "run" / "pids.txt"
-    wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
+    pids = waited_for(tmp_path)
     cancel(path)
     thread.join()
     assert counts == [{"stopped": 1, "waiting": 1}]
     assert not psutil.pid_exists(int(pids.read_text()))
 
 
-def test_the_command_line_runs_tells_and_ends_with_a_code(tmp_path: Path) -> None:
+def test_the_command_line_runs_tells_and_ends_with_a_code(tmp_path: Path, fieldray: Fieldray) -> None:
     path = recipe(tmp_path, "[experiments.wrong]\ncommand = 'ACT fail {{run}}/tries.txt'")
-
-    def fieldray(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            python_command("fieldray.__main__", "workflow", *words, str(path)),
-            capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
-
-    assert "There is no run of this recipe yet" in fieldray("status").stderr
-    done = fieldray("run")
-    assert done.returncode == 1 and "wrong-0001: failed" in done.stdout and "Report: " in done.stdout
-    row = json.loads(fieldray("status", "--json", "-").stdout)
+    fieldray("workflow", "status", path).complains("There is no run of this recipe yet")
+    fieldray("workflow", "run", path).ends_with(1).prints("wrong-0001: failed", "Report: ")
+    (row,) = fieldray("workflow", "status", path, "--json", "-").lines
     assert row["status"] == "failed" and row["exit_code"] == 3 and row["problem"].endswith("exit code 3.")
-    assert "it went wrong" in fieldray("status", "--task", "wrong-0001").stdout
-    assert fieldray("status", "--task", "none").returncode == 2
-    assert "Nothing is running" in fieldray("cancel").stderr
-    assert "has no table [sweep]" in fieldray("sweep").stderr
+    fieldray("workflow", "status", path, "--task", "wrong-0001").prints("it went wrong")
+    fieldray("workflow", "status", path, "--task", "none").ends_with(2)
+    fieldray("workflow", "cancel", path).complains("Nothing is running")
+    fieldray("workflow", "sweep", path).complains("has no table [sweep]")
 
 
 def test_ctrl_c_stops_in_order(tmp_path: Path) -> None:
     path = recipe(tmp_path, "[experiments.slow]\ncommand = 'ACT wait {{run}}/pids.txt {{run}}/never'")
-    driver = subprocess.Popen(
-        python_command("fieldray.__main__", "workflow", "run", str(path)), stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    pids = tmp_path / "run" / "pids.txt"
-    wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
-    driver.send_signal(signal.SIGINT)
-    assert driver.wait(60) == 130
+    with start("workflow", "run", path) as driver:
+        pids = waited_for(tmp_path)
+        driver.send_signal(signal.SIGINT)
+    assert driver.returncode == 130
     assert by_name(path)["slow-0001"].status == "stopped" and not psutil.pid_exists(int(pids.read_text()))

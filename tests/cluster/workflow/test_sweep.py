@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from fieldray_cluster.workflow.report import write_report
 from fieldray_cluster.workflow.run import read_states
 from fieldray_cluster.workflow.sweep import run_sweep
 from fieldray_cluster.workflow.trial import changed
+from program import start
 from tiny_recipe import RECIPE, draw
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -137,11 +137,9 @@ def test_the_smallest_real_sweep_ends_in_a_pack(tmp_path: Path) -> None:
     path = write(tmp_path, SWEEP.replace("trials = 3", "trials = 2").replace("workers = 1", "workers = 2"))
     draw(tmp_path, "clean", images=24, first=0)
     draw(tmp_path, "confounded", images=12, first=100)
-    done = subprocess.run(
-        [sys.executable, "-m", "fieldray", "workflow", "sweep", str(path)],
-        capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    with start("workflow", "sweep", path) as driver:
+        said = driver.communicate(timeout=500)
+    assert driver.returncode == 0, said
     (best,) = (row for row in json.loads((tmp_path / "run" / "leaderboard.json").read_text()) if row["is_best"])
     pack = tmp_path / "run" / best["pack"]
     assert (pack / "manifest.sig").is_file()
