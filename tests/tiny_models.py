@@ -12,7 +12,7 @@ with gain +4 for even labels and -4 for odd ones: a bright image is abnormal. Ou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -153,6 +153,20 @@ def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, side: int = SI
     return network.pack([image], outputs)
 
 
+def changed_model(change: Callable[[Any], object], data: bytes | None = None) -> bytes:
+    """A file with something changed in it, the network if no other is given."""
+    model = schema.ModelT.InitFromPackedBuf(tiny_model_bytes() if data is None else data, 0)
+    change(model)
+    return packed_model(model)
+
+
+def packed_model(model: Any) -> bytes:
+    """The file of a model that is an object."""
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
 def with_custom_operator(name: bytes) -> bytes:
     """The network as int8, but its first operator is one that no runtime knows by itself."""
     model = schema.ModelT.InitFromPackedBuf(tiny_model_bytes("int8"), 0)
@@ -161,9 +175,7 @@ def with_custom_operator(name: bytes) -> bytes:
     custom.customCode, custom.version = name, 1
     first = model.subgraphs[0].operators[0]
     first.builtinOptionsType, first.builtinOptions = 0, None
-    builder = flatbuffers.Builder(4096)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return packed_model(model)
 
 
 def tiny_manifest(*, side: int = SIDE, labels: int = 1, **changes: Any) -> Manifest:
@@ -357,9 +369,7 @@ class _Network:
         model.version, model.description = 3, b"fieldray tiny test network"
         model.operatorCodes = [self._operator_code(code) for code in self._codes]
         model.subgraphs, model.buffers = [graph], self._buffers
-        builder = flatbuffers.Builder(4096)
-        builder.Finish(model.Pack(builder), b"TFL3")
-        return bytes(builder.Output())
+        return packed_model(model)
 
     @staticmethod
     def _operator_code(code: int) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,20 +36,11 @@ from fieldray_adapt.run import Run
 from fieldray_adapt.steps import specification_of
 from packs_factory import make_lung_fields
 from program import runner
-from tiny_models import tiny_model_bytes
+from tiny_models import changed_model, tiny_model_bytes
 from tiny_packs import fingerprint, write_tiny_pack
 from tiny_recipe import read_recipe
 
 RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
-
-
-def changed(change: Callable[[Any], None], data: bytes | None = None) -> bytes:
-    """The tiny file with something changed in it."""
-    model = schema.ModelT.InitFromPackedBuf(data or tiny_model_bytes(), 0)
-    change(model)
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
-    return bytes(builder.Output())
 
 
 def test_an_int8_file_maps_as_a_whole() -> None:
@@ -77,7 +67,7 @@ def test_what_follows_an_operator_on_the_cpu_stays_there() -> None:
             if code.builtinCode == schema.BuiltinOperator.LOGISTIC:
                 code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.FLOOR
 
-    placement = placement_of(changed(unknown_scores))
+    placement = placement_of(changed_model(unknown_scores))
     left = placement.left_on_cpu
     assert left["FLOOR: not an operator of the Edge TPU"] == 1
     # the conversion of the scores to uint8 comes after it; the maps and features do not
@@ -96,8 +86,8 @@ def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
             if isinstance(row.builtinOptions, schema.Pool2DOptionsT):
                 row.builtinOptions.fusedActivationFunction = 1
 
-    assert any("size is not fixed" in why for why in placement_of(changed(dynamic)).left_on_cpu)
-    assert any("fused" in why for why in placement_of(changed(fused)).left_on_cpu)
+    assert any("size is not fixed" in why for why in placement_of(changed_model(dynamic)).left_on_cpu)
+    assert any("fused" in why for why in placement_of(changed_model(fused)).left_on_cpu)
 
 
 def test_the_estimate_is_the_published_fit() -> None:
@@ -167,7 +157,7 @@ def _compiled_partly(model: Any) -> None:
 
 
 def test_a_compiled_file_says_it_exactly() -> None:
-    placement = placement_of(changed(_compiled))
+    placement = placement_of(changed_model(_compiled))
     assert placement.compiled and placement.subgraphs == 1 and placement.mapped == 1
     assert (placement.cached_bytes, placement.streamed_bytes, placement.least_runtime) == (5000, 300, 14)
     assert "exact" in describe(placement) and "version 14" in describe(placement)
@@ -203,7 +193,7 @@ def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_t
     operators = len(placement_of(files["litert"]).operators)
     assert f"{said}{operators} of {operators} operators mapped, 1 subgraph(s)\n- Weights kept on" in text
     assert "ms per image on USB 3: an estimate, not measured\n\n## Data\n" in text
-    exact = card_section(files | {"edgetpu": changed(_compiled)})
+    exact = card_section(files | {"edgetpu": changed_model(_compiled)})
     assert "has a file compiled" in exact and "(exact): 1 of 1 operators" in exact and "an estimate" not in exact
 
 
@@ -228,7 +218,7 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
 def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
     operators = len(placement_of(tiny_model_bytes()).operators)
     with pytest.raises(UsageProblem, match=f"{operators} operators on the CPU"):
-        compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, changed(_compiled_partly)))
+        compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, changed_model(_compiled_partly)))
     with pytest.raises(UsageProblem, match=f"0 subgraphs, {operators} operators on the CPU"):  # it is as it was
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, tiny_model_bytes()))
 
@@ -249,7 +239,7 @@ class Blind(WorkerBackend):
 
 def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_path: Path) -> None:
     shipped, mine, said = write_tiny_pack(tmp_path / "shipped"), tmp_path / "mine", list[str]()
-    compiler, key = fake_compiler(tmp_path, made := changed(_compiled)), tmp_path / "signing.pem"
+    compiler, key = fake_compiler(tmp_path, made := changed_model(_compiled)), tmp_path / "signing.pem"
     blind = BackendKind(entry=CPU, open=lambda: Blind(CPU))
     none = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",))
     compiled = partial(compile_pack, key=key, say=said.append, compiler=compiler, kinds=(none, cpu_kind()))
@@ -283,16 +273,16 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
 def test_the_command_compiles_a_pack_and_says_what_is_missing(tmp_path: Path, home: Path) -> None:
     pack, fieldray = write_tiny_pack(tmp_path / "shipped"), partial(runner(home), "adapt", "compile")
     options = ("--key", tmp_path / "mine.pem", "--out", tmp_path / "mine")
-    fake_compiler(tmp_path, changed(_compiled))
+    fake_compiler(tmp_path, changed_model(_compiled))
     done = fieldray(pack, *options, environment={"PATH": str(tmp_path)})
     made = tmp_path / "mine" / "tiny-1.0.0"
-    assert done.stdout.splitlines()[-2:] == [
+    assert done.out.splitlines()[-2:] == [
         f"Written: {made}",
         f"Use it: fieldray packs install {made} --trust {fingerprint(made)}",
     ]
-    missing = fieldray(pack, *options, environment={"PATH": str(tmp_path / "none")})
-    assert missing.returncode and "edgetpu_compiler is not installed" in missing.stderr
-    recipe = fieldray(RECIPE, *options)
-    assert recipe.returncode and "The pack cannot be read" in recipe.stderr
-    lungs = fieldray(make_lung_fields(tmp_path), *options, environment={"PATH": str(tmp_path)})
-    assert lungs.returncode and "does not screen images itself" in lungs.stderr
+    for wrong, place, said in (
+        (pack, tmp_path / "none", "edgetpu_compiler is not installed"),
+        (RECIPE, tmp_path, "The pack cannot be read"),
+        (make_lung_fields(tmp_path), tmp_path, "does not screen images itself"),
+    ):
+        fieldray(wrong, *options, environment={"PATH": str(place)}).ends_with(1, 2, 3).complains(said)

@@ -58,7 +58,9 @@ def test_a_mirror_image_is_exact() -> None:
 SCHEDULE = Schedule(epochs=4, batch_size=16, learning_rate=3e-3, average_epochs=0.5, seed=5)
 
 
-def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **changed: object):
+def _train(
+    folder, *, network: Specification = NETWORK, stop_after: int = 99, seen: list[int] | None = None, **changed: object
+):
     def progress(row) -> None:
         if seen is not None:
             seen.append(row["epoch"])
@@ -66,7 +68,7 @@ def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **cha
             raise Killed
 
     options = {
-        "weights": initial_weights(NETWORK, seed=1),
+        "weights": initial_weights(network, seed=1),
         "training": bright_or_dark(64),
         "validation": bright_or_dark(20),
         "schedule": SCHEDULE,
@@ -74,7 +76,7 @@ def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **cha
         "settings": EngineSettings(threads=1),
         "engine": ENGINE,
     }
-    return train(NETWORK, **{**options, **changed}, folder=folder, progress=progress)
+    return train(network, **{**options, **changed}, folder=folder, progress=progress)
 
 
 @pytest.mark.adapt
@@ -166,21 +168,11 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path) -> None:
 
 @pytest.mark.adapt
 def test_a_dropout_draws_by_the_seed(tmp_path) -> None:
-    network, found = squeezenet(height=32, width=32, labels=1).scaled(0.125), list[Weights]()
-    for number in range(2):
-        weights, _ = train(
-            network,
-            initial_weights(network, seed=1),
-            training=bright_or_dark(16),
-            validation=bright_or_dark(4),
-            schedule=Schedule(epochs=1, batch_size=8, learning_rate=1e-2, warm_up_epochs=0, seed=5),
-            augmentation=Augmentation(),
-            settings=EngineSettings(threads=1),
-            folder=tmp_path / str(number),
-            engine=ENGINE,
-        )
-        found.append(weights)
-    assert all(np.allclose(array, found[1][key], atol=1e-5) for key, array in found[0].items())
+    dropping = squeezenet(height=32, width=32, labels=1).scaled(0.125)
+    short = Schedule(epochs=1, batch_size=8, learning_rate=1e-2, warm_up_epochs=0, seed=5)
+    data = {"training": bright_or_dark(16), "validation": bright_or_dark(4), "augmentation": Augmentation()}
+    first, again = (_train(tmp_path / name, network=dropping, schedule=short, **data)[0] for name in ("first", "again"))
+    assert all(np.allclose(array, again[key], atol=1e-5) for key, array in first.items())
 
 
 CATEGORICAL = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import flatbuffers
 import numpy as np
-from ai_edge_litert import schema_py_generated as schema
 
 from attack.hostile_packs import with_file
 from harness.case import Group
 from harness.world import World
-from tiny_models import tiny_model_bytes
+from tiny_models import changed_model, tiny_model_bytes
 from tiny_packs import fingerprint
 
 CASES = Group("models")
@@ -32,11 +30,7 @@ def refuse(world: World, pack: Path) -> None:
 
 def changed(change: Callable[[list[Any]], None]) -> bytes:
     """The tiny network with other operators."""
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(_GOOD, 0))
-    change(model.subgraphs[0].operators)
-    builder = flatbuffers.Builder(4096)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return changed_model(lambda model: change(model.subgraphs[0].operators))
 
 
 def wild(operators: list[Any]) -> None:

@@ -13,6 +13,8 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
+from tiny_models import packed_model
+
 OPERATOR: Final = b"edgetpu-custom-op"
 COMPILER: Final = "test double"
 _EIGHT_BITS: Final = (schema.TensorType.UINT8, schema.TensorType.INT8)
@@ -33,9 +35,7 @@ def fake_compile(file: bytes, *, oldest_runtime: int = 13) -> bytes:
     graph.operators = [_operator(graph, package(file, oldest_runtime=oldest_runtime))]
     model.operatorCodes, model.buffers = [_operator_code()], [schema.BufferT()]
     model.metadata = model.metadataBuffer = model.signatureDefs = None
-    builder = flatbuffers.Builder(len(file) + 4096)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return packed_model(model)
 
 
 def package(content: bytes, *, oldest_runtime: int) -> bytes:

@@ -7,10 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import flatbuffers
 import numpy as np
 import pytest
-from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import BackendProblem
@@ -21,6 +19,7 @@ from tiny_models import (
     BLOCK,
     LEGACY_SIDE,
     SIDE,
+    changed_model,
     legacy_model_bytes,
     legacy_scores,
     tiny_gains,
@@ -112,11 +111,10 @@ def test_the_dissertations_files_get_the_levels_themselves_and_say_abnormal_firs
 
 
 def test_bytes_go_in_as_they_are_whatever_the_files_scale_says(runtime: Runtime) -> None:
-    model = schema.ModelT.InitFromPackedBuf(legacy_model_bytes("uint8"), 0)
-    graph = model.subgraphs[0]
-    graph.tensors[graph.inputs[0]].quantization.scale = [0.9]  # as of a representative set that ends at 230
-    builder = flatbuffers.Builder(4096)
-    builder.Finish(model.Pack(builder), b"TFL3")
+    def scaled(model: Any) -> None:
+        graph = model.subgraphs[0]
+        graph.tensors[graph.inputs[0]].quantization.scale = [0.9]  # as of a representative set that ends at 230
+
     wanted = NetworkSpec(input=LEGACY.input, outputs=LEGACY.outputs, labels=2, is_bare=True)
     seen: list[int] = []
 
@@ -134,7 +132,8 @@ def test_bytes_go_in_as_they_are_whatever_the_files_scale_says(runtime: Runtime)
             self._inside.set_tensor(index, values)
 
     watched = replace(runtime, interpreter=Watched)
-    network(watched, bytes(builder.Output()), wanted).run(np.full((LEGACY_SIDE, LEGACY_SIDE, 1), 200, np.uint8))
+    file = changed_model(scaled, legacy_model_bytes("uint8"))
+    network(watched, file, wanted).run(np.full((LEGACY_SIDE, LEGACY_SIDE, 1), 200, np.uint8))
     assert seen == [200]
 
 
