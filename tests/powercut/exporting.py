@@ -15,7 +15,7 @@ from pydicom import dcmread
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.pipeline.export import export_run
 from fieldray.store.results import ResultStore
-from powercut.place import NAMES, Emit, Log, Lost, Place, do_each, image_of, outcome_of, require_whole
+from powercut.place import NAMES, Emit, Log, Lost, Place, do_each, image_of, outcome_of, require, require_whole
 
 QUICK: Final = ("csv", "json", "sr")
 DOCUMENTS: Final = ("pdf", "pdf-studies")
@@ -46,16 +46,14 @@ def check_export(place: Place, log: Log, end: str) -> None:
     require_whole(place)
     for event in log:
         for name in event[1:] if event[0] == "written" else ():
-            if not (place.out / name).exists():
-                raise Lost(f"told as written, but gone: {name}")
+            require((place.out / name).exists(), f"told as written, but gone: {name}")
     require_whole_outputs(place.out)
     run = min(place.runs(), key=lambda run: run.run_id)
     written = export_run(place.store, run.run_id, place.out, QUICK, spec=place.spec)
     require_whole_outputs(place.out)
     if left := [path.name for path in place.out.iterdir() if path.name.startswith(".")]:
         raise Lost(f"the next export leaves {left}")
-    if len(written) != len(QUICK):
-        raise Lost(f"the next export wrote {len(written)} outputs")
+    require(len(written) == len(QUICK), f"the next export wrote {len(written)} outputs")
 
 
 def require_whole_outputs(folder: Path) -> None:
@@ -64,8 +62,7 @@ def require_whole_outputs(folder: Path) -> None:
         if path.name.startswith("."):
             continue
         for ending, is_complete in _COMPLETE.items():
-            if path.name.endswith(ending) and not _holds(is_complete, path):
-                raise Lost(f"half an output: {path.name}")
+            require(not path.name.endswith(ending) or _holds(is_complete, path), f"half an output: {path.name}")
 
 
 def _holds(is_complete: Callable[[Path], bool], path: Path) -> bool:

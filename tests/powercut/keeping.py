@@ -15,7 +15,7 @@ from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reports.exporter import pseudonym_key
 from fieldray.settings import Settings, load
 from packs_factory import make_pack, site_point
-from powercut.place import Emit, Log, Lost, Place, do_each
+from powercut.place import Emit, Log, Lost, Place, do_each, require
 from tiny_packs import fingerprint
 
 _PACK: Final = "test-chest-1.2.3"
@@ -51,16 +51,14 @@ def check_packs(place: Place, log: Log, end: str) -> None:
     root = place.home / "packs"
     found = {path.name: _name_of(path) for path in root.iterdir() if path.name[0] != "."} if root.is_dir() else {}
     for event in log:
-        if event[0] == "installed" and event[2] not in found:
-            raise Lost(f"told as installed, but gone: {event[2]}")
+        require(event[0] != "installed" or event[2] in found, f"told as installed, but gone: {event[2]}")
     library = PackLibrary(place.home)
-    if len([pack for pack in library.installed() if pack.trust == "trusted"]) != len(found):
-        raise Lost("a pack that is there is not listed as usable")
+    usable = [pack for pack in library.installed() if pack.trust == "trusted"]
+    require(len(usable) == len(found), "a pack that is there is not listed as usable")
     for name in ("second", "third"):
         library.install(next((place.drive / name).iterdir()))
     left = sorted(path.name for path in root.iterdir())
-    if left != [_PACK, "test-chest-2.0.0"]:
-        raise Lost(f"after the next installation there are {left}")
+    require(left == [_PACK, "test-chest-2.0.0"], f"after the next installation there are {left}")
 
 
 def _name_of(folder: Path) -> str:

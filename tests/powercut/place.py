@@ -43,6 +43,12 @@ class Lost(AssertionError):
     """Something is lost, doubled or wrong."""
 
 
+def require(is_so: object, otherwise: str) -> None:
+    """Raise Lost if it is not."""
+    if not is_so:
+        raise Lost(otherwise)
+
+
 class Place:
     """Under one folder; beside it, where nothing is watched, lie the images and what else is only read."""
 
@@ -121,8 +127,7 @@ class Place:
         """Run it to its end."""
         batch = self.batch(publish, fresh=fresh)
         batch.start()
-        if not batch.join(_LIMIT_S):
-            raise Lost("the run does not end")
+        require(batch.join(_LIMIT_S), "the run does not end")
         return batch
 
     # ---- what came of it
@@ -144,8 +149,7 @@ class Place:
         with ResultQuery(self.store) as query:
             for result in query.rows(run_id):
                 name = result.outcome.ref.path.name
-                if name in found:
-                    raise Lost(f"{name} is there twice in run {run_id}")
+                require(name not in found, f"{name} is there twice in run {run_id}")
                 require_right(result.outcome)
                 found[name] = result
         return found
@@ -246,15 +250,13 @@ def require_right(outcome: Outcome) -> None:
     """That it is what comes out for its image. Raises Lost."""
     found, expected = outcome_columns(outcome), outcome_columns(outcome_of(image_of(outcome.ref.path)))
     wrong = [name for name in _JUDGED if found[name] != expected[name]]
-    if wrong:
-        raise Lost(f"{outcome.ref.path.name} has another {', '.join(wrong)}")
+    require(not wrong, f"{outcome.ref.path.name} has another {', '.join(wrong)}")
 
 
 def require_complete(names: Iterable[str]) -> None:
     """That these are all images, each once. Raises Lost."""
     found = sorted(names)
-    if found != list(NAMES):
-        raise Lost(f"the list is not complete: {found}")
+    require(found == list(NAMES), f"the list is not complete: {found}")
 
 
 def require_whole(place: Place) -> None:
@@ -264,5 +266,4 @@ def require_whole(place: Place) -> None:
     for path in (place.store, pictures_path(place.store)):
         with contextlib.closing(sqlite3.connect(path)) as database:
             (answer,) = database.execute("PRAGMA integrity_check").fetchone()
-        if answer != "ok":
-            raise Lost(f"{path.name} is not whole: {answer}")
+        require(answer == "ok", f"{path.name} is not whole: {answer}")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fieldray.store.results import ResultQuery
 from powercut.exporting import is_whole_table
-from powercut.place import Log, Lost, Place, require_whole
+from powercut.place import Log, Lost, Place, require, require_whole
 from program import command, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -51,8 +51,7 @@ class Program:
         rows = self._rows(place)
         if wrong := [name for name, row in rows.items() if self._expected[name] != row]:
             raise Lost(f"another result for {', '.join(wrong)}")
-        if len(place.runs()) > 1:
-            raise Lost("more than one run")
+        require(len(place.runs()) <= 1, "more than one run")
         self._require_tables(place, None if end == "fault" else len(self._expected))  # what failed is exported, too
         self._checked += 1
         if end == "fault" or self._checked % _RESUMED_EVERY == 0:
@@ -61,17 +60,14 @@ class Program:
     def _resume(self, place: Place) -> None:
         said = self._run(place)
         names = sorted(Path(line["path"]).name for line in said)
-        if names != sorted(self._expected):
-            raise Lost(f"the resumed list is not complete: {names}")
-        if self._rows(place) != self._expected:
-            raise Lost("the resumed run has other results")
+        require(names == sorted(self._expected), f"the resumed list is not complete: {names}")
+        require(self._rows(place) == self._expected, "the resumed run has other results")
         self._require_tables(place, len(self._expected))
 
     @staticmethod
     def _require_tables(place: Place, rows: int | None) -> None:
         for path in place.out.glob("*.csv"):
-            if not is_whole_table(path, rows):
-                raise Lost(f"half an output: {path.name}")
+            require(is_whole_table(path, rows), f"half an output: {path.name}")
 
     def _run(self, place: Place) -> list[dict[str, Any]]:
         done = subprocess.run(
@@ -87,8 +83,7 @@ class Program:
         with ResultQuery(place.store) as query:
             for result in query.rows(runs[0].run_id) if runs else ():
                 outcome = result.outcome
-                if outcome.ref.path.name in found:
-                    raise Lost(f"{outcome.ref.path.name} is there twice")
+                require(outcome.ref.path.name not in found, f"{outcome.ref.path.name} is there twice")
                 scores = [finding.score for finding in getattr(outcome, "findings", ())]
                 found[outcome.ref.path.name] = outcome.status, outcome.category, max(scores, default=None)
         return found

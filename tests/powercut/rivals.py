@@ -20,7 +20,7 @@ from fieldray.errors import FieldrayError
 from powercut.exporting import QUICK, check_export, export, prepare_export
 from powercut.figures import Figures
 from powercut.keeping import check_packs, install, prepare_packs
-from powercut.place import Emit, Log, Lost, Place, emitter, log_of, require_complete, require_whole
+from powercut.place import Emit, Log, Lost, Place, emitter, log_of, require, require_complete, require_whole
 from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts, screen
 from powercut.storing import check_deleted, delete, prepare_runs
 
@@ -108,8 +108,7 @@ def _end(process: int, until_s: float) -> None:
 def _check_runs(place: Place, first: Log, second: Log) -> None:
     require_whole(place)
     for event in (*first, *second):
-        if event[0] == "seen" and event[1] not in place.results(event[2]):
-            raise Lost(f"told, but not kept: {event[1]}")
+        require(event[0] != "seen" or event[1] in place.results(event[2]), f"told, but not kept: {event[1]}")
     require_complete(place.results(place.screen().run_id))
 
 

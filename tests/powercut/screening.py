@@ -8,7 +8,7 @@ from typing import Final, get_args
 from fieldray.domain.run import Event, OutcomeReady, Publish, RunChanged, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
 from fieldray.store.results import ResultStore
-from powercut.place import NAMES, Emit, Log, Lost, Place, emitter, image_of, outcome_of, require_complete, require_whole
+from powercut.place import NAMES, Emit, Log, Place, emitter, outcome_of, require, require_complete, require_whole
 
 _JUDGED: Final = NAMES[:4]
 _ROUNDS: Final = 3
@@ -24,10 +24,10 @@ def prepare_half(place: Place) -> None:
     place.clear()
     with ResultStore(place.store) as store:
         run_id = store.open_run(place.spec)
-        for name in NAMES[: len(NAMES) // 2]:
-            outcome = outcome_of(image_of(place.images / name))
+        for ref in place.refs()[: len(NAMES) // 2]:
+            outcome = outcome_of(ref)
             row_id = store.save(run_id, outcome, spec=place.spec)
-            if name == NAMES[0]:
+            if ref.path.name == NAMES[0]:
                 store.set_verdict(row_id, Verdict(choice="disagree", note="before"), judged=outcome)
         store.set_state(run_id, "cancelled")
     emitter(place.log_path)("verdict", NAMES[0])
@@ -74,23 +74,18 @@ def check_run(place: Place, log: Log, end: str) -> None:
     """What is there is right; what was told is there unless the power went; a resumed run is complete."""
     require_whole(place)
     runs = place.runs()
-    if len(runs) > 1:
-        raise Lost(f"{len(runs)} runs")
+    require(len(runs) <= 1, f"{len(runs)} runs")
     seen = {event[1] for event in log if event[0] == "seen"}
     found = place.results(runs[0].run_id) if runs else {}
-    if end != "power" and not seen <= set(found):
-        raise Lost(f"told, but not kept: {seen - set(found)}")
+    require(end == "power" or seen <= set(found), f"told, but not kept: {seen - set(found)}")
     has_half = any(event[0] == "verdict" for event in log)
     batch = place.screen()
-    if batch.state != "finished":
-        raise Lost(f"the resumed run is {batch.state}")
+    require(batch.state == "finished", f"the resumed run is {batch.state}")
     rows = place.results(batch.run_id)
     require_complete(rows)
     verdict = rows[NAMES[0]].verdict
-    if has_half and verdict != Verdict(choice="disagree", note="before"):
-        raise Lost("the verdict of before")
-    if len(place.runs()) != 1 + (bool(runs) and runs[0].state == "finished"):
-        raise Lost("the run was not resumed")
+    require(not has_half or verdict == Verdict(choice="disagree", note="before"), "the verdict of before")
+    require(len(place.runs()) == 1 + (bool(runs) and runs[0].state == "finished"), "the run was not resumed")
 
 
 def check_verdicts(place: Place, log: Log, end: str) -> None:
@@ -103,8 +98,7 @@ def check_verdicts(place: Place, log: Log, end: str) -> None:
         asked = [[name, "", ""], *(event[1:] for event in log if event[:2] == ["asked", name])]
         saved = _saved(log, name)
         found = [name, *_words(rows[name].verdict)]
-        if found not in asked[saved:]:
-            raise Lost(f"the verdict on {name} is {found[1:]}, {saved} were saved of {asked[1:]}")
+        require(found in asked[saved:], f"the verdict on {name} is {found[1:]}, {saved} were saved of {asked[1:]}")
     batch = place.screen()
     require_complete(place.results(batch.run_id))
 

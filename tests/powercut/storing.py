@@ -7,7 +7,7 @@ from typing import Final
 from fieldray.domain.run import Verdict
 from fieldray.store.maintenance import delete_runs
 from fieldray.store.results import ResultStore
-from powercut.place import NAMES, Emit, Log, Lost, Place, require_complete, require_whole
+from powercut.place import NAMES, Emit, Log, Place, require, require_complete, require_whole
 
 _VERDICT: Final = Verdict(choice="agree", note="before")
 
@@ -33,14 +33,11 @@ def check_deleted(place: Place, log: Log, end: str, *, further: bool = False) ->
     """
     require_whole(place)
     left = {run.run_id for run in place.runs() if run.run_id <= 3 or not further}
-    if left not in ({1, 2, 3}, {3}):
-        raise Lost(f"runs {sorted(left)} are left")
-    if left != {3} and any(event[0] == "deleted" for event in log):
-        raise Lost("told as deleted, but there again")
+    require(left in ({1, 2, 3}, {3}), f"runs {sorted(left)} are left")
+    require(left == {3} or all(event[0] != "deleted" for event in log), "told as deleted, but there again")
     for run_id in left:
         require_complete(place.results(run_id))
-    if place.results(3)[NAMES[0]].verdict != _VERDICT:
-        raise Lost("the verdict on the run that was kept")
+    require(place.results(3)[NAMES[0]].verdict == _VERDICT, "the verdict on the run that was kept")
     if left != {3}:
         delete_runs(place.store, [1, 2])
     require_complete(place.results(3))
