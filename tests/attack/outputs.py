@@ -80,11 +80,13 @@ def named(world: World) -> dict[str, Fate]:
     return {**expected, "field.dcm": "refused"}
 
 
-def hold_printable(text: str) -> None:
-    """Nothing that moves a cursor, hides or turns around what a person reads."""
+def printable(done: Record) -> Record:
+    """Itself, if nothing in it moves a cursor, hides or turns around what a person reads."""
+    text = done.out + done.err
     wrong = {character for character in text if character != "\n" and unicodedata.category(character) in ("Cc", "Cf")}
     wrong |= hostile.forbidden_in(text.replace("\n", ""))
     assert not wrong, f"printed: {sorted(map(ascii, wrong))}"
+    return done
 
 
 def listed(done: Record) -> list[str]:
@@ -99,16 +101,14 @@ def listed(done: Record) -> list[str]:
 )
 def names_printed(world: World) -> None:
     expected = named(world)
-    done = world.run("screen", world.images, *world.pack_options).ends_with(0)
-    hold_printable(done.out + done.err)
+    done = printable(world.run("screen", world.images, *world.pack_options).ends_with(0))
     assert len(listed(done)) == len(expected), f"{len(listed(done))} lines for {len(expected)} images"
     assert all(map(_RESULT.match, listed(done))) and not done.err, done.err
 
 
 @CASES.case("names-json", "the same names as JSON lines: each comes back as it is", is_quick=True)
 def names_json(world: World) -> None:
-    done = world.screen(named(world), codes=(0,))
-    hold_printable(done.out + done.err)
+    printable(world.screen(named(world), codes=(0,)))
 
 
 @CASES.case("names-compare", "the same names in two runs that are compared, shown and saved again", limit_s=120)
@@ -119,8 +119,7 @@ def names_compare(world: World) -> None:
     victim.write_bytes(victim.read_bytes() + b"other")  # so that the second run is another one
     world.screen(expected, codes=(0,))
     for arguments in (("list",), ("show", "1"), ("compare", "1", "2", "--all"), ("compare", "1", "2", "--json", "-")):
-        done = world.run("history", *arguments).ends_with(0)
-        hold_printable(done.out + done.err)
+        printable(world.run("history", *arguments).ends_with(0))
     shown = listed(world.run("history", "show", "1"))
     assert len(shown) >= len(expected), f"{len(shown)} lines for {len(expected)} images"
 
@@ -136,8 +135,7 @@ def names_missing(world: World) -> None:
             ("screen", world.images, *world.pack_options, "--operating-point", name),
             ("packs", "trust", name),
         ):
-            done = world.run(*arguments).ends_with(1, 2, 3)
-            hold_printable(done.out + done.err)
+            done = printable(world.run(*arguments).ends_with(1, 2, 3))
             assert not [line for line in done.err.splitlines() if line.startswith("normal")], tail(done.err)
 
 
@@ -148,8 +146,7 @@ def names_typed(world: World) -> None:
     for name in (hostile.FORGED_LINE, hostile.STEERS, hostile.REORDERS, hostile.BREAKS):
         option = "--" + name.replace(" ", "")  # with a blank in it, it is a path
         for arguments in (("screen", world.images, option), ("screen", world.images, "--jobs", name), ("packs", name)):
-            done = world.run(*arguments).ends_with(2)
-            hold_printable(done.err)
+            done = printable(world.run(*arguments).ends_with(2))
             assert (done.out, done.err.count("error:")) == ("", 1), tail(done.err)
             assert not any(map(_RESULT.match, done.err.splitlines())), tail(done.err)
 
@@ -165,11 +162,9 @@ def names_packs(world: World) -> None:
     broken.mkdir()
     (broken / "manifest.json").write_text("{}")
     for arguments in (("packs", "list", drive), ("packs", "verify", pack)):
-        done = world.run(*arguments).ends_with(0)
-        hold_printable(done.out + done.err)
+        done = printable(world.run(*arguments).ends_with(0))
         assert not [line for line in done.out.split("\n") if "built-in" in line and "\\n" not in line], done.out
-    done = world.run("screen", world.folder / hostile.FORGED_LINE, "--pack", pack).is_calm()
-    hold_printable(done.out + done.err)
+    done = printable(world.run("screen", world.folder / hostile.FORGED_LINE, "--pack", pack).is_calm())
     assert not any(map(_RESULT.match, done.err.splitlines())), tail(done.err)
 
 
@@ -185,6 +180,5 @@ def text(world: World, keyword: str) -> None:
         plain = value.encode("ascii", "replace").decode() if keyword in _CODES else value  # codes are ASCII
         changes = {"SpecificCharacterSet": "ISO_IR 192", keyword: plain}
         write_dicom(world.images / f"{number}.dcm", pixels, number=number, changes=changes)
-    done = world.run("screen", world.images, *world.pack_options).ends_with(0, 1)
-    hold_printable(done.out + done.err)
+    done = printable(world.run("screen", world.images, *world.pack_options).ends_with(0, 1))
     assert sum(".dcm" in line for line in done.out.splitlines()) == 4

@@ -178,9 +178,6 @@ def _break_member(listed: list[Member], index: int, chance: random.Random) -> No
 
 
 def _break_record(member: Member, chance: random.Random) -> None:
-    name = chance.choice(
-        ("name", "local_name", "method", "flags", "size", "packed_size", "crc", "extra", "local_extra")
-    )
     near = [max(0, member.size + step) for step in (-1, 1)]
     values: dict[str, Sequence[object]] = {
         "name": _STRANGE_NAMES,
@@ -193,6 +190,7 @@ def _break_record(member: Member, chance: random.Random) -> None:
         "extra": (_extra(chance),),
         "local_extra": (b"\1\0", bytes(60_000), _extra(chance)),
     }
+    name = chance.choice(tuple(values))
     setattr(member, name, chance.choice(values[name]))
 
 
@@ -233,27 +231,20 @@ def _extra(chance: random.Random) -> bytes:
 
 
 def _break_ends(ends: Ends, chance: random.Random) -> None:
-    way = chance.randrange(9)
-    if way == 0:
-        ends.count = chance.choice(_NUMBERS_16)
-    elif way == 1:
-        ends.size = chance.choice((*_NUMBERS_32, 100, 2**24))
-    elif way == 2:
-        ends.offset = chance.choice((*_NUMBERS_32, chance.randrange(2_000)))
-    elif way == 3:
-        ends.comment = chance.choice(
-            (b"PK\5\6" + bytes(18), b"c" * 65_535, b"PK\6\6" + bytes(52), b"PK\6\7" + bytes(16))
-        )
-    elif way == 4:
-        ends.has_64, ends.count_64 = True, chance.choice(_NUMBERS_64)
-    elif way == 5:
-        ends.has_64, ends.size_64 = True, chance.choice((*_NUMBERS_64, 2**25))
-    elif way == 6:
-        ends.has_64, ends.offset_64 = True, chance.choice(_NUMBERS_64)
-    elif way == 7:
-        ends.copies = chance.choice((0, 2, 3))
-    else:
-        ends.prefix = chance.choice((b"MZ" + bytes(300), b"PK\3\4", b"x"))
+    values: dict[str, Sequence[object]] = {
+        "count": _NUMBERS_16,
+        "size": (*_NUMBERS_32, 100, 2**24),
+        "offset": (*_NUMBERS_32, chance.randrange(2_000)),
+        "comment": (b"PK\5\6" + bytes(18), b"c" * 65_535, b"PK\6\6" + bytes(52), b"PK\6\7" + bytes(16)),
+        "count_64": _NUMBERS_64,
+        "size_64": (*_NUMBERS_64, 2**25),
+        "offset_64": _NUMBERS_64,
+        "copies": (0, 2, 3),
+        "prefix": (b"MZ" + bytes(300), b"PK\3\4", b"x"),
+    }
+    name = chance.choice(tuple(values))
+    setattr(ends, name, chance.choice(values[name]))
+    ends.has_64 = ends.has_64 or name.endswith("_64")
 
 
 def read_zip(data: bytes, folder: Path) -> str | None:
