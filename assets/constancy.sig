@@ -1,1 +1,1 @@
-{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "YZvyC/DDBgKGzhbQrsI3URfE8OfompVJLV94ctf5KlfPOPrpugUNwnD/dTWkIV7Mo3wBQbC/aCRjR67V3Zq0BA=="}
+{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "I8FBHrnM+5Ax5KiBS+YIuX9G4qrBMH4/rNSqcotULE1zDmUcZtGgZofpKzCfr9yRKYWqfGDebyOO3XMUCrb6Cw=="}

@@ -42,6 +42,7 @@ OF_ONE_CONCEPT = {
     "app/fieldray/pipeline/export.py",
     "app/fieldray/packs/manifest.py",
     "app/fieldray/store/maintenance.py",
+    "app/fieldray_cluster/archive_worker.py",
     "app/fieldray_cluster/objects.py",
     *(f"app/fieldray_adapt/{name}.py" for name in _NAMES),
 }

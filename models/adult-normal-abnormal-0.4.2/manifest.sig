@@ -1,1 +1,0 @@
-{"key": "XddKrSNfQXwtHlG7bpZ4Pa+DIByfZFn9I5Qh/p7UEWU=", "signature": "QFYwzwr31YRvLret9TtK0hOB25P/iQNlm5GJnLdwMMiUt2qVDK8aQhKJ8Nq407WwbNIzI40ItJr1XYnJrII1CA=="}
