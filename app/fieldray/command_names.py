@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 # Each with its line in the list of commands.
 OWN: Final[Mapping[str, str]] = {
     "screen": "screen images, folders, DICOMDIRs and zip files",
+    "demo": "screen openly licensed images and show the result",
     "compare": "lay a prior image over the current one and show what differs",
     "audit": "measure a pack on your own images with known labels",
     "history": "list past runs; show, compare, save again or delete them",
     "store": "look after the files of results: check, compact, back up, restore them",
     "packs": "list, verify, trust and install model packs",
     "constancy": "check whether the packs still give the answers that they gave when they were accepted",
-    "demo": "screen openly licensed images and show the result",
     "doctor": "check whether this computer can screen images, and what would help",
     "bench": "measure how fast this computer runs the packs",
 }

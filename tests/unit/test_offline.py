@@ -360,9 +360,9 @@ def test_files_and_folders_alone_are_for_the_window(tmp_path: Path, monkeypatch:
 def test_the_names_of_the_commands_are_known_before_they_are_imported() -> None:
     shown = re.search(r"\n\s+COMMAND\n(.*?)\n\n", run("from fieldray.cli import run; run(['--help'])"), re.DOTALL)
     assert shown
-    assert set(re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)) == {*OWN}.union(
-        *(each.COMMANDS for each in command_lines())
-    )
+    named = re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)
+    assert set(named) == {*OWN}.union(*(each.COMMANDS for each in command_lines()))
+    assert named[: len(OWN)] == list(OWN)
 
 
 def test_the_packages_beside_are_asked_for_their_commands_alone() -> None:

@@ -24,7 +24,7 @@ from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.screening import Screening
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
 from fieldray.domain.model import Model
-from fieldray.domain.run import Run, Speed
+from fieldray.domain.run import Count, Run, Speed
 from fieldray.errors import Cancelled, FieldrayError, UsageProblem
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.history import PastRun, deletion_sentences
@@ -34,7 +34,6 @@ from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from fieldray.bench.load import KeptStudy
-    from fieldray.domain.run import Count
     from fieldray.pipeline.history import History
 
 _SHOWN_EVERY_S: Final = 0.25

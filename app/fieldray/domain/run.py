@@ -1,4 +1,4 @@
-"""What happens while images are screened, as the front ends hear of it; and what a run was asked, and is kept of it.
+"""What happens while images are screened, as the front ends hear of it; what a run was asked, and what is kept of it.
 
 Events are frozen, and sent through one callable `publish(event)`.
 """

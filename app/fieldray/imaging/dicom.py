@@ -60,8 +60,7 @@ from fieldray.imaging.dicom_header import (
     whole_number,
 )
 from fieldray.imaging.identify import MAX_FILE_BYTES, check_pixel_count, jpeg_may_lack_pixels
-from fieldray.imaging.preprocess import squared
-from fieldray.imaging.reading import grey_of_colour
+from fieldray.imaging.preprocess import grey_of_colour, squared
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
 from fieldray.reasons import reason
 

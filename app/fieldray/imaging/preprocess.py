@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, Image, PixelMap, Tensor, Window
 from fieldray.domain.model import InputSpec
+from fieldray.errors import Unusable
 from fieldray.imaging.reduction import LARGEST_REDUCTION, block_means
+from fieldray.reasons import reason
 
 _AUTO_WINDOW_SIDE: Final = 256
 _COARSE_SIDE: Final = 64
@@ -328,3 +330,21 @@ def _stretched(grey: Grey) -> Grey:
         return grey
     stretched: Grey = ((grey - low) * (255 / (high - low))).clip(0, 255).astype(np.float32)
     return stretched
+
+
+# A grey image saved as colour JPEG, or by a screenshot tool, has pixels that are a few levels off grey.
+_TOLERANCE_LEVELS: Final = 12
+_TINTED_SHARE: Final = 0.001
+
+
+def grey_of_colour(values: NDArray[Any]) -> NDArray[Any]:
+    """The grey of (rows, columns, 3) uint8 or uint16 whose channels are equal apart from small errors.
+
+    Raises Unusable `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.
+    """
+    red, green, blue = (values[:, :, channel] for channel in range(3))
+    spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
+    tolerance = _TOLERANCE_LEVELS * (np.iinfo(values.dtype).max // 255)
+    if np.count_nonzero(spread > tolerance) > _TINTED_SHARE * spread.size:
+        raise Unusable(reason("colour"))
+    return np.ascontiguousarray(green)

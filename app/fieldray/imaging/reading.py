@@ -33,7 +33,7 @@ from fieldray.imaging.identify import (
     png_size,
     sniff,
 )
-from fieldray.imaging.preprocess import shrunk
+from fieldray.imaging.preprocess import grey_of_colour, shrunk
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
 from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.reasons import reason
@@ -379,27 +379,6 @@ def _jpegs(data: bytes, position: int) -> Iterator[bytes]:
         rest = data[start:]
         yield rest
         position = start + (jpeg_end(rest) or 3)
-
-
-# ---- colour that is really grey
-
-
-# A grey image saved as colour JPEG, or by a screenshot tool, has pixels that are a few levels off grey.
-_TOLERANCE_LEVELS: Final = 12
-_TINTED_SHARE: Final = 0.001
-
-
-def grey_of_colour(values: NDArray[Any]) -> NDArray[Any]:
-    """The grey of (rows, columns, 3) uint8 or uint16 whose channels are equal apart from small errors.
-
-    Raises Unusable `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.
-    """
-    red, green, blue = (values[:, :, channel] for channel in range(3))
-    spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
-    tolerance = _TOLERANCE_LEVELS * (np.iinfo(values.dtype).max // 255)
-    if np.count_nonzero(spread > tolerance) > _TINTED_SHARE * spread.size:
-        raise Unusable(reason("colour"))
-    return np.ascontiguousarray(green)
 
 
 # ---- plain grey PNG by libpng, in three quarters of the time that Pillow needs

@@ -2,8 +2,9 @@
 
 Decoders and inference run in children: native code that crashes, hangs or takes all memory costs one image, never
 the program. It is `fieldray.processes.child_main MODULE:FUNCTION`; the function takes a `Message` and returns one. A
-child ends when its standard input closes or its parent has ended. Its side is `serving`. Before it is asked anything it
-reports that it is ready: what ends it sooner is a problem of this computer, not of an image or a model.
+child ends when its standard input closes or its parent has ended. Its side is `serving`, its function made by `served`.
+Before it is asked anything it reports that it is ready: what ends it sooner is a problem of this computer, not of an
+image or a model.
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, plan, propose
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Estimate
-from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
 from fieldray.plain_text import visible
-from fieldray.reports.audit_files import audit_text, write_audit
+from fieldray.reports.audit_files import audit_text, require_audit_files, write_audit
 from fieldray.reports.exporter import image_alias, pseudonym_key
-from fieldray.reports.outputs import is_own_report, write_own
+from fieldray.reports.outputs import is_own_report
 from hostile import ALL, forbidden_in, markup
 from outcomes import POINT
 from report_programs import needs, pdf_text
@@ -155,6 +155,6 @@ def test_files_of_others_stay_and_neither_file_is_then_written(name: str, report
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"mine")]
 
 
-def test_a_full_disk_leaves_nothing_half_written(report: AuditReport) -> None:
-    with pytest.raises((StorageProblem, UsageProblem), match="/dev/full"):
-        write_own(Path("/dev/full"), "json", audit_text(report).encode())
+def test_a_device_is_refused_before_any_image_is_screened() -> None:
+    with pytest.raises(UsageProblem, match="/dev/full"):
+        require_audit_files(Path("/dev/full"), None)
