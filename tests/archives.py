@@ -32,11 +32,13 @@ def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
 
 
 @contextlib.contextmanager
-def cluster_of_nodes(folder: Path, *names: str) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
+def cluster_of_nodes(
+    folder: Path, *names: str, patience_s: float = 2.0
+) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
     """A cluster that is not the driver's own, with these workers; its scheduler, and how it is reached."""
     with NodeGroup() as nodes:
         scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
         address = scheduler.address()
         for name in names:
             nodes.add(worker(name, address, folder / "scratch"))
-        yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
+        yield nodes, scheduler, ConnectionSettings(address=address, patience_s=patience_s)

@@ -4,7 +4,7 @@ python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv
 python tools/radiologists.py figures ../shared/data runs/adult-teacher
 
 RSNA's radiologists (2018) read NIH images anew. Their classes are for non-commercial use: with them one may choose and
-measure, but nothing that ships is trained on them, so that the table's source has the share 0 in a recipe. The figures
+measure, but they are no target of what ships, so that the table's source has the share 0 in a recipe. The figures
 are of a cross-validation's int8 networks: each image by one that saw none of its patient.
 """
 

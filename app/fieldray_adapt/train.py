@@ -28,7 +28,7 @@ from fieldray_adapt.engine import (
     train_whole,
 )
 from fieldray_adapt.files import digest
-from fieldray_adapt.specification import Specification, Weights, save_weights
+from fieldray_adapt.specification import Specification, Weights
 
 
 def balanced_draw(
@@ -214,8 +214,6 @@ def train_groups(
         return on(training, folder)
     folders = [folder / f"group-{number}" for number in range(len(groups))]
     parts = [on(training.of_sources(names), own_folder) for names, own_folder in zip(groups, folders, strict=True)]
-    for own_folder, (own, _) in zip(folders, parts, strict=True):
-        save_weights(own_folder / "weights.npz", own)
     share = dict(schedule.shares)
     mean = _mean([sum(share.get(name, 1.0) for name in names) for names in groups], [own for own, _ in parts])
     last, history = open_engine(specification, mean, settings=settings, name=engine), parts[-1][1]

@@ -1,1 +1,1 @@
-{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "GwHleVtXJcxBn7eCcW3k1hxci9pEgYe2TKY3Igqxs2lOjtokl8nB1N8Srp3SpkXyQB+H9oIS+fW4GrMQESWGCA=="}
+{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "/ndO+X7rrcc71Idm0xVA6bz2gYdqHEYSjNz0uj14WczSShT3UL0438x7PHCmHLoefDIwRL3xOQ5iBDf4Xe+jAA=="}

@@ -167,7 +167,7 @@ def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path
 
 
 def test_a_cluster_without_workers_says_how_they_join(tmp_path: Path) -> None:
-    with cluster_of_nodes(tmp_path) as (_, _, connection):
+    with cluster_of_nodes(tmp_path, patience_s=30.0) as (_, _, connection):
         hasty = replace(connection, worker_patience_s=0.2)
         with pytest.raises(EnvironmentProblem, match="has no workers"), open_client(hasty):
             pass
@@ -269,7 +269,9 @@ print(json.dumps({
 
 
 def attempts(kind: str) -> dict[str, str]:
-    result: dict[str, str] = json.loads(python(ATTEMPTS, kind).stdout)
+    done = python(ATTEMPTS, kind)
+    assert not done.returncode, done.stderr
+    result: dict[str, str] = json.loads(done.stdout)
     return result
 
 

@@ -27,5 +27,5 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def screen(fieldray: Fieldray, tmp_path: Path, pack_options: list[str]) -> Fieldray:
-    """Screen the folder `images` of the test with the tiny pack; to start a second reader takes longer than a few."""
+    """Screen the folder `images` of the test with the tiny pack; a second reader would start too late to help."""
     return lambda *arguments: fieldray("screen", tmp_path / "images", *pack_options, "--jobs", 1, *arguments)

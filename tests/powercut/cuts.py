@@ -124,11 +124,14 @@ def _versions(disk: Disk, changes: Sequence[Change], act: Act) -> list[list[Name
     found = [[_names(disk.now(), act)]]
     for change in changes:
         disk.apply(change)
+        if change.kind != "told" and not change.other:
+            continue
         names = _names(disk.now(), act)
-        if change.kind == "told" or change.other in names:
-            found[-1].append(names)
         if change.kind == "told":
+            found[-1].append(names)
             found.append([names])
+        elif change.other in names:  # what else is being written is no version yet
+            found[-1].append({**found[-1][-1], change.other: names[change.other]})
     found[-1].append(_names(disk.now(), act))
     return found
 

@@ -254,7 +254,7 @@ def _checked(found: _Records) -> _Records:
 
 
 BUILTIN: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.5.0": "be86a2a5a87affeb7fadbffb44002c49ad2f3228e993093ae57a0e0868a1eac0",
+    "adult-normal-abnormal-0.5.0": "8678152960bf0cd7d45f378da1a480465f18f287fead310dabaf6019bb6b2e6b",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "pneumonia-paediatric-1.3.0": "90d502c2be293ef5f38c6c50343e919757c93fe8f5ee1263f3cb60856eb3ee77",
     "tuberculosis-adult-0.2.2": "3733eae0c20cd1873cbb9f0943e398b69828f60efd92689e23652828c4e775c4",

@@ -209,7 +209,8 @@ class ImageTask:
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Train as the original was; resumes from a checkpoint of the same iteration."""
         epochs = max(1, math.ceil(effort.epochs))
-        images = round((self.schedule.images_per_epoch or len(self.training)) * effort.epochs / epochs)
+        images = self.schedule.images_per_epoch or len(self.training) // max(len(self.schedule.groups), 1)
+        images = round(images * effort.epochs / epochs)
         schedule = replace(
             self.schedule,
             epochs=epochs,
@@ -263,11 +264,12 @@ def prune_step(run: Run) -> Mapping[str, Any]:
     if run.recipe.prune is None:
         return {}
     data, home = dataset_of(run), run.folder("prune")
+    validation = data.samples("validation")
     why, kept, folder = prune_by_recipe(
         run,
         network_of(run, "train"),
         training=data.samples("training"),
-        validation=data.samples("validation"),
+        validation=validation,
         folder=home,
     )
     keep_network(home, *folder.network(kept.number))
@@ -275,7 +277,7 @@ def prune_step(run: Run) -> Mapping[str, Any]:
     times = time_networks(
         {str(row.number): folder.network(row.number) for row in rows},
         files={},
-        images=data.samples("validation").images[:_TIMED],
+        images=validation.images[:_TIMED],
         settings=settings_of(run.recipe),
         rounds=_ROUNDS,
     )

@@ -229,7 +229,7 @@ def test_a_worker_that_was_ending_stops_no_task(client: Client, run: Path) -> No
 def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: Path) -> None:
     said = list[str]()
     with (
-        cluster_of_nodes(tmp_path, "bad/1") as (nodes, scheduler, connection),
+        cluster_of_nodes(tmp_path, "bad/1", patience_s=30.0) as (nodes, scheduler, connection),
         begun(tmp_path) as journal,
         open_client(connection) as client,
     ):
@@ -247,7 +247,7 @@ def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: 
 
 
 def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(tmp_path: Path) -> None:
-    with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection), begun(tmp_path) as journal:
+    with cluster_of_nodes(tmp_path, patience_s=30.0) as (nodes, scheduler, connection), begun(tmp_path) as journal:
         first = nodes.add(able := worker("able/1", scheduler.address(), tmp_path / "scratch"))
         first.address()
         with open_client(connection) as client:

@@ -35,7 +35,7 @@ command = "x"
 depends_on = ["b"]
 [experiments.b]
 command = "x"
-depends_on = ["a"]
+depends_on = ["a", "nobody"]
 """
 
 
@@ -77,15 +77,22 @@ def test_a_recipe_is_compiled_in_the_order_of_its_dependencies(tmp_path: Path) -
         ("[experiments.a]\ncommand = 'x {{run}}'\nparameters = { run = 1 }", "must not be called"),
         ("[experiments.'a/b']\ncommand = 'x'", "must be named by letters"),
         ("[experiments.a]\ncommand = 'x'\nsamples = -1", "samples must be"),
-        ("[experiments.a]\ncommand = 'x'\ndepends_on = ['nobody']", "depends_on names nobody, which is no experiment"),
-        ("[experiments.a]\ncommand = 'x'\ninputs = ['absent.csv']", "absent.csv, which is not there"),
-        (CIRCLE, "goes round in a circle: "),
         ("run = 'x'", "needs experiments"),
         ("[sweep]\nrecipe = 'a.toml'\nkeys = { 'training.seed' = 1 }", "must have a list or a range"),
     ],
 )
 def test_a_problem_is_said(tmp_path: Path, text: str, problem: str) -> None:
     assert any(problem in line for line in problems(tmp_path, text))
+
+
+def test_circles_unknown_parents_and_absent_inputs_are_said_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, CIRCLE + "[experiments.c]\ncommand = 'x'\ninputs = ['absent.csv']\n")
+    circle, *rest = found
+    assert "goes round in a circle: a -> b -> a" in circle or "goes round in a circle: b -> a -> b" in circle
+    assert rest == [
+        "line 7: experiments.b.depends_on names nobody, which is no experiment; there are a, b, c",
+        f"line 10: experiments.c.inputs name {tmp_path / 'absent.csv'}, which is not there",
+    ]
 
 
 def test_more_combinations_than_can_be_run_want_samples(tmp_path: Path) -> None:

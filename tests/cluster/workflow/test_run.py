@@ -234,5 +234,6 @@ def test_ctrl_c_stops_in_order(tmp_path: Path) -> None:
     with start("workflow", "run", path) as driver:
         pids = waited_for(tmp_path)
         driver.send_signal(signal.SIGINT)
+        driver.communicate(timeout=60)
     assert driver.returncode == 130
     assert by_name(path)["slow-0001"].status == "stopped" and not psutil.pid_exists(int(pids.read_text()))
