@@ -86,14 +86,14 @@ def test_the_dissertations_two_files_agree_within_quantisation(edgetpu: DoubleEd
 
 
 @pytest.mark.parametrize(
-    ("orders", "code"),
+    ("orders", "codes"),
     [
-        ({"pull": "abort"}, "coral_unplugged"),
-        ({"pull": "fail"}, "coral_run_failed"),
-        ({"pull": "hang"}, "coral_unplugged"),
+        ({"pull": "abort"}, {"coral_unplugged"}),
+        ({"pull": "fail"}, {"coral_run_failed", "coral_unplugged"}),
+        ({"pull": "hang"}, {"coral_unplugged"}),
     ],
 )
-def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dict[str, str], code: str) -> None:
+def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dict[str, str], codes: set[str]) -> None:
     edgetpu.plug()
     edgetpu.order(invoke_ms=5, **orders)
     with opened(edgetpu, serves="edgetpu") as (engine, said):
@@ -102,7 +102,7 @@ def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dic
         heard = len(said.heard)
         edgetpu.unplug()
         done = [future.result(WAIT_S) for future in futures]
-        assert said.wait_for("edgetpu", "unavailable", after=heard).reason.code == code
+        assert said.wait_for("edgetpu", "unavailable", after=heard).reason.code in codes  # whichever is noticed first
     assert [prediction.request_id for prediction in done] == list(range(200))
     assert {prediction.backend for prediction in done[:30]} == {"edgetpu"}
     assert done[-1].backend == "cpu"
