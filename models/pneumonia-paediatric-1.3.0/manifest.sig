@@ -1,1 +1,1 @@
-{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "JJAaoqL6RgTV/8V8CQPX40QQUwqCGyrFF91KGIeEbwIYM3/qsfc4N/b1nEUfdqvRrdn8qi+sseXdf2aCyDmcAA=="}
+{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "fGXCZAydPEklXu/IidnJcbViPGITgPbJeHwKUjeYo8nzu2K0TQxNWF8BolrAsUqFLzJGuw/9aup4Q7QY443RBA=="}

@@ -254,9 +254,9 @@ def _checked(found: _Records) -> _Records:
 
 
 BUILTIN: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.5.0": "8678152960bf0cd7d45f378da1a480465f18f287fead310dabaf6019bb6b2e6b",
+    "adult-normal-abnormal-0.5.0": "f0ef24fc4ae34981e7dcef1a214f948b9a111fcd34ffb9c99c611e995bca7a69",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
-    "pneumonia-paediatric-1.3.0": "90d502c2be293ef5f38c6c50343e919757c93fe8f5ee1263f3cb60856eb3ee77",
+    "pneumonia-paediatric-1.3.0": "56c62384d9cb3095c5678a21443a7384df647c68b45e29828e20974cb871cb09",
     "tuberculosis-adult-0.2.2": "3733eae0c20cd1873cbb9f0943e398b69828f60efd92689e23652828c4e775c4",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
