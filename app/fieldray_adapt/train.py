@@ -212,8 +212,7 @@ def train_groups(
     groups = [names for names in schedule.groups if set(names) & set(training.sources)]
     if not groups:
         return on(training, folder)
-    folders = [folder / f"group-{number}" for number in range(len(groups))]
-    parts = [on(training.of_sources(names), own_folder) for names, own_folder in zip(groups, folders, strict=True)]
+    parts = [on(training.of_sources(names), folder / f"group-{number}") for number, names in enumerate(groups)]
     share = dict(schedule.shares)
     mean = _mean([sum(share.get(name, 1.0) for name in names) for names in groups], [own for own, _ in parts])
     last, history = open_engine(specification, mean, settings=settings, name=engine), parts[-1][1]
