@@ -9,11 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.comparison.matching import blurred, warped
-from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
+from fieldray.domain.comparison import (
+    FRAME_SIDE,
+    Aligned,
+    Alignment,
+    ChangeRegion,
+    FramedImage,
+    Incomparable,
+    Match,
+    PairComparison,
+)
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Box, PixelMap
 from fieldray.domain.prior import PairRecord
 from fieldray.imaging.synthetic import chest_phantom, lung_mask
+from fieldray.reasons import Reason
 
 WHOLE = PixelMap(1.0, 0.0, 1.0, 0.0)
 
@@ -42,6 +52,36 @@ def smooth_warp(seed: int, *, largest_px: float = 20.0, sigma_px: float = 80.0) 
 def moved(image: FramedImage, displacement: NDArray[np.float32]) -> FramedImage:
     """What lies at a place in it lies at place + displacement in `image`."""
     return framed(warped(image.pixels, displacement), warped(image.lungs.astype(np.float32), displacement) > 0.5)
+
+
+MIDDLE = PixelMap(600 / FRAME_SIDE, 0.0, 600 / FRAME_SIDE, -44.0)  # 600 x 512 pixels in the middle of a square
+
+
+def pair_comparison(
+    *, shift: tuple[float, float] = (0.0, 0.0), regions: int = 2, why: Reason | None = None
+) -> PairComparison:
+    """A pair whose prior lies `shift` pixels of the frame further down and right, with so many regions; or why not."""
+    pixels, lungs = np.full((FRAME_SIDE, FRAME_SIDE), 90, np.uint8), np.zeros((FRAME_SIDE, FRAME_SIDE), bool)
+    lungs[100:400, 150:360] = True
+    image = FramedImage(pixels=pixels, lungs=lungs, pixel_map=MIDDLE)
+    if why is not None:
+        return PairComparison(prior=image, current=image, problem=Incomparable(reason=why))
+    change = np.zeros((FRAME_SIDE, FRAME_SIDE), np.float32)
+    found = []
+    for number in range(regions):
+        top, strength = 120 + 60 * number, 5.0 - 9 * (number % 2)
+        change[top : top + 40, 180:220] = strength
+        found.append(ChangeRegion(box=Box(top=top, left=180, rows=40, columns=40), area_px=1600, strength=strength))
+    match = Match(row=200, column=200, is_kept=True)
+    alignment = Alignment(
+        displacement=np.full((FRAME_SIDE, FRAME_SIDE, 2), shift, np.float32),
+        matches=(match, replace(match, row=300.0, is_kept=False)),
+        similarity_before=0.41,
+        similarity_after=0.83,
+        least_jacobian=1.0,
+    )
+    aligned = Aligned(alignment=alignment, warped_prior=pixels.copy(), change=change, regions=tuple(found))
+    return PairComparison(prior=image, current=image, aligned=aligned)
 
 
 def compared_with(outcome: Outcome, **changes: object) -> PairRecord:

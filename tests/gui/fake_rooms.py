@@ -13,25 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.audit.cases import Case
-from fieldray.audit.drift import stability
-from fieldray.audit.figures import audit
-from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, plan, propose
+from audits import audit_report
+from fieldray.audit.report import AuditReport
 from fieldray.bench.load import KeptCell, KeptStudy
 from fieldray.bench.machine import LEVELS
 from fieldray.desktop.background import Services
 from fieldray.domain.comparison import (
-    FRAME_SIDE,
-    Aligned,
-    Alignment,
-    ChangeRegion,
-    FramedImage,
-    Incomparable,
-    Match,
     PairComparison,
 )
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
-from fieldray.domain.image import Box, Image, ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import (
@@ -50,7 +41,8 @@ from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.quality import are_empty
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import PackCandidate
-from fieldray.packs.site_choices import RememberedPack, with_site_points
+from fieldray.packs.site_choices import PackMemory, with_site_points
+from fieldray.paths import user_data
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.history import History, WorkList
@@ -58,6 +50,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
+from pairs import pair_comparison
 
 SIDE = 224
 CELLS = 14
@@ -424,7 +417,7 @@ class FakeLibrary:
 
 @dataclass(eq=False)
 class FakeAudit:
-    """Audits of 40 made-up cases, whatever is asked; `problem` is raised instead."""
+    """Audits of made-up cases, of which rows 1 and 2 disagree, whatever is asked; `problem` is raised instead."""
 
     problem: FieldrayError | None = None
     requests: list[tuple[int, AuditRequest, Model | None]] = field(default_factory=list)
@@ -436,7 +429,7 @@ class FakeAudit:
         self.requests.append((run_id, request, model))
         if self.problem is not None:
             raise self.problem
-        return audit_report(self.text)
+        return audit_report(self.text, scores={1: 0.1, 2: 0.9}, points=(POINT,))
 
     def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
         self.taken.append((name, person))
@@ -448,67 +441,6 @@ class FakeAudit:
         return (folder / "audit.pdf", folder / "audit.json")
 
 
-def audit_report(text: str = "made-up") -> AuditReport:
-    """40 cases, half of them positive; two disagree: rows 1 and 2. `text` is in every name."""
-    cases = [
-        Case(
-            image=f"/images/{text.replace('/', ' ')}-{row}.png",
-            row_id=row,
-            patient=f"p{row}",
-            truth=row % 2 == 1,
-            score=0.1 if row == 1 else 0.9 if row == 2 else 0.8 if row % 2 else 0.2,
-            category="normal" if row == 1 or (row % 2 == 0 and row != 2) else "abnormal",
-            header=ImageHeader(view_position=text, manufacturer=text, patient_sex=text),
-        )
-        for row in range(1, 41)
-    ]
-    subject = Subject(
-        pack=text, names={"en": text}, trust="signed", fingerprint="ab", model_sha256="c" * 64, label="opacity",
-        meaning={"en": text}, labels_from=text, run_id=7, paths=(text,), program_version="0", made_s=0.0,
-    )  # fmt: skip
-    proposal = propose(cases, label="opacity", pattern=POINT, wanted=0.9)
-    thresholds = (proposal.threshold, POINT.threshold)
-    return AuditReport(
-        subject=subject,
-        audit=audit(cases, [POINT]),
-        drifts=(stability([60, 0], [0, 60], of="scores"),),
-        proposal=proposal,
-        plan=plan(cases, thresholds, prevalence=0.1, prices=(2.0, 20.0)),
-        paired=compared(text),
-    )
-
-
-def compared(text: str) -> Paired:
-    """This pack beside another one of the same name."""
-    side = Side(run_id=7, pack=text, label="opacity", point=POINT)
-    figures = [
-        PairedFigure(
-            of=of, first=POINT.sensitivity, second=POINT.specificity, difference=-0.2, low=-0.25, high=0.01,
-            only_right=None if of == "auc" else (12, 3),
-        )
-        for of in ("auc", "sensitivity", "specificity", "found")
-    ]  # fmt: skip
-    return Paired(
-        first=side, second=side, images=40, patients=40, both=38, only_first=1, only_second=1, elsewhere=3,
-        figures=tuple(figures),
-    )  # fmt: skip
-
-
-@dataclass(eq=False)
-class FakeMemory:
-    """What was chosen for which folder."""
-
-    known: dict[Path, RememberedPack] = field(default_factory=dict)
-
-    def find(self, paths: Sequence[Path]) -> RememberedPack | None:
-        return self.known.get(paths[0])
-
-    def remember(
-        self, paths: Sequence[Path], pack: str, *, operating_point: str = "", beside: Sequence[str] = ()
-    ) -> None:
-        self.known.update(dict.fromkeys(paths, RememberedPack(pack, operating_point, beside=tuple(beside))))
-
-
 @dataclass(eq=False)
 class FakeDrives:
     """A watch that the test speaks for."""
@@ -517,36 +449,6 @@ class FakeDrives:
 
     def close(self) -> None:
         self.is_closed = True
-
-
-FRAME_MAP = PixelMap(600 / FRAME_SIDE, 0.0, 600 / FRAME_SIDE, -44.0)  # 600 x 512 pixels in the middle of a square
-
-
-def pair_comparison(*, shift: float = 0.0, regions: int = 2, why: Reason | None = None) -> PairComparison:
-    """A pair whose prior lies `shift` pixels of the frame further down, with so many regions; or why there is none."""
-    pixels, lungs = np.full((FRAME_SIDE, FRAME_SIDE), 90, np.uint8), np.zeros((FRAME_SIDE, FRAME_SIDE), bool)
-    lungs[100:400, 150:360] = True
-    framed = FramedImage(pixels=pixels, lungs=lungs, pixel_map=FRAME_MAP)
-    if why is not None:
-        return PairComparison(prior=framed, current=framed, problem=Incomparable(reason=why))
-    field_ = np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32)
-    field_[:, :, 0] = shift
-    change = np.zeros((FRAME_SIDE, FRAME_SIDE), np.float32)
-    found = []
-    for number in range(regions):
-        top, strength = 120 + 60 * number, 5.0 - 9 * (number % 2)
-        change[top : top + 40, 180:220] = strength
-        found.append(ChangeRegion(box=Box(top=top, left=180, rows=40, columns=40), area_px=1600, strength=strength))
-    match = Match(row=200, column=200, is_kept=True)
-    alignment = Alignment(
-        displacement=field_,
-        matches=(match, replace(match, row=300.0, is_kept=False)),
-        similarity_before=0.41,
-        similarity_after=0.83,
-        least_jacobian=1.0,
-    )
-    aligned = Aligned(alignment=alignment, warped_prior=pixels.copy(), change=change, regions=tuple(found))
-    return PairComparison(prior=framed, current=framed, aligned=aligned)
 
 
 @dataclass(eq=False)
@@ -624,7 +526,7 @@ class FakeRooms:
         self.outcomes: list[Outcome] = []
         self.beside: dict[str, list[Outcome]] = {}
         self.library = FakeLibrary()
-        self.memory = FakeMemory()
+        self.memory = PackMemory(user_data())
         self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()

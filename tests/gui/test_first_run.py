@@ -19,7 +19,7 @@ from fieldray.domain.prior import as_prior
 from fieldray.domain.run import Drive, DrivesChanged, RunChanged, RunSpec
 from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import grouped
-from fieldray.packs.site_choices import RememberedPack
+from fieldray.packs.site_choices import FOLDERS_NAME, RememberedPack
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
 from fieldray.store.results import ResultStore
@@ -175,7 +175,7 @@ def test_escape_at_the_first_question_leaves_the_first_page(desk: Desk) -> None:
 
 
 def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> None:
-    desk.rooms.memory.known[Path("/images")] = RememberedPack("adults", "careful")
+    desk.rooms.memory.remember([Path("/images")], "adults", operating_point="careful")
     desk.screen()
     assert desk.rooms.session.started_with[-1][1] == "careful" and in_use(desk) == "adults"
     assert desk.rooms.session.ages_confirmed == [False]  # a folder of DICOM: nothing is left open
@@ -188,7 +188,7 @@ def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home:
     desk.answer("adults-1.0.0")
     desk.until(lambda: desk.bench.rows.total() == 1)
     desk.until(lambda: load(home / "settings.json")[0]["pack"] == "adults")
-    assert desk.rooms.memory.known == {}
+    assert not (home / FOLDERS_NAME).exists()
     desk.finish()
     desk.choose("/other")
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
@@ -208,7 +208,7 @@ def test_the_default_can_be_withdrawn_on_the_page_of_packs(desk: Desk) -> None:
 @pytest.mark.parametrize(("answer", "is_confirmed"), [("Yes, all of them", True), ("I do not know", False)])
 def test_ages_that_files_do_not_state_are_asked_once_per_run(desk: Desk, answer: str, is_confirmed: bool) -> None:
     desk.rooms.lacks_ages = True
-    desk.rooms.memory.known[Path("/images")] = RememberedPack("children")
+    desk.rooms.memory.remember([Path("/images")], "children")
     desk.choose()
     box = desk.dialog(QMessageBox)
     assert "Are all patients aged 1 to 5 years?" in box.text()
@@ -220,8 +220,7 @@ def test_ages_that_files_do_not_state_are_asked_once_per_run(desk: Desk, answer:
 
 def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
-    for folder in ("/first", "/second"):
-        desk.rooms.memory.known[Path(folder)] = RememberedPack("children")
+    desk.rooms.memory.remember([Path("/first"), Path("/second")], "children")
     desk.choose("/first")
     desk.dialog(QMessageBox)
     desk.choose("/second")
@@ -242,7 +241,7 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
     desk.window.actions_by_name["start"].trigger()
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
     assert words not in desk.notices
-    desk.until(lambda: desk.rooms.memory.known == {Path("/images"): RememberedPack("adults")})
+    desk.until(lambda: desk.rooms.memory.find([Path("/images")]) == RememberedPack("adults"))
 
 
 def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
@@ -273,7 +272,7 @@ MEANWHILE = EDGETPU / "fieldray" / "lungs-2.0.0"
 def asked(desk: Desk) -> QMessageBox:
     """The question for the ages of /images, for which the children's pack is remembered."""
     desk.rooms.lacks_ages = True
-    desk.rooms.memory.known[Path("/images")] = RememberedPack("children")
+    desk.rooms.memory.remember([Path("/images")], "children")
     desk.choose()
     return desk.dialog(QMessageBox)
 
@@ -337,7 +336,7 @@ def open_past(desk: Desk, folder: str) -> None:
 def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: Desk, rooms: FakeRooms) -> None:
     desk.screen("/opened/before", answer="adults-1.0.0")
     desk.finish()
-    desk.until(lambda: Path("/opened/before") in desk.rooms.memory.known)
+    desk.until(lambda: desk.rooms.memory.find([Path("/opened/before")]))
     rooms.lacks_ages = True
     open_past(desk, "/of/the/past")
     desk.until(lambda: desk.bench.screening.past is not None)
@@ -349,8 +348,8 @@ def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: D
     desk.until(lambda: len(rooms.session.started_with) == 2)
     assert rooms.session.started_with[-1][0] == (Path("/of/the/past"),)
     assert rooms.session.ages_confirmed[-1] is False
-    desk.until(lambda: rooms.memory.known.get(Path("/of/the/past")) == RememberedPack("adults"))
-    assert rooms.memory.known[Path("/opened/before")] == RememberedPack("adults")
+    both = Path("/of/the/past"), Path("/opened/before")
+    desk.until(lambda: rooms.memory.find(both) == RememberedPack("adults"))
 
 
 def test_a_run_of_the_past_closes_the_question_about_another_folder(desk: Desk, asked: QMessageBox) -> None:
@@ -362,7 +361,7 @@ def test_a_run_of_the_past_closes_the_question_about_another_folder(desk: Desk, 
 def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
     desk.screen("/first", answer="children-1.0.0")
     desk.rooms.lacks_ages = True
-    desk.rooms.memory.known[Path("/second")] = RememberedPack("children")
+    desk.rooms.memory.remember([Path("/second")], "children")
     desk.choose("/second")  # after this run
     desk.activate()
     search = desk.window.work_list.filter_bar.search

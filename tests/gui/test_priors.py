@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from desk import Desk, texts
-from fake_rooms import FakeRooms, image_ref, pair_comparison, screened
+from fake_rooms import FakeRooms, image_ref, screened
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
@@ -21,6 +21,7 @@ from fieldray.domain.prior import unscreened
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
+from pairs import pair_comparison
 
 NOTICE = f"Research use only. {reason('compare_notice').text}"
 Key = Qt.Key
@@ -281,7 +282,7 @@ def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, compari
 
 
 def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, comparing: Comparing) -> None:
-    desk.rooms.priors.answer = pair_comparison(shift=32.0)
+    desk.rooms.priors.answer = pair_comparison(shift=(32.0, 0.0))
     area = desk.window.area
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.laid is not None)
@@ -455,7 +456,7 @@ def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: Compar
 
 def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: Comparing) -> None:
     """A prior that lies 20 pixels of the frame further down is drawn 20 * 600 / 512 pixels further up."""
-    desk.rooms.priors.answer = pair_comparison(shift=20.0)
+    desk.rooms.priors.answer = pair_comparison(shift=(20.0, 0.0))
     press(desk, Key.Key_E)
     compared(desk)
     bent, prior = comparing.laid.prior.image.pixels, desk.bench.beside.pyramid.image.pixels

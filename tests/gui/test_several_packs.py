@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from fieldray.domain.finding import Finding, Screened, decide
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.run import Drive, DrivesChanged, Verdict
 from fieldray.errors import PackProblem
+from fieldray.packs.site_choices import RememberedPack
 from fieldray.pipeline.history import PastRun
 from fieldray.reasons import reason
 from fieldray.settings import Settings
@@ -303,11 +305,12 @@ def test_a_folder_that_was_screened_with_two_packs_is_not_gone_on_with_by_one_wi
     screened_by_two: Desk,
 ) -> None:
     desk = screened_by_two
-    desk.until(lambda: desk.rooms.memory.known[Path("/images")].beside == ("tuberculosis",))
+    remembered = partial(desk.rooms.memory.find, [Path("/images")])
+    desk.until(lambda: remembered() == RememberedPack("adults", beside=("tuberculosis",)))
     tick(desk, "tuberculosis")  # not any more
     assert not ticked(desk)
     desk.choose()
     desk.until_shown("The last run here was also screened with tuberculosis. This one is not.")
     desk.until(lambda: len(desk.rooms.session.started_with) == 2)
     desk.finish()
-    desk.until(lambda: desk.rooms.memory.known[Path("/images")].beside == ())
+    desk.until(lambda: remembered() == RememberedPack("adults"))

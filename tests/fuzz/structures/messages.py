@@ -16,18 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from fieldray.comparison.compare import COMPARE
-from fieldray.domain.comparison import (
-    FRAME_SIDE,
-    Aligned,
-    Alignment,
-    ChangeRegion,
-    FramedImage,
-    Incomparable,
-    Match,
-    PairComparison,
-)
+from fieldray.domain.comparison import Incomparable
 from fieldray.domain.finding import Refused
-from fieldray.domain.image import Box, ImageRef, PixelMap
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.imaging.archive import Members, members_of
 from fieldray.imaging.synthetic import chest_phantom
@@ -43,6 +34,7 @@ from fuzz.structures.dicom_files import PLACES
 from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import INTEGERS, broken, json_bytes, strange
 from lungs import lungs
+from pairs import pair_comparison
 from phantoms import scaled, write_dicom
 
 _REF: Final = ImageRef(path=Path("a.dcm"))
@@ -180,22 +172,10 @@ def _scores() -> Answer:
 
 def _comparisons() -> tuple[Message, Message]:
     """One with a picture of what differs, and one that shows nothing."""
-    displacement = np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32)
-    match = Match(row=1.0, column=2.0, is_kept=True)
-    alignment = Alignment(
-        displacement=displacement,
-        matches=(match,) * 2,
-        similarity_before=0.5,
-        similarity_after=0.7,
-        least_jacobian=0.9,
-    )
-    region = ChangeRegion(box=Box(top=1.0, left=2.0, rows=3.0, columns=4.0), area_px=12, strength=4.5)
-    frame = np.zeros((FRAME_SIDE, FRAME_SIDE), np.uint8)
-    aligned = Aligned(alignment=alignment, warped_prior=frame, change=frame.astype(np.float32), regions=(region,))
-    problem = Incomparable(reason=reason("compare_other_patients"))
-    image = FramedImage(pixels=frame, lungs=frame > 0, pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
-    pair = PairComparison(prior=image, current=image, aligned=aligned, reliability=1.2)
-    return sent(pair), sent(replace(pair, aligned=None, problem=problem, tried=alignment, reliability=None))
+    pair = replace(pair_comparison(regions=1), reliability=1.2)
+    assert pair.aligned
+    problem, tried = Incomparable(reason=reason("compare_other_patients")), pair.aligned.alignment
+    return sent(pair), sent(replace(pair, aligned=None, problem=problem, tried=tried, reliability=None))
 
 
 def make_answer(chance: random.Random) -> bytes:

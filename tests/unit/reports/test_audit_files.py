@@ -14,11 +14,8 @@ from typing import Final
 
 import pytest
 
-from fieldray.audit.cases import Case
-from fieldray.audit.figures import audit
-from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, plan, propose
-from fieldray.domain.image import ImageHeader
-from fieldray.domain.model import Estimate
+from audits import audit_report
+from fieldray.audit.report import AuditReport
 from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
 from fieldray.plain_text import visible
@@ -35,25 +32,9 @@ _POINTS_HIGH: Final = 842
 
 @pytest.fixture(scope="module")
 def report() -> AuditReport:
-    """60 made-up cases of one view; images and pack have names in other scripts."""
-    cases = [
-        Case(
-            image=f"/знімки/图{row}.png", row_id=row, patient=f"SECRET{row // 2}", truth=row % 2 == 1,
-            score=0.05 if row == 1 else 0.45 + 0.4 * (row % 2),
-            category="abnormal" if row % 2 and row > 1 else "normal",
-            header=ImageHeader(view_position="PA", patient_name="Nobody^Known"),
-        )
-        for row in range(1, 61)
-    ]  # fmt: skip
-    names = {"en": "Made up", "uk": "Вигаданий"}
-    subject = Subject(
-        pack="made-up-1.0.0", names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label="opacity",
-        meaning=names, labels_from="folders", run_id=3, paths=("/знімки",), program_version="0.1", made_s=1e9,
-    )  # fmt: skip
-    found = audit(cases, [POINT, replace(POINT, name="local:ours", titles={"en": "Local: ours"})])
-    proposal = propose(cases, label="opacity", pattern=POINT, wanted=0.9)
-    planned = plan(cases, (proposal.threshold, POINT.threshold), prevalence=0.1, prices=None)
-    return AuditReport(subject=subject, audit=found, drifts=(), proposal=proposal, plan=planned)
+    """Without prices, without another pack and without earlier runs; the site has a point of its own."""
+    points = (POINT, replace(POINT, name="local:ours", titles={"en": "Local: ours"}))
+    return replace(audit_report(scores={1: 0.05}, points=points, prices=None), drifts=(), paired=None)
 
 
 @pytest.mark.parametrize(("language", "words"), [("en", "Sensitivity"), ("uk", "Чутливість")])
@@ -63,7 +44,7 @@ def test_both_files_say_the_same_in_the_language_asked_for(
     document, figures, thresholds = write_audit(tmp_path, report, language=language)
     mark = {"en": (",", "."), "uk": (";", ",")}[language]
     rows = list(csv.DictReader(thresholds.read_text("utf-8-sig").splitlines(), delimiter=mark[0]))
-    assert {row["name"] for row in rows} == {"", "PA"}
+    assert {row["name"] for row in rows} == {"", "made-up"}
     rows = [row for row in rows if not row["group"]]
     assert [row["threshold"].replace(mark[1], ".") for row in rows] == ["0.05", "0.45", "0.5", "0.65", "0.85"]
     # Of 31 people all but the last have an image with the finding; at 0.85 the one with 0.05 is missed.
@@ -73,7 +54,7 @@ def test_both_files_say_the_same_in_the_language_asked_for(
     found = json.loads(figures.read_text("ascii"))
     assert (found["auc"]["value"], found["run_id"]) == (report.audit.area.value, 3)
     assert [point["is_local"] for point in found["operating_points"]] == [False, True]
-    alias = image_alias("/знімки/图1.png", key=pseudonym_key(user_data()))
+    alias = image_alias("/знімки/made-up-图1.png", key=pseudonym_key(user_data()))
     assert found["disagreements"][0]["image"] == alias  # as in the exports of a run: a path often holds a name
     assert not any("знімки" in str(value) for value in (found["paths"], found["labels_from"], found["disagreements"]))
     assert audit_text(report) == figures.read_text("ascii")  # what `--json -` prints
@@ -95,37 +76,8 @@ def test_both_files_say_the_same_in_the_language_asked_for(
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("text", [*ALL, markup(Path("/drawn.png")), "W" * 6000, "word " * 1500, "=1+1", "{nb}"])
 def test_texts_from_outside_are_seen_as_they_are_and_keep_to_their_pages(text: str, tmp_path: Path) -> None:
-    cases = [
-        Case(
-            image=f"/{text}/{row}.png", row_id=row, patient=str(row), truth=row % 2 == 1,
-            score=0.05 if row < 4 else 0.45 + 0.4 * (row % 2), category="normal" if row < 4 else "abnormal",
-            header=ImageHeader(view_position=text, manufacturer=text, patient_sex=text),
-        )
-        for row in range(1, 61)
-    ]  # fmt: skip
-    point = replace(POINT, name=text, titles={"en": text}, label=text)
-    subject = Subject(
-        pack=text, names={"en": text}, trust="signed", fingerprint=text, model_sha256="c" * 64, label=text,
-        meaning={"en": text}, labels_from=text, run_id=3, paths=(text, text), program_version=text, made_s=1e9,
-    )  # fmt: skip
-    proposal = propose(cases, label=text, pattern=point, wanted=0.9)
-    planned = plan(cases, (proposal.threshold, point.threshold), prevalence=0.1, prices=(1.0, 1.0))
-    side = Side(run_id=3, pack=text, label=text, point=point)
-    area = PairedFigure(of="auc", first=Estimate(0, 0, 1), second=Estimate(0, 0, 1), difference=0.1, low=-0.1, high=0.3)
-    paired = Paired(
-        first=side,
-        second=side,
-        images=60,
-        patients=60,
-        both=60,
-        only_first=0,
-        only_second=0,
-        elsewhere=0,
-        figures=(area,),
-    )
-    report = AuditReport(
-        subject=subject, audit=audit(cases, [point]), drifts=(), proposal=proposal, plan=planned, paired=paired
-    )
+    points = (replace(POINT, name=text, titles={"en": text}, label=text),)
+    report = audit_report(text, scores={1: 0.05, 3: 0.05}, points=points)
     document, figures, thresholds = write_audit(tmp_path, report, language="en")
     found = json.loads(figures.read_text("ascii"))
     assert found["pack"] == found["groups"][0]["name"] == text

@@ -17,14 +17,9 @@ from PIL import Image
 from fieldray.domain.comparison import (
     DENSER,
     FRAME_SIDE,
-    Aligned,
-    Alignment,
-    ChangeRegion,
-    Incomparable,
-    PairComparison,
 )
 from fieldray.domain.finding import Screened
-from fieldray.domain.image import Box, ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.reasons import reason
@@ -43,7 +38,7 @@ from fieldray.reports.outputs import is_own_report
 from fieldray.workers.pool import Workers
 from lungs import COLUMNS, ROWS, lungs
 from outcomes import failed, read_facts, screened
-from pairs import chest
+from pairs import chest, pair_comparison
 from tiny_models import tiny_manifest
 
 
@@ -237,63 +232,42 @@ def test_a_name_as_long_as_a_system_allows_leaves_room_for_the_suffix(tmp_path: 
 
 # ---- a pair
 
-REGION = ChangeRegion(box=Box(top=100, left=50, rows=40, columns=60), area_px=1800, strength=6.25)
+COMPARED = pair_comparison(shift=(3.0, 3.0), regions=1)
+REFUSED = pair_comparison(why=reason("compare_unlike"))
 
 
-@pytest.fixture
-def compared() -> PairComparison:
-    change = np.zeros((FRAME_SIDE, FRAME_SIDE), np.float32)
-    change[100:140, 50:110] = 6.25
-    alignment = Alignment(
-        displacement=np.full((FRAME_SIDE, FRAME_SIDE, 2), 3.0, np.float32),
-        matches=(),
-        similarity_before=0.2,
-        similarity_after=0.6,
-        least_jacobian=1.0,
-    )
-    aligned = Aligned(alignment=alignment, warped_prior=chest().pixels.copy(), change=change, regions=(REGION,))
-    return PairComparison(prior=chest(), current=chest(), aligned=aligned)
-
-
-@pytest.fixture
-def refused() -> PairComparison:
-    return PairComparison(prior=chest(), current=chest(), problem=Incomparable(reason=reason("compare_unlike")))
-
-
-def test_three_files_and_none_of_a_refused_pair(
-    tmp_path: Path, compared: PairComparison, refused: PairComparison
-) -> None:
-    written = write_comparison(tmp_path, compared, inputs=())
+def test_three_files_and_none_of_a_refused_pair(tmp_path: Path) -> None:
+    written = write_comparison(tmp_path, COMPARED, inputs=())
     assert {path.name for path in written} == {"warped_prior.png", "overlay.png", "displacement.npy"}
     assert np.load(tmp_path / "displacement.npy")[7, 9].tolist() == [3.0, 3.0]
     (tmp_path / "notes.txt").write_text("mine")
-    assert write_comparison(tmp_path, refused, inputs=()) == ()
+    assert write_comparison(tmp_path, REFUSED, inputs=()) == ()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_file_of_another_origin_stays(tmp_path: Path, refused: PairComparison) -> None:
+def test_a_file_of_another_origin_stays(tmp_path: Path) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "overlay.png")
     with pytest.raises(UsageProblem):
         require_pair_files(tmp_path, inputs=())
     with pytest.raises(UsageProblem):
-        write_comparison(tmp_path, refused, inputs=())
+        write_comparison(tmp_path, REFUSED, inputs=())
     assert (tmp_path / "overlay.png").exists()
 
 
-def test_the_overlay_shows_regions_and_says_what_it_is(compared: PairComparison) -> None:
-    assert compared.aligned is not None
-    picture = pair_overlay(chest(), compared.aligned)
+def test_the_overlay_shows_regions_and_says_what_it_is() -> None:
+    assert COMPARED.aligned is not None
+    picture = pair_overlay(chest(), COMPARED.aligned)
     assert picture.size[0] == FRAME_SIDE
     assert picture.size[1] > FRAME_SIDE
-    assert picture.getpixel((48, 110)) == DENSER  # two pixels left of the box
+    assert picture.getpixel((178, 130)) == DENSER  # two pixels left of the box
     below = np.asarray(picture)[FRAME_SIDE:]
     assert below.any() and not below[-2:].any() and not below[:, -4:].any()  # nothing of the words is cut off
 
 
-def test_the_json_has_boxes_areas_and_strengths(compared: PairComparison) -> None:
-    facts = json.loads(pair_text(compared))
+def test_the_json_has_boxes_areas_and_strengths() -> None:
+    facts = json.loads(pair_text(COMPARED))
     assert facts["regions"] == [
-        {"box": {"left": 50, "top": 100, "width": 60, "height": 40}, "area": 1800, "strength": 6.25}
+        {"box": {"left": 180, "top": 120, "width": 40, "height": 40}, "area": 1600, "strength": 5.0}
     ]
     # 3 rows and 3 columns everywhere: 4.243
     assert (facts["displacement_median_px"], facts["displacement_p95_px"]) == (4.243, 4.243)

@@ -1,0 +1,67 @@
+"""Reports of audits over made-up cases, for the tests of what shows them and what writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fieldray.audit.cases import Case
+from fieldray.audit.drift import stability
+from fieldray.audit.figures import audit
+from fieldray.audit.report import AuditReport, Paired, PairedFigure, Prices, Side, Subject, plan, propose
+from fieldray.domain.image import ImageHeader
+from fieldray.domain.model import OperatingPoint
+from outcomes import POINT
+
+
+def audit_report(
+    text: str = "made-up",
+    *,
+    scores: Mapping[int, float],
+    points: Sequence[OperatingPoint] = (POINT,),
+    prices: Prices | None = (2.0, 20.0),
+) -> AuditReport:
+    """60 cases, those of odd rows positive: they score 0.85, the others 0.45, but for `scores`, by row.
+
+    `text` is in every name; nobody but the last patient, who has one image, is without a positive one.
+    """
+    cases = []
+    for row in range(1, 61):
+        score = scores.get(row, 0.45 + 0.4 * (row % 2))
+        header = ImageHeader(
+            view_position=text, manufacturer=text, patient_sex=text, patient_name="Nobody^Known"
+        )  # fmt: skip
+        cases.append(
+            Case(
+                image=f"/знімки/{text.replace('/', ' ')}-图{row}.png", row_id=row, patient=f"SECRET{row // 2}",
+                truth=row % 2 == 1, score=score, category="abnormal" if score >= 0.5 else "normal", header=header,
+            )
+        )  # fmt: skip
+    point, names = points[0], {"en": text, "uk": text}
+    subject = Subject(
+        pack=text, names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label=point.label,
+        meaning=names, labels_from=text, run_id=3, paths=("/знімки", text), program_version=text, made_s=1e9,
+    )  # fmt: skip
+    proposal = propose(cases, label=point.label, pattern=point, wanted=0.9)
+    return AuditReport(
+        subject=subject,
+        audit=audit(cases, points),
+        drifts=(stability([60, 0], [0, 60], of="scores"),),
+        proposal=proposal,
+        plan=plan(cases, (proposal.threshold, point.threshold), prevalence=0.1, prices=prices),
+        paired=_beside_another(Side(run_id=3, pack=text, label=point.label, point=point)),
+    )
+
+
+def _beside_another(side: Side) -> Paired:
+    """This pack beside one of the same name."""
+    figures = [
+        PairedFigure(
+            of=of, first=POINT.sensitivity, second=POINT.specificity, difference=-0.2, low=-0.25, high=0.01,
+            only_right=None if of == "auc" else (12, 3),
+        )
+        for of in ("auc", "sensitivity", "specificity", "found")
+    ]  # fmt: skip
+    return Paired(
+        first=side, second=side, images=60, patients=31, both=58, only_first=1, only_second=1, elsewhere=3,
+        figures=tuple(figures),
+    )  # fmt: skip
