@@ -181,10 +181,10 @@ class Stamps:
             return b""
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
-    def hashed(self, ref: ImageRef, *, opener: Opener = open_file) -> tuple[str, bytes]:
+    def hashed(self, ref: ImageRef) -> tuple[str, bytes]:
         """SHA-256 (hex) of a file's bytes, and its stamp, empty where none may vouch for it. Raises Unreadable."""
         try:
-            with opener(ref.path) as stream:
+            with open_file(ref.path) as stream:
                 state = state_of(stream)
                 content_sha256, stamp = hash_of(stream), b""
                 if state and self._is_settled(state) and ref.header.number_of_frames == 1:
