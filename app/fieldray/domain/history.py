@@ -274,14 +274,12 @@ class Deletion:
     """What was deleted.
 
     plan         what it was
-    previews     small images that no result needs any more
     freed_bytes  by how much the store has shrunk; less than 0 if something was added meanwhile
     is_wiped     whether the bytes are gone from the store's files: another program that reads keeps them meanwhile
     copies_left  files that may still hold them: damaged stores that were set aside
     """
 
     plan: DeletionPlan
-    previews: int
     freed_bytes: int
     is_wiped: bool
     copies_left: Sequence[str] = ()

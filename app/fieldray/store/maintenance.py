@@ -474,7 +474,7 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
                     raise UsageProblem(reason("history_grown"))
                 _hold(connection, locks, plan.run_ids)
                 _delete_rows(connection, plan.run_ids)
-                previews, are_wiped = keep_only(path, _needed(connection))
+                _, are_wiped = keep_only(path, _needed(connection))
             for run_id in plan.run_ids:
                 locks.finish(run_id)
         finally:
@@ -482,7 +482,6 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
         is_wiped = build_again(connection) and are_wiped
     return Deletion(
         plan=plan,
-        previews=previews,
         freed_bytes=before - size_of(path),
         is_wiped=is_wiped,
         copies_left=tuple(map(str, _set_aside(path))),
