@@ -59,19 +59,6 @@ def wait_for_end(processes: list[psutil.Process]) -> None:
     assert not alive
 
 
-def lines_until_killed(process: subprocess.Popen[str], lines: int) -> list[str]:
-    """Kill the program after so many lines; all the lines it got out."""
-    assert process.stdout
-    read = [process.stdout.readline() for _ in range(lines)]
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    with process:
-        read += process.stdout.readlines()
-        wait_for_end(children)
-    # The last line may be cut in the middle by the kill.
-    return [line for line in read if line.endswith("\n")]
-
-
 def write_images(folder: Path, count: int, *, side: int = 256) -> list[Path]:
     """`count` PNG images, each with bytes of its own."""
     from fieldray.imaging.synthetic import chest_phantom  # with pydicom, which asks for a socket as it is imported

@@ -1,8 +1,7 @@
-"""Programs that are killed, stopped or at work side by side: no image is lost, repeated or another one's."""
+"""Two programs on one home and one folder, one of which is stopped: no image is lost, repeated or another one's."""
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import sys
@@ -11,43 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import Outcome
 from fieldray.store.results import ResultQuery
 from harness.record import json_lines
-from program import Fieldray, lines_until_killed, start, write_images
+from program import start, write_images
 
-COUNT = 60
-
-
-def stored(home: Path) -> dict[str, Outcome]:
-    """The outcomes of the one run there is, by file name."""
-    with ResultQuery(home / "results.sqlite") as decoder:
-        (run,) = decoder.runs()
-        return {result.outcome.ref.path.name: result.outcome for result in decoder.rows(run.run_id)}
-
-
-def test_killed_at_random_and_resumed_no_image_is_lost_or_repeated(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    names = {path.name for path in write_images(tmp_path / "images", COUNT)}
-    arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
-    chance = random.Random(1)
-    kept: dict[str, Outcome] = {}
-    for _ in range(3):
-        lines = lines_until_killed(start(*arguments), lines=len(kept) + chance.randint(1, 12))
-        rows = stored(home)
-        assert {Path(line["path"]).name for line in json_lines("".join(lines))} <= set(rows)  # told is committed
-        assert set(kept) <= set(rows)
-        kept = rows
-    assert 3 <= len(kept) < COUNT
-    done = fieldray(*arguments).ends_with(0).complains(f"{len(kept)} from an earlier run")
-    assert Counter(Path(line["path"]).name for line in done.lines) == Counter(names)
-    assert set(stored(home)) == names
-
-
-# ---- two programs on one home and one folder
-
-COUNT_OF_TWO = 250  # of each program's lines no more than the 64 KiB of a pipe are written before they are read here
+COUNT = 250  # of each program's lines no more than the 64 KiB of a pipe are written before they are read here
 
 
 def end(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -66,7 +33,7 @@ def runs(home: Path) -> dict[int, tuple[str, int]]:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.usefixtures("interruptible")
 def test_the_end_of_one_is_not_the_end_of_the_other(tmp_path: Path, home: Path, pack_options: list[str]) -> None:
-    names = {path.name for path in write_images(tmp_path / "images", COUNT_OF_TWO)}
+    names = {path.name for path in write_images(tmp_path / "images", COUNT)}
     arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
     with start(*arguments) as first:
         first.stdout.readline()
@@ -79,7 +46,7 @@ def test_the_end_of_one_is_not_the_end_of_the_other(tmp_path: Path, home: Path, 
     lines = json_lines(begun + rest)
     assert Counter(Path(line["path"]).name for line in lines) == Counter(names)
     states = runs(home)
-    assert states[2] == ("finished", COUNT_OF_TWO)
+    assert states[2] == ("finished", COUNT)
     assert states[1][0] == "cancelled"
-    assert states[1][1] < COUNT_OF_TWO
+    assert states[1][1] < COUNT
     assert f"process {first.pid}" in words
