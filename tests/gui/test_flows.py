@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from desk import Begin, Desk, press, texts
 from fake_rooms import FakeRooms, candidate, failed, refused, screened
-from PySide6.QtCore import QObject, QPoint, Qt, QUrl, Slot
+from PySide6.QtCore import QObject, QPoint, QUrl, Slot
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QFileDialog, QPushButton, QToolButton
 
@@ -231,22 +231,6 @@ def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: D
     assert "No image is lost" not in desk.notices
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", in_use=False))
     desk.until(lambda: not desk.window.banners.isVisible())
-
-
-def test_the_readers_verdict_is_kept_beside_the_result(desk: Desk) -> None:
-    desk.screen()
-    desk.open_row(1)
-    bar, session = desk.window.result.verdict, desk.rooms.session
-    bar.buttons["disagree"].click()
-    desk.until(lambda: session.verdicts == {1: Verdict(choice="disagree")})
-    bar.note.setFocus()
-    desk.qtbot.keyClicks(bar.note, "old scar")
-    desk.qtbot.keyClick(bar.note, Qt.Key.Key_Return)
-    desk.until(lambda: session.verdicts == {1: Verdict(choice="disagree", note="old scar")})
-    assert "Score 0.90" in texts(desk.window.result)
-    bar.buttons["disagree"].click()
-    desk.until(lambda: session.verdicts == {1: None})
-    assert {judged.facts.content_sha256 for judged in session.judged} == {desk.rooms.outcomes[0].facts.content_sha256}
 
 
 def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk: Desk, rooms: FakeRooms) -> None:
@@ -491,15 +475,6 @@ def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None,
     assert dialog.save.isEnabled()
     assert dialog.formats() == ("pdf",)
     dialog.reject()
-
-
-def test_the_counts_filter_the_list(desk: Desk) -> None:
-    desk.screen()
-    buttons = desk.window.work_list.filter_bar.findChildren(QPushButton)
-    button = next(button for button in buttons if button.text().startswith("Abnormal"))
-    assert button.text() == "Abnormal  2"
-    button.click()
-    desk.until(lambda: listed(desk) == [1, 4])
 
 
 def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import WAIT_MS, shown, texts
+from desk import Desk, shown, texts
+from fake_rooms import FakeRooms
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -27,54 +28,29 @@ MARK = "operating point unknown"
 
 
 @pytest.fixture
-def application(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) -> Iterator[Application]:
-    """The program with an installed pack."""
+def desk(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) -> Iterator[Desk]:
+    """The program with an installed pack; there are no rooms that a test could speak for."""
     pack = write_tiny_pack(tmp_path)
     library = PackLibrary(home)
     library.keys.trust(fingerprint(pack))
     library.install(pack)
-    made = Application(qapp, Settings({"language": "en", "theme": "light", "pack": "tiny"}))
-    with shown(made, qtbot):
-        qtbot.waitUntil(lambda: made.controller.packs.model is not None, timeout=WAIT_MS)
+    application = Application(qapp, Settings({"language": "en", "theme": "light", "pack": "tiny"}))
+    with shown(application, qtbot) as ended:
+        made = Desk(application, FakeRooms(), qtbot, ended)
+        made.until(lambda: made.bench.packs.model is not None)
         yield made
 
 
-@pytest.mark.slow
-def test_images_are_screened_shown_judged_and_taken_over(
-    application: Application, qtbot: QtBot, tmp_path: Path
-) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    write_studies(images, count=4)
-    (images / "notes.txt").write_text("no image", encoding="utf-8")
-    bench, window = application.controller, application.window
-    bench.screening.choose([images])
-    qtbot.waitUntil(lambda: bench.screening.state == "finished", timeout=WAIT_MS)
-    qtbot.waitUntil(lambda: bench.rows.total() >= 5, timeout=WAIT_MS)
-    assert bench.rows.counts()["not_an_image"] == 1
-    assert (
-        "not a DICOM, PNG or JPEG image"
-        in bench.rows.row_at(bench.rows.index(bench.rows.rowCount() - 1, 0)).reason.text
-    )
-    window.work_list.choose_end(last=False)
-    qtbot.waitUntil(lambda: bench.image.pyramid is not None, timeout=WAIT_MS)
-    assert "Score" in texts(window.result)
-    row_id = bench.image.row.row_id
-    bench.judging.choose("agree")
-    qtbot.waitUntil(lambda: bench.image.row.verdict == Verdict(choice="agree"), timeout=WAIT_MS)
-    bench.screening.start()
-    qtbot.waitUntil(lambda: bench.screening.state == "finished" and bench.rows.total() >= 5, timeout=WAIT_MS)
-    assert (
-        bench.image.row is None
-        or bench.image.row.row_id != row_id
-        or bench.image.row.verdict == Verdict(choice="agree")
-    )
+def screen_to_its_end(desk: Desk, count: int) -> None:
+    """Wait until so many images were screened, and open the first one in the list."""
+    desk.until(lambda: desk.bench.screening.state == "finished")
+    desk.until_listed(count)
+    desk.window.work_list.choose_end(last=False)
+    desk.until(lambda: desk.bench.image.pyramid is not None)
 
 
 @pytest.mark.slow
-def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(
-    application: Application, qtbot: QtBot, tmp_path: Path
-) -> None:
+def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: Desk, tmp_path: Path) -> None:
     drive, images = tmp_path / "drive", tmp_path / "images"
     for folder in (drive, images):
         folder.mkdir()
@@ -82,25 +58,21 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(
     chests = Path(__file__).parents[2] / "assets" / "demonstration"
     for name in ("adults/published-covid-19-6.jpg", "children/published-normal-2.jpg"):  # bright, and dark
         (images / Path(name).name).write_bytes((chests / name).read_bytes())
-    bench, window = application.controller, application.window
+    bench, window = desk.bench, desk.window
     (candidate,) = PackLibrary(tmp_path).candidates(drive)
     bench.packs.use(candidate)
-    qtbot.waitUntil(lambda: any(box.isVisible() for box in window.findChildren(PackDialog)), timeout=WAIT_MS)
-    question = next(box for box in window.findChildren(PackDialog) if box.isVisible())
+    question = desk.dialog(PackDialog)
     assert "operating point is unknown" in texts(question)
     question.yes_button.click()
-    qtbot.waitUntil(lambda: bench.packs.model is not None and bench.packs.model.trust == "legacy", timeout=WAIT_MS)
-    qtbot.waitUntil(lambda: MARK in window.toolbar.pack_chip.toolTip(), timeout=WAIT_MS)
+    desk.until(lambda: bench.packs.model is not None and bench.packs.model.trust == "legacy")
+    desk.until(lambda: MARK in window.toolbar.pack_chip.toolTip())
     assert "unsigned" in texts(window.toolbar)
     (drive / LEGACY_CPU_NAME).unlink()
     bench.screening.choose([images])
     bench.screening.start()  # the pack in use is the one in the header
-    qtbot.waitUntil(lambda: bench.screening.state == "finished", timeout=WAIT_MS)
-    qtbot.waitUntil(lambda: bench.rows.total() >= 2, timeout=WAIT_MS)
+    screen_to_its_end(desk, 2)
     counts = bench.rows.counts()
     assert (counts["abnormal"], counts["normal"], counts["not_assessed"]) == (1, 1, 0)
-    window.work_list.choose_end(last=False)
-    qtbot.waitUntil(lambda: bench.image.pyramid is not None, timeout=WAIT_MS)
     row = bench.image.row
     assert (row.category, row.finding.label, row.finding.point) == ("abnormal", "abnormal", None)
     assert MARK in texts(window.result) and "larger output is the class" in texts(window.result)
@@ -111,40 +83,39 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(
 
 
 @pytest.mark.slow
-def test_two_packs_screen_in_one_pass_are_exported_and_taken_up_again_from_the_history(
-    application: Application, qtbot: QtBot, home: Path, tmp_path: Path
+def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_from_the_history(
+    desk: Desk, home: Path, tmp_path: Path
 ) -> None:
     """The second one calls an image abnormal only near the highest score, where the first one is not sure."""
     images, out = tmp_path / "images", tmp_path / "out"
-    for folder in (images, out):
-        folder.mkdir()
+    out.mkdir()
     write_studies(images, count=4)
+    (images / "notes.txt").write_text("no image", encoding="utf-8")
     strict = replace(tiny_manifest().operating_points[0], threshold=0.999, unsure_low=0.998, unsure_high=0.999)
     second = write_tiny_pack(tmp_path, pack_id="strict", operating_points=(strict,))
     PackLibrary(home).install(second)
-    bench, window = application.controller, application.window
-
-    def until(is_so: Callable[[], object]) -> None:
-        qtbot.waitUntil(lambda: bool(is_so()), timeout=WAIT_MS)
-
+    bench, window, until = desk.bench, desk.window, desk.until
     bench.packs.look()
     until(lambda: [entry for entry in bench.packs.candidates if entry.pack_id == "strict"])
     found = next(entry for entry in bench.packs.candidates if entry.pack_id == "strict")
     bench.packs.beside.tick(found, is_on=True)
     until(lambda: bench.packs.beside.models)
     bench.screening.choose([images])
-    until(lambda: bench.screening.state == "finished" and bench.rows.total() == 4)
+    screen_to_its_end(desk, 5)
 
-    def said() -> list[tuple[str, list[str]]]:
+    def said() -> list[tuple[str, Verdict | None, list[str]]]:
         rows = [bench.rows.row_at(bench.rows.index(place, 0)) for place in range(bench.rows.rowCount())]
-        return [(row.category, [other.category for other in row.beside if other]) for row in rows if row]
+        return [(row.category, row.verdict, [other.category for other in row.beside if other]) for row in rows if row]
 
-    until(lambda: len(said()) == 4)
+    assert "Score" in texts(window.result)
+    bench.judging.choose("agree")
+    until(lambda: bench.image.row.verdict == Verdict(choice="agree"))
     first = said()
-    assert all(len(others) == 1 for _, others in first)
-    assert any(category != others[0] for category, others in first), first
-    window.work_list.choose_end(last=False)
-    until(lambda: bench.image.pyramid is not None)
+    assert [verdict is not None for _, verdict, _ in first] == [True, False, False, False, False]
+    assert all(len(others) == 1 for _, _, others in first)
+    assert any(category != others[0] for category, _, others in first), first
+    assert first[4] == ("not_an_image", None, ["not_an_image"]) and bench.rows.counts()["not_an_image"] == 1
+    assert "not a DICOM, PNG or JPEG image" in bench.rows.row_at(bench.rows.index(4, 0)).reason.text
     own, other = bench.image.packs
     bench.image.show(other)
     until(lambda: not bench.image.is_loading)
@@ -152,18 +123,18 @@ def test_two_packs_screen_in_one_pass_are_exported_and_taken_up_again_from_the_h
     bench.export(out, ("csv",))
     until(lambda: list(out.glob("*.csv")))
     lines = next(out.glob("*.csv")).read_text(encoding="utf-8-sig").splitlines()
-    assert sum("strict-1.0.0" in line for line in lines) == sum("tiny-1.0.0" in line for line in lines) == 4
+    assert sum("strict-1.0.0" in line for line in lines) == sum("tiny-1.0.0" in line for line in lines) == 5
     run_id = bench.rows.run_id
     bench.packs.beside.tick(found, is_on=False)
     bench.past_runs.open(run_id)
-    until(lambda: bench.screening.past is not None and len(said()) == 4)
+    until(lambda: bench.screening.past is not None and len(said()) == 5)
     assert said() == first
     action = next(notice.action for notice in bench.board.notices if notice.key == "other_pack")
     action.command()
     until(lambda: bench.packs.beside.models and bench.packs.loading is None)
     bench.screening.start()
-    until(lambda: bench.screening.past is None and bench.screening.state == "finished" and len(said()) == 4)
+    until(lambda: bench.screening.past is None and bench.screening.state == "finished" and len(said()) == 5)
     assert said() == first
     with HistoryQuery(home / "results.sqlite") as query:
         assert len(query.runs_together(bench.rows.run_id)) == 2
-        assert all(result.is_resumed for result in query.rows(bench.rows.run_id))
+        assert sum(result.is_resumed for result in query.rows(bench.rows.run_id)) == 4  # and the file that is none

@@ -21,6 +21,7 @@ from fieldray.store.maintenance import repair, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from outcomes import image_ref, screened
+from raised import raises
 from stores import SPEC, change, rows_of, save_run
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permissions of POSIX; Windows holds open files")
@@ -88,9 +89,8 @@ def test_a_fault_of_the_program_is_called_neither_one_of_the_disk_nor_damage(pat
 def test_what_another_program_does_is_told_as_such(path: Path) -> None:
     with closing(open_database(path)) as first, closing(sqlite3.connect(path, timeout=0)) as second:
         first.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StorageProblem) as problem, storage_problems(path):
+        with raises(StorageProblem, "store_in_use"), storage_problems(path):
             second.execute("BEGIN IMMEDIATE")
-        assert problem.value.reason.code == "store_in_use"
 
 
 def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
@@ -104,9 +104,8 @@ def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
         assert refusal(path) == "store_in_use"
         damage_mark(path).touch()
         for act in (lambda: repair(path), lambda: restore(path, tmp_path / "copy")):
-            with pytest.raises(StorageProblem) as problem:
+            with raises(StorageProblem, "store_in_use"):
                 act()
-            assert problem.value.reason.code == "store_in_use"
     assert repair(path) is not None
     assert repair(path) is None
 
@@ -138,9 +137,8 @@ def test_a_store_that_is_no_longer_there_is_noticed_before_anything_is_called_sa
             lambda: store.set_verdict(row_id, Verdict(choice="agree"), judged=outcome),
             lambda: store.finish(run_id),
         ):
-            with pytest.raises(StorageProblem) as problem:
+            with raises(StorageProblem, "store_gone"):
                 act()
-            assert problem.value.reason.code == "store_gone"
     if event == "replaced":  # its changes were not taken for those of the backup
         with ResultQuery(path) as query:
             assert len(query.runs()) == 1

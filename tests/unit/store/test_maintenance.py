@@ -28,6 +28,7 @@ from fieldray.store.maintenance import (
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, read_facts, screened
+from raised import raises
 from stores import AGREE, SPEC, change
 
 COUNT = 16
@@ -89,18 +90,16 @@ def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
         " UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'runs_by_work')"
         " WHERE name = 'results_by_content'",
     )
-    with pytest.raises(StorageProblem) as problem:
+    with raises(StorageProblem, "database_damaged"):
         check(path, progress=nothing)
-    assert problem.value.reason.code == "database_damaged"
     repair(path)
     assert check(path, progress=nothing).results == COUNT
 
 
 def test_damaged_pictures_are_told_as_such(path: Path) -> None:
     pictures_path(path).write_bytes(b"nonsense" * 2000)
-    with pytest.raises(StorageProblem) as problem:
+    with raises(StorageProblem, "pictures_damaged"):
         check(path, progress=nothing)
-    assert problem.value.reason.code == "pictures_damaged"
     assert renew_pictures(path) is not None
     assert check(path, progress=nothing).pictures == 0
 
@@ -276,9 +275,8 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
 def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, harm: Callable[[Path], object]) -> None:
     harm(copied / "results.sqlite")
     before = path.read_bytes()
-    with pytest.raises(UsageProblem) as problem:
+    with raises(UsageProblem, "store_not_ours"):
         restore(path, copied)
-    assert problem.value.reason.code == "store_not_ours"
     assert path.read_bytes() == before
     assert {file.name for file in path.parent.iterdir()} == {"results.sqlite", "results.pictures.sqlite"}
     assert not damage_mark(path).exists()
@@ -290,9 +288,8 @@ def test_nothing_is_replaced_while_somebody_has_it_open(
     monkeypatch.setattr("fieldray.store.locks.EXCLUSIVE_WAIT_S", 0.05)
     with ResultStore(path) as store:
         run_id = add(store, "8")
-        with pytest.raises(StorageProblem) as problem:
+        with raises(StorageProblem, "store_in_use"):
             restore(path, copied)
-        assert problem.value.reason.code == "store_in_use"
         assert store.counts(run_id) == {"abnormal": 1}
     with pytest.raises(UsageProblem):
         restore(path, copied / "nowhere")
@@ -302,9 +299,8 @@ def test_nothing_is_replaced_while_a_session_shows_it(path: Path, copied: Path) 
     """It knows results by their rows, and has the file open only while it reads. One that was killed stops nobody."""
     before, lock, other = held(path), SessionLock(path), SessionLock(path)
     lock.release()
-    with pytest.raises(StorageProblem) as problem:
+    with raises(StorageProblem, "store_in_use"):
         restore(path, copied)
-    assert problem.value.reason.code == "store_in_use"
     assert held(path) == before
     other.release()
     for _ in range(2):

@@ -19,6 +19,7 @@ from fieldray.store.schema import VERSION
 from fieldray.store.work_list import HistoryQuery
 from lungs import lungs
 from outcomes import image_ref, screened
+from raised import raises
 from stores import AGREE, SPEC, change, save_run
 
 COUNT = 60
@@ -160,9 +161,8 @@ def test_what_another_version_made_is_left_to_that_one(path: Path, version: int)
     change(path, f"PRAGMA user_version = {version}")
     damage_mark(path).touch()
     before = path.read_bytes()
-    with pytest.raises(StorageProblem) as problem:
+    with raises(StorageProblem, "database_other_version"):
         repair(path)
-    assert problem.value.reason.code == "database_other_version"
     assert path.read_bytes() == before
     assert damage_mark(path).exists()
 
@@ -234,16 +234,14 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
     change(path, f"UPDATE {what}")
     (tmp_path / "copy").mkdir()
     shutil.copy(path, tmp_path / "copy")
-    with pytest.raises(UsageProblem) as refused:
+    with raises(UsageProblem, "store_not_ours"):
         restore(path, tmp_path / "copy")
-    assert refused.value.reason.code == "store_not_ours"
     assert not damage_mark(path).exists()
     if what in READ:
         assert found_damaged(path) == "database_damaged"
         damage_mark(path).unlink()
-    with pytest.raises(StorageProblem) as problem:
+    with raises(StorageProblem, "database_damaged"):
         check(path, progress=lambda _share: None)
-    assert problem.value.reason.code == "database_damaged"
     assert repair(path) is not None
     check(path, progress=lambda _share: None)
     assert found_damaged(path) is None
