@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened
+from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened, decide
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import Run, RunSpec, StoredResult
@@ -75,12 +75,13 @@ def read_facts(content_sha256: str = "c" * 64) -> ReadFacts:
     )
 
 
-def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decision = "above") -> Screened:
-    """An image with one finding and a class map."""
+def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decision | None = None) -> Screened:
+    """An image with one finding, decided by its score if nothing else is said, and a class map."""
+    finding = Finding(label="opacity", score=score, point=POINT, decision=decision or decide(score, POINT))
     return Screened(
         ref=ref or image_ref(),
         facts=read_facts(),
-        findings=(Finding(label="opacity", score=score, point=POINT, decision=decision),),
+        findings=(finding,),
         class_maps=np.arange(8, dtype=np.float32).reshape(1, 2, 4),
         pack_name="tiny-1.0.0",
         model_sha256="m" * 64,

@@ -5,17 +5,28 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.store.results import ResultStore
-from outcomes import run_spec
+from outcomes import image_ref, read_facts, run_spec, screened
 
 SPEC: Final = run_spec()
 AGREE: Final = Verdict(choice="agree", note="seen")
 DISAGREE: Final = Verdict(choice="disagree")
+
+
+def image(
+    name: str = "a.dcm", content: str = "c", *, score: float = 0.8, preview: bytes = b"", **header: object
+) -> Screened:
+    """An image with this score, whose bytes are a digit."""
+    given = {"header": ImageHeader(**header)} if header else {}  # type: ignore[arg-type]
+    facts = replace(read_facts(content * 64), preview=preview)
+    return replace(screened(image_ref(name, **given), score=score), facts=facts)
 
 
 def save_run(

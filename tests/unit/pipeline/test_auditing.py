@@ -58,7 +58,7 @@ def outcome(folder: str, number: int, score: float | None, *, model: Model, grey
     facts = ReadFacts(content_sha256=content, thumbnail=np.full((3, 4), grey, np.uint8))
     if score is None:
         return Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)
-    made = screened(ref, score=score, decision="above" if score >= 0.6 else "below" if score < 0.4 else "unsure")
+    made = screened(ref, score=score)
     return dataclasses.replace(made, facts=facts, pack_name=model.pack_name, model_sha256=model.model_sha256)
 
 

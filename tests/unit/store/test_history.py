@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+import stores
 from asked_statements import AskedStatements
-from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.finding import PREVIEW_SIDE, Outcome, Refused, Screened
 from fieldray.domain.history import Month
-from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import RunSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, unfinished
@@ -32,7 +32,7 @@ from fieldray.store.maintenance import delete_runs, plan_deletion
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
-from outcomes import failed, image_ref, operating_point, read_facts, refused, run_spec, screened
+from outcomes import failed, image_ref, operating_point, refused, run_spec
 from raised import raises
 from stores import AGREE, DISAGREE, SPEC, change, rows_of, save_run
 
@@ -40,15 +40,9 @@ OTHER = run_spec(model_sha256="n" * 64, pack_name="other-2.0.0")
 SECRET_NAME, SECRET_PREVIEW = "SECRETNAME^OF^A^PATIENT", b"\xff\xd8 preview of a patient " * 40
 
 
-def facts(content: str, *, preview: bytes = b"") -> ReadFacts:
-    return replace(read_facts(content * 64), preview=preview)
-
-
 def image(content: str, *, score: float = 0.8, preview: bytes = b"jpeg") -> Screened:
     """An image with a score whose bytes are `content`."""
-    decision = "above" if score >= 0.6 else "below"
-    ref = image_ref(f"{content}.dcm", header=ImageHeader(patient_name=SECRET_NAME))
-    return replace(screened(ref, score=score, decision=decision), facts=facts(content, preview=preview))
+    return stores.image(f"{content}.dcm", content, score=score, preview=preview, patient_name=SECRET_NAME)
 
 
 def add(store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, is_over: bool = True) -> int:
@@ -188,8 +182,7 @@ def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, harm: str) -> N
 
 def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: Path) -> None:
     first = add(store, image("a", preview=SECRET_PREVIEW), image("b", preview=SECRET_PREVIEW))
-    kept_ref = image_ref("kept.dcm")
-    second = add(store, replace(screened(kept_ref), facts=facts("c", preview=b"kept preview")), spec=OTHER)
+    second = add(store, stores.image("kept.dcm", preview=b"kept preview"), spec=OTHER)
     store.close()
     assert all(said in on_disk(path) for said in (SECRET_NAME.encode(), b"secretname", SECRET_PREVIEW))
     done = delete_runs(path, [first])

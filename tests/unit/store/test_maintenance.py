@@ -6,7 +6,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,9 @@ from fieldray.store.maintenance import (
 )
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
-from outcomes import image_ref, read_facts, screened
+from outcomes import image_ref, screened
 from raised import raises
-from stores import AGREE, SPEC, change
+from stores import AGREE, SPEC, change, image
 
 COUNT = 16
 
@@ -42,8 +41,7 @@ def add(store: ResultStore, contents: str = "0123456789abcdef") -> int:
     """A finished run with pictures and a verdict on its first image."""
     run_id = store.open_run(SPEC, fresh=True)
     for content in contents:
-        facts = replace(read_facts(content * 64), preview=b"JPEG of a patient " * 300)
-        outcome = replace(screened(image_ref(f"{content}.dcm")), facts=facts)
+        outcome = image(f"{content}.dcm", content, preview=b"JPEG of a patient " * 300)
         row_id = store.save(run_id, outcome, spec=SPEC)
         if content == contents[0]:
             store.set_verdict(row_id, AGREE, judged=outcome)

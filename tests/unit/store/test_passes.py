@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asked_statements import AskedStatements
-from fieldray.domain.finding import Finding, Outcome, Screened
+from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.errors import StorageProblem
@@ -18,13 +18,8 @@ from fieldray.store.database import damage_mark
 from fieldray.store.maintenance import check, plan_deletion, repair
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
-from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
-from stores import AGREE, DISAGREE, SPEC, save_run
-
-
-def image(name: str, content: str = "c") -> Screened:
-    """An image with these bytes."""
-    return dataclasses.replace(screened(image_ref(name)), facts=read_facts(content * 64))
+from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+from stores import AGREE, DISAGREE, SPEC, image, save_run
 
 
 def names(store: ResultQuery, run_id: int) -> set[str]:
@@ -163,16 +158,12 @@ def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) ->
 
 # ---- verdicts
 
-OTHER_SCORE = dataclasses.replace(
-    screened(), findings=(Finding(label="opacity", score=0.81, point=POINT, decision="above"),)
-)
-
 
 @pytest.mark.parametrize(
     "other",
     [
         image("a.dcm", "d"),
-        OTHER_SCORE,
+        screened(score=0.81),
         dataclasses.replace(screened(), model_sha256="n" * 64),
         dataclasses.replace(refused(image_ref()), facts=read_facts()),
         failed(image_ref()),
@@ -267,7 +258,7 @@ def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store:
     assert verdicts(store, save_run(store, image("a.dcm", "a"))) == [DISAGREE]  # the newest
 
 
-@pytest.mark.parametrize("other", [image("a.dcm", "d"), OTHER_SCORE], ids=["content", "score"])
+@pytest.mark.parametrize("other", [image("a.dcm", "d"), screened(score=0.81)], ids=["content", "score"])
 def test_a_verdict_on_what_an_image_was_in_an_earlier_run_is_told_and_not_shown(
     store: ResultStore, other: Outcome
 ) -> None:

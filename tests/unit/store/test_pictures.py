@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import stores
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import Turn
 from fieldray.errors import StorageProblem
@@ -27,8 +28,7 @@ CONTENTS = "0123456789abcdef"
 
 def image(content: str, *, preview: bytes = b"JPEG of a patient " * 400) -> Screened:
     """An image whose bytes are `content`, with pictures."""
-    facts = replace(read_facts(content * 64), preview=preview + content.encode())
-    return replace(screened(image_ref(f"{content}.dcm")), facts=facts)
+    return stores.image(f"{content}.dcm", content, preview=preview + content.encode())
 
 
 @pytest.fixture

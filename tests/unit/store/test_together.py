@@ -15,7 +15,7 @@ from outcomes import image_ref, refused, run_spec, screened
 SPECS = [run_spec(pack_name=f"{name}-1.0.0", model_sha256=name[0] * 64) for name in ("adults", "tuberculosis")]
 
 
-def scored(name: str, score: float, decision: Decision) -> Screened:
+def scored(name: str, score: float, decision: Decision | None = None) -> Screened:
     return screened(image_ref(name), score=score, decision=decision)
 
 
@@ -38,19 +38,19 @@ def listed(path: Path, run_ids: Sequence[int]) -> list[tuple[str, int]]:
 
 def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore, path: Path) -> None:
     adults = [
-        scored("healthy.dcm", 0.1, "below"),
-        scored("unsure.dcm", 0.5, "unsure"),
-        scored("both.dcm", 0.7, "above"),
+        scored("healthy.dcm", 0.1),
+        scored("unsure.dcm", 0.5),
+        scored("both.dcm", 0.7),
         refused(image_ref("side.dcm")),
-        scored("tuberculous.dcm", 0.2, "below"),
-        scored("late.dcm", 0.8, "above"),
+        scored("tuberculous.dcm", 0.2),
+        scored("late.dcm", 0.8),
     ]
     tuberculosis = [
-        scored("healthy.dcm", 0.3, "below"),
+        scored("healthy.dcm", 0.3),
         refused(image_ref("side.dcm")),
         scored("both.dcm", 0.99, "unsure"),  # its score puts nothing among those that are abnormal
-        scored("tuberculous.dcm", 0.9, "above"),
-        scored("unsure.dcm", 0.2, "below"),
+        scored("tuberculous.dcm", 0.9),
+        scored("unsure.dcm", 0.2),
     ]
     first, second = saved(store, adults, tuberculosis)
     order = ["tuberculous.dcm", "late.dcm", "both.dcm", "unsure.dcm", "healthy.dcm", "side.dcm"]
@@ -62,7 +62,7 @@ def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore
 
 
 def test_a_verdict_on_one_pack_is_no_earlier_one_on_another_of_the_same_pass(store: ResultStore, path: Path) -> None:
-    first, second = saved(store, [scored("a.dcm", 0.8, "above")], [scored("a.dcm", 0.1, "below")])
+    first, second = saved(store, [scored("a.dcm", 0.8)], [scored("a.dcm", 0.1)])
     (found,) = store.rows(first)
     store.set_verdict(found.row_id, Verdict(choice="agree"), judged=found.outcome)
     assert store.earlier_verdicts(second) == ()
@@ -73,7 +73,7 @@ def test_a_verdict_on_one_pack_is_no_earlier_one_on_another_of_the_same_pass(sto
 
 
 def test_a_run_is_alone_once_the_other_is_deleted(store: ResultStore, path: Path) -> None:
-    first, second = saved(store, [scored("a.dcm", 0.8, "above")], [scored("a.dcm", 0.1, "below")])
+    first, second = saved(store, [scored("a.dcm", 0.8)], [scored("a.dcm", 0.1)])
     for run_id in (first, second):
         store.finish(run_id)
     store.close()
