@@ -1,4 +1,4 @@
-"""PNG and JPEG."""
+"""PNG and JPEG, and the small JPEGs that are kept as previews."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from PIL.PngImagePlugin import PngInfo
 
+from fieldray.domain.finding import PREVIEW_SIDE
 from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging.identify import identify
-from fieldray.imaging.reading import decode, decode_grey_png
+from fieldray.imaging.preprocess import shrunk, thumbnail
+from fieldray.imaging.reading import decode, decode_grey_png, packed, unpacked
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.workers.pool import Workers
 from phantoms import saved
 from raised import raises
 
@@ -262,3 +265,44 @@ def test_a_png_that_ends_in_its_header_is_incomplete(kept: int) -> None:
     with pytest.raises(Unreadable) as found:
         _read(_png(np.zeros((40, 30), np.uint16))[:kept])
     assert found.value.reason.code in ("truncated", "damaged")
+
+
+# ---- previews: small, like the image, and nothing else is unpacked
+
+
+@pytest.mark.parametrize("shape", [(1000, 700), (300, 512), (40, 30), (30, 9000), (20_000, 3)])
+def test_a_preview_is_small_and_shows_the_image(shape: tuple[int, int]) -> None:
+    image = Image(pixels=chest_phantom(*shape, 3, abnormal=True))
+    small = shrunk(image, PREVIEW_SIDE)
+    assert max(small.shape) <= PREVIEW_SIDE and small.dtype == np.uint8
+    back = unpacked(packed(small))
+    assert back.shape == small.shape
+    if min(shape) >= 300:
+        assert np.abs(back.astype(int) - small).mean() < 4
+        exact = thumbnail(image, max(small.shape))
+        assert np.abs(exact.astype(int)[: small.shape[0], : small.shape[1]].mean() - small.mean()) < 2
+        assert len(packed(small)) < 16_384
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xd8\xff\xe0 cut short",
+        packed(np.zeros((64, 64), np.uint8))[:100],
+        saved(Picture.new("L", (PREVIEW_SIDE + 1, 10)), "JPEG"),
+        saved(Picture.new("RGB", (10, 10)), "JPEG"),
+    ],
+)
+def test_anything_else_is_damaged(data: bytes) -> None:
+    with pytest.raises(Unreadable):
+        unpacked(data)
+
+
+def test_a_preview_is_unpacked_by_another_process() -> None:
+    grey = np.tile(np.arange(0, 200, 2, dtype=np.uint8), (50, 1))
+    with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
+        back = pool.read_preview(packed(grey))
+        assert back.shape == grey.shape and np.abs(back.astype(int) - grey).max() < 12
+        with pytest.raises(Unreadable):
+            pool.read_preview(b"damaged")
