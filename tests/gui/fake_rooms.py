@@ -131,7 +131,7 @@ def image_image(number: int) -> Image:
     return Image(pixels=chest_phantom(600, 512, number, abnormal=number % 3 == 0), spacing_mm=(0.6, 0.6), view="PA")
 
 
-def screened(number: int, score: float, *, with_thumbnail: bool = False, label: str = "opacity") -> Screened:
+def screened(number: int, score: float, *, with_thumbnail: bool = False) -> Screened:
     """An image with a score; its class map is warm in one place where the score is high."""
     rows, columns = np.mgrid[0:CELLS, 0:CELLS]
     spot = np.exp(-((rows - 8) ** 2 + (columns - 4) ** 2) / 5)
@@ -147,7 +147,7 @@ def screened(number: int, score: float, *, with_thumbnail: bool = False, label: 
     return Screened(
         ref=image_ref(number),
         facts=facts,
-        findings=(Finding(label=label, score=score, point=POINT, decision=decide(score, POINT)),),
+        findings=(Finding(label="opacity", score=score, point=POINT, decision=decide(score, POINT)),),
         class_maps=logits[None],
         pack_name="made-up-1.2.0",
         model_sha256="0123456789abcdef" * 4,

@@ -16,15 +16,15 @@ from test_packs import EDGETPU
 from fieldray.desktop.packs_page import PackDialog, answer_lines
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.prior import as_prior
-from fieldray.domain.run import Drive, DrivesChanged, RunChanged, RunSpec
+from fieldray.domain.run import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import grouped
 from fieldray.packs.site_choices import FOLDERS_NAME, RememberedPack
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
-from fieldray.store.results import ResultStore
 from fieldray.translation import Translator
 from outcomes import run_spec
+from stores import keep
 
 CHILDREN = Path("/program/models/children-1.0.0")
 ADULTS = Path("/program/models/adults-1.0.0")
@@ -325,12 +325,8 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
 
 def open_past(desk: Desk, folder: str) -> None:
     """A run of the past, over this folder, is stored and opened."""
-    with ResultStore(desk.rooms.database) as store:
-        spec: RunSpec = run_spec(paths=(folder,), pack_name="children-1.0.0")
-        run_id = store.open_run(spec, fresh=True)
-        store.save(run_id, screened(1, 0.9), spec=spec)
-        store.finish(run_id)
-    desk.bench.past_runs.open(run_id)
+    spec = run_spec(paths=(folder,), pack_name="children-1.0.0")
+    desk.bench.past_runs.open(keep(desk.rooms.database, [screened(1, 0.9)], spec=spec))
 
 
 def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: Desk, rooms: FakeRooms) -> None:

@@ -21,6 +21,7 @@ from fieldray.reasons import reason
 from fieldray.store.maintenance import delete_runs
 from fieldray.store.results import ResultStore
 from outcomes import run_spec
+from stores import keep
 
 OLDER = replace(SPEC, pack_name="made-up-1.1.0", model_sha256="a" * 64)
 
@@ -29,14 +30,9 @@ OLDER = replace(SPEC, pack_name="made-up-1.1.0", model_sha256="a" * 64)
 def store(tmp_path: Path) -> Path:
     """Run 1 of an older pack: images 1 to 3; run 2 of the pack in use: images 1, 2, 4 and a file that failed."""
     path = tmp_path / "store" / "results.sqlite"
+    keep(path, [screened(1, 0.2, with_thumbnail=True), screened(2, 0.1), screened(3, 0.9)], spec=OLDER)
+    keep(path, [screened(1, 0.9, with_thumbnail=True), screened(2, 0.12), screened(4, 0.7), failed(9)], spec=SPEC)
     with ResultStore(path) as opened:
-        for spec, scores in ((OLDER, {1: 0.2, 2: 0.1, 3: 0.9}), (SPEC, {1: 0.9, 2: 0.12, 4: 0.7})):
-            run_id = opened.open_run(spec)
-            for number, score in scores.items():
-                opened.save(run_id, screened(number, score, with_thumbnail=number == 1), spec=spec)
-            if spec is SPEC:
-                opened.save(run_id, failed(9), spec=spec)
-            opened.finish(run_id)
         opened.set_verdict(4, Verdict(choice="disagree", note="rib"), judged=screened(1, 0.9))
     return path
 
@@ -193,18 +189,14 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
     desk.window.actions_by_name["history"].trigger()
     desk.until(lambda: not page._runs.is_busy)
     mark(page, 2)
-    page.delete_button.click()
-    desk.until(lambda: "Delete 1 run?" in question())
-    assert "1 verdict on them will be deleted too" in question() and "image files are not touched" in question()
-    press(desk.dialog(QMessageBox), "Delete…")
-    desk.until(lambda: "This cannot be undone" in question())
-    press(desk.dialog(QMessageBox), "Keep")
-    assert len(History(store).runs()) == 2
-    page.delete_button.click()
-    desk.until(lambda: "Delete 1 run?" in question())
-    press(desk.dialog(QMessageBox), "Delete…")
-    desk.until(lambda: "This cannot be undone" in question())
-    press(desk.dialog(QMessageBox), "Delete for good")
+    for answer in ("Keep", "Delete for good"):
+        assert len(History(store).runs()) == 2
+        page.delete_button.click()
+        desk.until(lambda: "Delete 1 run?" in question())
+        assert "1 verdict on them will be deleted too" in question() and "image files are not touched" in question()
+        press(desk.dialog(QMessageBox), "Delete…")
+        desk.until(lambda: "This cannot be undone" in question())
+        press(desk.dialog(QMessageBox), answer)
     desk.until(lambda: page.table.rowCount() == 1)
     assert "1 run was deleted." in desk.notices
     assert desk.bench.rows.total() == 0
@@ -267,12 +259,9 @@ def test_a_preview_is_not_enlarged_to_an_impossible_image(rows: int, columns: in
 
 def test_how_the_images_were_taken_is_counted_by_day(desk: Desk, page: HistoryPage, store: Path) -> None:
     assert page.quality is None
-    with ResultStore(store) as opened:
-        run_id = opened.open_run(SPEC, fresh=True)
-        for number, codes in enumerate((("lungs_tilted", "lungs_cut_off_left"), ("lungs_tilted",), ()), 1):
-            taken = replace(screened(number, 0.9), notes=tuple(map(reason, codes)))
-            opened.save(run_id, taken, spec=SPEC)
-        opened.finish(run_id)
+    told = (("lungs_tilted", "lungs_cut_off_left"), ("lungs_tilted",), ())
+    notes = [tuple(map(reason, codes)) for codes in told]
+    keep(store, [replace(screened(number, 0.9), notes=of) for number, of in enumerate(notes, 1)], spec=SPEC)
     desk.bench.past_runs.refresh()
     desk.until(lambda: page.quality is not None)
     (table,) = page.quality.findChildren(QTableWidget)

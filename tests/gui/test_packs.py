@@ -50,9 +50,14 @@ def rooms(rooms: FakeRooms) -> FakeRooms:
     return rooms
 
 
-def test_a_drive_with_a_trusted_pack_is_used(desk: Desk) -> None:
+@pytest.fixture
+def from_drive(desk: Desk) -> None:
+    """A drive with a trusted pack was plugged in, which is in use now."""
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+
+
+def test_a_drive_with_a_trusted_pack_is_used(desk: Desk, from_drive: None) -> None:
     assert "goes on without its drive" in desk.window.toolbar.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
@@ -66,9 +71,7 @@ def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Des
     assert in_use(desk) == "made-up-1.2.0"
 
 
-def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over(desk: Desk) -> None:
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over(desk: Desk, from_drive: None) -> None:
     desk.screen(answer="lungs-2.0.0")
     desk.until(lambda: desk.bench.screening.state == "running")
     pull_out(desk)
@@ -79,9 +82,7 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over
     desk.until_shown("The pack in use is now made-up-1.2.0")
 
 
-def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) -> None:
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk, from_drive: None) -> None:
     desk.screen(answer="lungs-2.0.0")
     pull_out(desk)
     desk.until_shown("This run finishes")
@@ -91,9 +92,7 @@ def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) ->
     assert in_use(desk) == "lungs-2.0.0"
 
 
-def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk) -> None:
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk, from_drive: None) -> None:
     pull_out(desk)
     desk.until(lambda: in_use(desk) == "made-up-1.2.0")
 
@@ -245,10 +244,8 @@ def test_a_drive_of_broken_packs_leaves_the_pack_in_use(desk: Desk) -> None:
     assert in_use(desk) == "made-up-1.2.0"
 
 
-def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk) -> None:
+def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk, from_drive: None) -> None:
     page = desk.window.packs_page
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "Signed by a key you trust" in texts(page))
     assert FINGERPRINT in texts(page)
@@ -275,10 +272,8 @@ def test_where_a_pack_lies_is_said_of_a_drive_and_of_a_problem_alone(desk: Desk)
     assert (str(FOLDER) in words, shown in words, lost in words) == (True, False, True)
 
 
-def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk) -> None:
+def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk, from_drive: None) -> None:
     page = desk.window.packs_page
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     assert "Lungs" not in texts(page)
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "2.0.0" in texts(page))
@@ -317,17 +312,17 @@ def constancy(desk: Desk, **changes: object) -> Record:
     return Record(**{"subject": subject(used), **values, **changes})
 
 
-def packs_page(desk: Desk) -> PacksPage:
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+@pytest.fixture
+def page(desk: Desk, from_drive: None) -> PacksPage:
+    """The pack's page, which its constancy stands on."""
     desk.window.actions_by_name["packs"].trigger()
     page = desk.window.packs_page
     desk.until(lambda: "not checked" in page.constancy.text())
     return page
 
 
-def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRooms) -> None:
-    page, passed = packs_page(desk), constancy(desk).summary
+def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRooms, page: PacksPage) -> None:
+    passed = constancy(desk).summary
     absent = reason("constancy_not_run", device="Edge TPU", detail="No Edge TPU is connected.")
     rooms.checks = [passed, absent]
     rooms.may_check.clear()
@@ -340,8 +335,9 @@ def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRoom
     assert "constancy" not in {notice.key for notice in desk.bench.board.notices}
 
 
-def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(desk: Desk, rooms: FakeRooms) -> None:
-    page = packs_page(desk)
+def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(
+    desk: Desk, rooms: FakeRooms, page: PacksPage
+) -> None:
     rooms.database.parent.mkdir(exist_ok=True)
     records = ConstancyRecords(rooms.database.parent)
     records.add(constancy(desk, different=2, largest=0.3, program="0.1.0"), {})
@@ -351,8 +347,7 @@ def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(desk: 
     assert [notice.level for notice in desk.bench.board.notices if notice.key == "constancy"] == ["warning"]
 
 
-def test_nothing_is_checked_beside_a_run(desk: Desk) -> None:
-    page = packs_page(desk)
+def test_nothing_is_checked_beside_a_run(desk: Desk, page: PacksPage) -> None:
     desk.choose()
     desk.answer("lungs-2.0.0")
     desk.until(lambda: desk.bench.screening.is_busy)

@@ -41,6 +41,7 @@ from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 from fieldray.translation import Translator
 from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS, UNSEEN, forbidden_in, markup
+from stores import keep
 
 DESKTOP = Path(fieldray.desktop.__path__[0])
 FORGED = FORGED_LINE.split("\n")[1]
@@ -294,13 +295,9 @@ def two_runs(rooms: FakeRooms, tmp_path: Path, text: str) -> None:
     rooms.database = tmp_path / "store" / "results.sqlite"
     named = {"paths": (f"/images/{text}", f"/{LONG}"), "pack_name": text, "operating_points": (hostile_point(text),)}
     spec = replace(SPEC, **named)  # type: ignore[arg-type]
+    for number, one in enumerate((spec, replace(spec, pack_name=LONG + text, model_sha256="a" * 64)), 8):
+        keep(rooms.database, [*hostile_outcomes(text), screened(number, 0.9)], spec=one)
     with ResultStore(rooms.database) as opened:
-        for number, one in enumerate((spec, replace(spec, pack_name=LONG + text, model_sha256="a" * 64)), 1):
-            run_id = opened.open_run(one)
-            for outcome in hostile_outcomes(text):
-                opened.save(run_id, outcome, spec=one)
-            opened.save(run_id, screened(7 + number, 0.9), spec=one)
-            opened.finish(run_id)
         seen = hostile_outcomes(text)[0]
         assert isinstance(seen, Screened)
         opened.set_verdict(1, Verdict(choice="disagree", note=text), judged=seen)

@@ -43,6 +43,7 @@ from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.maintenance import delete_runs, plan_deletion
 from fieldray.store.results import ResultQuery, ResultStore
+from stores import keep
 
 FOLDERS: Final = Path("/first"), Path("/second")
 WAIT_S: Final = 20.0
@@ -93,16 +94,6 @@ class NearHistory(History):
         return super().open(run_id, model=PAST_MODEL)
 
 
-def past_run(database: Path, image: int) -> int:
-    """Store a run of the past with one image: the run's number."""
-    with ResultStore(database) as store:
-        spec = replace(SPEC, paths=("/of/the/past",))
-        run_id = store.open_run(spec, fresh=True)
-        store.save(run_id, plain(image, 0.4), spec=spec)
-        store.finish(run_id)
-    return run_id
-
-
 class WindowWalk(RuleBasedStateMachine):
     """The window, and what was said in it beside it."""
 
@@ -112,7 +103,7 @@ class WindowWalk(RuleBasedStateMachine):
         self._qt, self.rooms = qt, FakeRooms()
         self.rooms.database = Path(self._folder.name, "results.sqlite")
         self.rooms.history, self.rooms.outcomes = NearHistory(self.rooms.database), [plain(1, 0.9), plain(2, 0.1)]
-        self._past_run = past_run(self.rooms.database, 3)
+        self._past_run = keep(self.rooms.database, [plain(3, 0.4)], spec=replace(SPEC, paths=("/of/the/past",)))
         self._open_window()
         self._notes: dict[str, set[str]] = {}  # by the image's content: later runs take verdicts over
         self._contents: dict[int, str] = {}

@@ -392,18 +392,14 @@ def notice(listed: StoredList) -> str:
     return " ".join(notice.text(Translator("en")) for notice in listed.board.notices)
 
 
-class Table:
-    """A delegate with a model behind it, painted on a sheet."""
+class Table(StoredList):
+    """The list with a delegate before it, painted on a sheet."""
 
     def __init__(self, path: Path, qtbot: QtBot) -> None:
+        super().__init__(path, qtbot)
         self.parent = QWidget()
         qtbot.addWidget(self.parent)
-        self.listed = StoredList(path, qtbot)
-        self.model = self.listed.model
         self.delegate = WorkListDelegate(Translator("en"), "light", self.parent)
-
-    def add(self, *outcomes: Outcome) -> None:
-        self.listed.add(*outcomes)
 
     def painted(
         self, key: str, *, place: int = 0, is_selected: bool = False, width: int = 160, ratio: float = 1.0
@@ -425,7 +421,7 @@ class Table:
 def table(qtbot: QtBot, tmp_path: Path) -> Iterator[Table]:
     made = Table(tmp_path / "results.sqlite", qtbot)
     yield made
-    made.listed.close()
+    made.close()
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -461,7 +457,7 @@ def test_an_image_done_again_shows_its_new_result(table: Table, key: str) -> Non
 def test_a_new_list_shows_nothing_of_the_one_before(table: Table) -> None:
     table.add(screened(1, 0.9))
     before = table.painted("class")
-    table.listed.begin()
+    table.begin()
     table.add(screened(1, 0.1))
     assert table.painted("class") != before
 
@@ -500,7 +496,7 @@ def test_a_row_that_is_being_read_is_blank_and_then_painted(table: Table) -> Non
     there = table.painted("class")
     table.model._rows.clear({})
     assert table.painted("class") not in (there, table.painted("class", is_selected=True))
-    table.listed.rows()
+    table.rows()
     assert table.painted("class") == there
 
 
