@@ -1,10 +1,27 @@
-"""A program that behaves as edgetpu_compiler does."""
+"""A program that behaves as edgetpu_compiler does, and files "for the Edge TPU" that the test double can run.
+
+As the real compiler does with a network that maps whole, an int8 or uint8 graph becomes one `edgetpu-custom-op` whose
+options hold a flatbuffer named DWN1 with the oldest runtime version that can run it and its executables. Here the last
+field of that flatbuffer is the original file, which the double runs.
+"""
 
 from __future__ import annotations
 
 import stat
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from fieldray.domain.model import Model
+from tiny_models import TinyType, packed_model, tiny_model
+
+OPERATOR = b"edgetpu-custom-op"
+_EIGHT_BITS = (schema.TensorType.UINT8, schema.TensorType.INT8)
 
 
 def fake_compiler(folder: Path, made: bytes | None, *, says: str = "", status: int = 0) -> Path:
@@ -22,3 +39,70 @@ def fake_compiler(folder: Path, made: bytes | None, *, says: str = "", status: i
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program
+
+
+def edgetpu_model(dtype: TinyType = "uint8") -> Model:
+    """The tiny network, with a file for the test double of the Edge TPU."""
+    model = tiny_model(dtype)
+    return replace(model, files={**model.files, "edgetpu": fake_compile(model.files["litert"])})
+
+
+def fake_compile(file: bytes, *executables: tuple[int, int], oldest_runtime: int = 13, is_whole: bool = True) -> bytes:
+    """The compiled file; one that is not whole has its operators still, before the one of the Edge TPU.
+
+    Raises ValueError if inputs or outputs are not 8-bit, as the real compiler refuses them.
+    """
+    model = schema.ModelT.InitFromPackedBuf(file, 0)
+    graph = model.subgraphs[0]
+    inputs, outputs = ([graph.tensors[index] for index in side] for side in (graph.inputs, graph.outputs))
+    code, made = schema.OperatorCodeT(), schema.OperatorT()
+    code.deprecatedBuiltinCode = code.builtinCode = schema.BuiltinOperator.CUSTOM
+    code.customCode, code.version = OPERATOR, 1
+    options = package(*executables, oldest_runtime=oldest_runtime, inside=file)
+    made.customOptions, made.customOptionsFormat = np.frombuffer(options, np.uint8), 0
+    if is_whole:
+        for tensor in (*inputs, *outputs):
+            if tensor.type not in _EIGHT_BITS:
+                raise ValueError(f"tensor {tensor.name!r} is not 8-bit")
+            tensor.buffer = 0
+        graph.tensors, model.buffers = [*inputs, *outputs], [schema.BufferT()]
+        graph.inputs = list(range(len(inputs)))
+        graph.outputs = list(range(len(inputs), len(graph.tensors)))
+        graph.operators, model.operatorCodes = [], []
+        model.metadata = model.metadataBuffer = model.signatureDefs = None
+    made.opcodeIndex, made.inputs, made.outputs = len(model.operatorCodes), graph.inputs, graph.outputs
+    graph.operators, model.operatorCodes = [*graph.operators, made], [*model.operatorCodes, code]
+    return packed_model(model)
+
+
+def package(*executables: tuple[int, int], oldest_runtime: int = 14, inside: bytes = b"") -> bytes:
+    """The DWN1 flatbuffer with executables of (type, bytes of parameters), as the compiler nests them.
+
+    Field numbers as in libedgetpu's executable.fbs, tables Package, MultiExecutable and Executable.
+    """
+    tables = [_table({6: bytes(size), 13: kind}) for kind, size in executables]
+    fields = {0: oldest_runtime, 1: _table({0: tables}), 4: b"test double", 5: inside}
+    return _table(fields, identifier=b"DWN1")
+
+
+def _table(fields: Mapping[int, int | bytes | list[bytes]], identifier: bytes | None = None) -> bytes:
+    """A flatbuffer of one table with numbers, byte vectors and vectors of strings."""
+    builder = flatbuffers.Builder(256)
+    offsets = {}
+    for field, value in fields.items():
+        if isinstance(value, bytes):
+            offsets[field] = builder.CreateByteVector(value)
+        elif isinstance(value, list):
+            rows = [builder.CreateString(row) for row in value]
+            builder.StartVector(4, len(rows), 4)
+            for row in reversed(rows):
+                builder.PrependUOffsetTRelative(row)
+            offsets[field] = builder.EndVector()
+    builder.StartObject(16)
+    for field, value in fields.items():
+        if field in offsets:
+            builder.PrependUOffsetTRelativeSlot(field, offsets[field], 0)
+        else:
+            builder.PrependInt32Slot(field, value, 0)
+    builder.Finish(builder.EndObject(), file_identifier=identifier)
+    return bytes(builder.Output())

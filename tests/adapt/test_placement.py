@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import flatbuffers
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
-from fake_compilers import fake_compiler
+from fake_compilers import fake_compile, fake_compiler, package
 from fieldray.backends import CPU
 from fieldray.errors import BackendProblem, EnvironmentProblem, UsageProblem
 from fieldray.inference.backend import Answer, BackendKind
@@ -105,73 +104,25 @@ def test_other_bytes_and_a_file_cut_short_are_refused_plainly(data: bytes) -> No
         placement_of(data)
 
 
-def _table(slots: dict[int, tuple[str, Any]], identifier: bytes | None = None) -> bytes:
-    """A flatbuffer of one table with numbers ("h", "i"), byte vectors ("bytes") and vectors of strings ("strings")."""
-    builder = flatbuffers.Builder(256)
-    offsets = {}
-    for slot, (kind, value) in slots.items():
-        if kind == "bytes":
-            offsets[slot] = builder.CreateByteVector(value)
-        elif kind == "strings":
-            rows = [builder.CreateString(row) for row in value]
-            builder.StartVector(4, len(rows), 4)
-            for row in reversed(rows):
-                builder.PrependUOffsetTRelative(row)
-            offsets[slot] = builder.EndVector()
-    builder.StartObject(16)
-    for slot, (kind, value) in slots.items():
-        if kind == "h":
-            builder.PrependInt16Slot(slot, value, 0)
-        elif kind == "i":
-            builder.PrependInt32Slot(slot, value, 0)
-        else:
-            builder.PrependUOffsetTRelativeSlot(slot, offsets[slot], 0)
-    builder.Finish(builder.EndObject(), file_identifier=identifier)
-    return bytes(builder.Output())
-
-
-def _package(*executables: tuple[int, int]) -> bytes:
-    """A DWN1 package with executables of (type, bytes of parameters), as the compiler nests them."""
-    tables = [_table({6: ("bytes", bytes(size)), 13: ("h", kind)}) for kind, size in executables]
-    multi = _table({0: ("strings", tables)})
-    return b"\x00" * 7 + _table({0: ("i", 14), 1: ("bytes", multi)}, identifier=b"DWN1")
-
-
-def _compiled(model: Any) -> None:
-    """All operators replaced by one that the compiler might have made."""
-    _compiled_partly(model)
-    model.subgraphs[0].operators = model.subgraphs[0].operators[-1:]
-
-
-def _compiled_partly(model: Any) -> None:
-    """Such an operator behind those there are."""
-    graph = model.subgraphs[0]
-    code = schema.OperatorCodeT()
-    code.customCode, code.builtinCode = b"edgetpu-custom-op", schema.BuiltinOperator.CUSTOM
-    code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
-    row = schema.OperatorT()
-    row.opcodeIndex, row.inputs, row.outputs = len(model.operatorCodes), graph.inputs, graph.outputs
-    row.customOptions = list(_package((1, 5000), (2, 300)))
-    model.operatorCodes.append(code)
-    graph.operators = [*graph.operators, row]
+COMPILED = fake_compile(tiny_model_bytes(), (1, 5000), (2, 300), oldest_runtime=14)
 
 
 def test_a_compiled_file_says_it_exactly() -> None:
-    placement = placement_of(changed_model(_compiled))
+    placement = placement_of(COMPILED)
     assert placement.compiled and placement.subgraphs == 1 and placement.mapped == 1
     assert (placement.cached_bytes, placement.streamed_bytes, placement.least_runtime) == (5000, 300, 14)
     assert "exact" in describe(placement) and "version 14" in describe(placement)
 
 
 def test_a_package_that_stands_alone_streams_everything() -> None:
-    package = read_package(_package((0, 777)))
-    assert (package.cached_bytes, package.streamed_bytes) == (0, 777)
+    found = read_package(bytes(7) + package((0, 777)))
+    assert (found.cached_bytes, found.streamed_bytes) == (0, 777)
 
 
 @pytest.mark.parametrize("length", range(12, 150, 9))
 def test_a_damaged_package_is_a_plain_error(length: int) -> None:
     with pytest.raises(ValueError, match="Edge TPU"):
-        read_package(_package((1, 50), (2, 60))[:length])
+        read_package((bytes(7) + package((1, 50), (2, 60)))[:length])
 
 
 def test_options_without_a_package_are_a_plain_error() -> None:
@@ -193,7 +144,7 @@ def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_t
     operators = len(placement_of(files["litert"]).operators)
     assert f"{said}{operators} of {operators} operators mapped, 1 subgraph(s)\n- Weights kept on" in text
     assert "ms per image on USB 3: an estimate, not measured\n\n## Data\n" in text
-    exact = card_section(files | {"edgetpu": changed_model(_compiled)})
+    exact = card_section(files | {"edgetpu": COMPILED})
     assert "has a file compiled" in exact and "(exact): 1 of 1 operators" in exact and "an estimate" not in exact
 
 
@@ -217,8 +168,9 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
 
 def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
     operators = len(placement_of(tiny_model_bytes()).operators)
+    partly = fake_compile(tiny_model_bytes(), (1, 5000), is_whole=False)
     with pytest.raises(UsageProblem, match=f"{operators} operators on the CPU"):
-        compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, changed_model(_compiled_partly)))
+        compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, partly))
     with pytest.raises(UsageProblem, match=f"0 subgraphs, {operators} operators on the CPU"):  # it is as it was
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, tiny_model_bytes()))
 
@@ -239,7 +191,7 @@ class Blind(WorkerBackend):
 
 def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_path: Path) -> None:
     shipped, mine, said = write_tiny_pack(tmp_path / "shipped"), tmp_path / "mine", list[str]()
-    compiler, key = fake_compiler(tmp_path, made := changed_model(_compiled)), tmp_path / "signing.pem"
+    compiler, key = fake_compiler(tmp_path, COMPILED), tmp_path / "signing.pem"
     blind = BackendKind(entry=CPU, open=lambda: Blind(CPU))
     none = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",))
     compiled = partial(compile_pack, key=key, say=said.append, compiler=compiler, kinds=(none, cpu_kind()))
@@ -260,7 +212,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     found = read_verified_manifest(place)
     model = read_files(place, found).model("signed")
     assert found.pack_name == "tiny-1.0.0" and found.fingerprint != fingerprint(shipped)
-    assert model.files["edgetpu"] == made and model.manifest.minimum_edgetpu_runtime == 14
+    assert model.files["edgetpu"] == COMPILED and model.manifest.minimum_edgetpu_runtime == 14
     assert found.description.provenance == {"compiled_from": f"tiny-1.0.0@{fingerprint(shipped)}"}
     assert model.card == f"# Tiny\n\n{card_section(model.files)}\n" and "(exact)" in model.card
     assert "edgetpu" not in read_verified_manifest(shipped).description.files
@@ -273,7 +225,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
 def test_the_command_compiles_a_pack_and_says_what_is_missing(tmp_path: Path, home: Path) -> None:
     pack, fieldray = write_tiny_pack(tmp_path / "shipped"), partial(runner(home), "adapt", "compile")
     options = ("--key", tmp_path / "mine.pem", "--out", tmp_path / "mine")
-    fake_compiler(tmp_path, changed_model(_compiled))
+    fake_compiler(tmp_path, COMPILED)
     done = fieldray(pack, *options, environment={"PATH": str(tmp_path)})
     made = tmp_path / "mine" / "tiny-1.0.0"
     assert done.out.splitlines()[-2:] == [

@@ -8,9 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from fieldray.domain.run import Publish
+from fieldray.inference.backend import BackendKind
+from fieldray.inference.coral import edgetpu_kind
 from fieldray.inference.coral_status import UsbDevice, find_on_linux
+from fieldray.inference.worker import cpu_kind
 from harness.machine import build
 
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
@@ -53,21 +57,19 @@ class DoubleEdgeTpu:
         self._orders = {key: value for key, value in self._orders.items() if key in ("edgetpu", "path", "mark")}
         self.order()
 
-    def plug(
-        self, edgetpu: str = "ready", *, speed_mbit: int = 5000, place: str = _PLACE, writable: bool = True
-    ) -> None:
+    def plug(self, edgetpu: str = "ready", *, speed_mbit: int = 5000) -> None:
         """Put it in: the USB tree shows it, then the library lists it."""
         vendor, product = _IDENTITIES[edgetpu]
         node = self.nodes / "002" / "004"
         node.parent.mkdir(parents=True, exist_ok=True)
         node.touch()
-        node.chmod(0o666 if writable else 0o444)
-        folder = self.sysfs / place
+        node.chmod(0o666)
+        folder = self.sysfs / _PLACE
         folder.mkdir(exist_ok=True)
         facts = {"idVendor": vendor, "idProduct": product, "speed": speed_mbit, "busnum": 2, "devnum": 4}
         for name, value in facts.items():
             (folder / name).write_text(f"{value}\n")
-        self.order(edgetpu=edgetpu, path=f"/sys/bus/usb/devices/{place}")
+        self.order(edgetpu=edgetpu, path=f"/sys/bus/usb/devices/{_PLACE}")
 
     def unplug(self) -> None:
         """Pull it out: the library notices first, at whatever it is doing."""
@@ -80,3 +82,11 @@ class DoubleEdgeTpu:
     def find(self) -> tuple[UsbDevice, ...]:
         """What the system would tell about it."""
         return find_on_linux(sysfs=self.sysfs, nodes=self.nodes)
+
+    def kinds(
+        self, publish: Publish = lambda event: None, *, cpu: BackendKind | None = None, **options: Any
+    ) -> tuple[BackendKind, ...]:
+        """The devices of a computer that has no other one."""
+        libraries = [str(self.library)]
+        kind = edgetpu_kind(libraries=libraries, find=self.find, publish=publish, priority="raised", **options)
+        return kind, cpu or cpu_kind(priority="raised")

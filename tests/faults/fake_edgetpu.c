@@ -1,7 +1,7 @@
 /* A test double of the Edge TPU runtime library: libedgetpu.so.1 or edgetpu.dll, for machines without an Edge TPU.
  *
  * A TensorFlow Lite runtime loads it as the real one, through load_delegate. It claims the nodes named
- * edgetpu-custom-op and gives right results for files made by fake_compile.py: the original network travels inside
+ * edgetpu-custom-op and gives right results for files made by fake_compilers.py: the original network travels inside
  * the compiled one, and the Python that loaded this library runs it.
  *
  * How it behaves is read anew at every call from the file named by the environment variable FIELDRAY_FAKE_EDGETPU, lines of
@@ -224,7 +224,7 @@ EXPORTED const char *edgetpu_version(void) {
 
 EXPORTED void edgetpu_verbosity(int level) { (void)level; }
 
-/* ---- a compiled file's package, written by fake_compile.py: a flatbuffer table with
+/* ---- a compiled file's package, written by fake_compilers.py: a flatbuffer table with
  *      field 0 = oldest runtime version, field 5 = the original network's bytes */
 
 typedef struct { const uint8_t *model; uint32_t size; int32_t oldest_runtime; } Package;
@@ -338,7 +338,7 @@ static int kernel_prepare(Context *context, Node *node) {
   const Kernel *kernel = node->user_data;
   int runtime = read_orders().runtime;
   if (!kernel->is_readable) {
-    context->ReportError(context, "The test double runs only files made by fake_compile.py");
+    context->ReportError(context, "The test double runs only files made by fake_compilers.py");
     return FAULT;
   }
   if (kernel->package.oldest_runtime > runtime) {

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from faults.world import EDGETPU_TIMEOUT_S, Clinic
@@ -23,18 +22,6 @@ _PATIENCE_S: Final = 6.0
 Choice = TypeVar("Choice")
 
 
-@dataclass
-class Timings:
-    """Seconds, one entry a measured accident.
-
-    back_s       from the unplugging to the next answer of the CPU, less the Edge TPU's deadline where it hung
-    plug_s       from the plugging to the first answer of an Edge TPU that takes a second to open
-    """
-
-    back_s: list[float] = field(default_factory=list)
-    plug_s: list[float] = field(default_factory=list)
-
-
 class Accidents:
     """Draws fault_events and lets them happen. Used by one thread beside the one that runs batches.
 
@@ -42,6 +29,9 @@ class Accidents:
 
     drive_changed  is told of the model drive, and whether it `is_in`
     is_short       leave out what takes seconds
+
+    `times_s` has an entry for each measured accident: from the unplugging to the next answer of the CPU, less the Edge
+    TPU's deadline where it hung, and from the plugging to the first answer of an Edge TPU that takes a second to open.
     """
 
     def __init__(
@@ -65,9 +55,9 @@ class Accidents:
         self._policy = "accelerator"
         self.counts: Final[Counter[str]] = Counter()
         self.second_instances: Final[Counter[str]] = Counter()
-        self.timings: Final = Timings()
+        self.times_s: Final[dict[str, list[float]]] = {"unplug_to_cpu_beyond_deadline_s": [], "plug_to_edgetpu_s": []}
         self.problems: Final[list[str]] = []
-        self._kinds: Final[dict[str, tuple[int, Callable[[], None]]]] = {
+        self._kinds: dict[str, tuple[int, Callable[[], None]]] = {
             "plug": (10, self._plug),
             "plug an Edge TPU without firmware": (4, self._plug_uninitialised),
             "plug an Edge TPU that takes a second": (6, self._plug_measured),
@@ -134,7 +124,7 @@ class Accidents:
         first = self._clinic.record.next_of("edgetpu", after_s=began_s, timeout_s=_PATIENCE_S)
         self._edgetpu.order(open_ms=0)
         if first and is_flowing and run == self._clinic.record.run:  # between two batches nothing is asked of anybody
-            self.timings.plug_s.append(first.at_s - began_s)
+            self.times_s["plug_to_edgetpu_s"].append(first.at_s - began_s)
 
     def _unplug_idle(self) -> None:
         self._be_in_use()
@@ -162,7 +152,8 @@ class Accidents:
             answer = self._clinic.record.next_of("cpu", after_s=began_s, timeout_s=_PATIENCE_S)
             deadline_s = EDGETPU_TIMEOUT_S if how == "hang" else 0.0
             if answer and run == self._clinic.record.run:
-                self.timings.back_s.append(max(0.0, answer.at_s - began_s - deadline_s))
+                back_s = max(0.0, answer.at_s - began_s - deadline_s)
+                self.times_s["unplug_to_cpu_beyond_deadline_s"].append(back_s)
         self._edgetpu.heal()
 
     def _unplug_switching(self) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import psutil
 
@@ -26,29 +26,19 @@ GROWTH_LIMIT_MB: Final = 16.0
 Say = Callable[[str], None]
 
 
-class FrontEnd(Protocol):
-    """Through what batches are begun: nothing, or a window."""
-
-    def begin(self, session: Session, paths: Sequence[Path], /) -> Batch:
-        """Begin a fresh run."""
-
-    def drive_changed(self, drive: Path, /, *, is_in: bool) -> None:
-        """The model drive was pulled out or put back."""
-
-
 class Silence:
-    """A front end that hears and shows nothing."""
+    """A front end that hears and shows nothing; a window stands in its place (window.py)."""
 
     def __init__(self, run: FaultRun) -> None:
         self._run = run
         self._session = run.open(lambda event: None)
 
     def begin(self, session: Session, paths: Sequence[Path]) -> Batch:
-        """At once."""
+        """Begin a fresh run."""
         return session.start(paths, fresh=True)
 
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
-        """Use the pack that came back."""
+        """The model drive was pulled out, or put back: use its pack."""
         if is_in:
             self._session.use_pack(self._run.clinic.load_pack())
 
@@ -82,17 +72,12 @@ class FaultRun:
         self._session = self.clinic.session(publish)
         return self._session
 
-    def go(self, front_end: FrontEnd) -> dict[str, Any]:
+    def go(self, front_end: Silence) -> dict[str, Any]:
         """Run it to the end and return the figures."""
         assert self._session
         began_s, session = time.monotonic(), self._session
-        fault_events = Accidents(
-            self.clinic,
-            session,
-            seed=self._seed,
-            drive_changed=front_end.drive_changed,
-            is_short=self._is_short,
-        )
+        options = {"drive_changed": front_end.drive_changed, "is_short": self._is_short}
+        fault_events = Accidents(self.clinic, session, seed=self._seed, **options)
         try:
             front_end.drive_changed(self.clinic.drive, is_in=True)
             self._run_batch(front_end, fault_events)  # without fault_events: the reference
@@ -105,7 +90,7 @@ class FaultRun:
         self.figures = self._summary(fault_events, time.monotonic() - began_s)
         return self.figures
 
-    def _with_accidents(self, front_end: FrontEnd, fault_events: Accidents) -> None:
+    def _with_accidents(self, front_end: Silence, fault_events: Accidents) -> None:
         over = threading.Event()
 
         def let_them_happen() -> None:
@@ -127,7 +112,7 @@ class FaultRun:
             over.wait(0.05)
         thread.join()
 
-    def _run_batch(self, front_end: FrontEnd, fault_events: Accidents) -> None:
+    def _run_batch(self, front_end: Silence, fault_events: Accidents) -> None:
         assert self._session
         with fault_events.between_runs:
             batch = front_end.begin(self._session, [self.clinic.images[0].parent])
@@ -136,27 +121,17 @@ class FaultRun:
         self._memory_mb.append(psutil.Process().memory_info().rss / 2**20)
 
     def _summary(self, fault_events: Accidents, duration_s: float) -> dict[str, Any]:
-        verdicts, timings = self.clinic.verdicts, fault_events.timings
+        verdicts = self.clinic.verdicts
         return {
             "seed": self._seed,
             "duration_s": round(duration_s, 1),
             "events": sum(fault_events.counts.values()),
             "events_by_kind": dict(fault_events.counts.most_common()),
-            "batches": verdicts.runs,
-            "images": verdicts.images,
-            "images_by_backend": dict(verdicts.backends),
-            "images_lost": verdicts.lost,
-            "images_done_twice": verdicts.doubled,
-            "images_not_screened": verdicts.not_screened,
-            "wrong_backends": verdicts.wrong_backend,
-            "wrong_scores": verdicts.wrong_score,
-            "largest_score_difference": verdicts.largest_difference,
-            "runs_not_finished": verdicts.runs_not_finished,
+            **vars(verdicts),
             "remarks": verdicts.remarks[:20],
             "problems": fault_events.problems[:20],
             "second_instances": dict(fault_events.second_instances),
-            "unplug_to_cpu_beyond_deadline_s": spread(timings.back_s),
-            "plug_to_edgetpu_s": spread(timings.plug_s),
+            **{name: spread(times_s) for name, times_s in fault_events.times_s.items()},
             "memory_mb": memory(self._memory_mb),
             "left_behind": left_behind({*self._before, threading.current_thread()}),
         }

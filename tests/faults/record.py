@@ -125,28 +125,23 @@ class RecordingWorkers:
         return getattr(self.inner, name)
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """What the CPU says of an image, before anything goes wrong."""
-
-    score: float
-    feature: float
-
-
 @dataclass
 class Verdicts:
-    """Sums over all runs; every one but `images`, `runs`, `backends` and `largest_difference` has to stay 0."""
+    """Sums over all runs, by the names of the figures.
 
-    runs: int = 0
+    All have to stay 0 but those of `batches`, `images`, `images_by_backend` and `largest_score_difference`.
+    """
+
+    batches: int = 0
     images: int = 0
-    lost: int = 0
-    doubled: int = 0
-    not_screened: int = 0
-    wrong_backend: int = 0
-    wrong_score: int = 0
+    images_by_backend: Counter[str] = field(default_factory=Counter)
+    images_lost: int = 0
+    images_done_twice: int = 0
+    images_not_screened: int = 0
+    wrong_backends: int = 0
+    wrong_scores: int = 0
+    largest_score_difference: float = 0.0
     runs_not_finished: int = 0
-    largest_difference: float = 0.0
-    backends: Counter[str] = field(default_factory=Counter)
     remarks: list[str] = field(default_factory=list)
 
     def judge(
@@ -155,31 +150,31 @@ class Verdicts:
         answers: Sequence[Answered],
         *,
         keys: Mapping[Path, str],
-        references: Mapping[str, Reference],
+        references: Mapping[str, Answered],
     ) -> None:
-        """Judge a finished run: stored outcomes against the files, the predictions given and the CPU's own."""
-        self.runs += 1
+        """Judge a finished run: stored outcomes against files, predictions and those of the CPU before."""
+        self.batches += 1
         seen = Counter(outcome.ref.path for outcome in outcomes)
         given = Counter(answer.key for answer in answers)
         by_key = {answer.key: answer for answer in answers}
-        self.lost += sum(path not in seen for path in keys)
-        self.doubled += sum(count > 1 for count in (*seen.values(), *given.values()))
+        self.images_lost += sum(path not in seen for path in keys)
+        self.images_done_twice += sum(count > 1 for count in (*seen.values(), *given.values()))
         for outcome in outcomes:
             self.images += 1
             if not isinstance(outcome, Screened):
-                self.not_screened += 1
+                self.images_not_screened += 1
                 self.remarks.append(f"{outcome.ref.path.name}: {outcome.reason.text}")
                 continue
             key = keys[outcome.ref.path]
             self._judge_one(outcome, by_key[key], references[key])
 
-    def _judge_one(self, outcome: Screened, answer: Answered, reference: Reference) -> None:
+    def _judge_one(self, outcome: Screened, answer: Answered, reference: Answered) -> None:
         # the double marks its results in an output that no score depends on
         really: BackendName = "cpu" if answer.feature == reference.feature else "edgetpu"
-        self.backends[really] += 1
+        self.images_by_backend[really] += 1
         if not outcome.backend == answer.backend == really:
-            self.wrong_backend += 1
+            self.wrong_backends += 1
             self.remarks.append(f"{outcome.ref.path.name}: {outcome.backend}, {answer.backend}, really {really}")
         difference = max(abs(answer.score - reference.score), abs(outcome.findings[0].score - reference.score))
-        self.largest_difference = max(self.largest_difference, difference)
-        self.wrong_score += difference > TOLERANCE
+        self.largest_score_difference = max(self.largest_score_difference, difference)
+        self.wrong_scores += difference > TOLERANCE

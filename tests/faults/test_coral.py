@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fake_compilers import fake_compile
 from faults.double import DoubleEdgeTpu
-from faults.fake_compile import fake_compile
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral import CompiledFile, read_compiled
 from fieldray.inference.coral_status import CoralStatus, Device, LibraryAnswer, ask_library, look

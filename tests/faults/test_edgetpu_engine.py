@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backend_fakes import grey
 
-from fake_compilers import fake_compiler
+from fake_compilers import edgetpu_model, fake_compile, fake_compiler
 from faults.double import DoubleEdgeTpu
-from faults.edgetpu_engine import grey, open_engine
-from faults.edgetpu_models import edgetpu_model
-from faults.fake_compile import fake_compile
+from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
+from fieldray.bench.device import NETWORK, time_case
+from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral import edgetpu_kind
@@ -23,7 +24,15 @@ from fieldray.inference.engine import Engine
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.verified import load_legacy
 from fieldray_adapt.command import compile_pack
-from tiny_models import LEGACY_SIDE, TinyType, legacy_model_bytes, legacy_scores, tiny_model, tiny_model_bytes
+from tiny_models import (
+    LEGACY_SIDE,
+    TinyType,
+    legacy_model_bytes,
+    legacy_scores,
+    tiny_inputs,
+    tiny_model,
+    tiny_model_bytes,
+)
 from tiny_packs import write_tiny_pack
 from waiting import WAIT_S, Events
 
@@ -34,7 +43,7 @@ def opened(
 ) -> Iterator[tuple[Engine, Events]]:
     """An engine with a model, once it serves, and what it says."""
     said = Events()
-    with open_engine(edgetpu, said, **options) as engine:
+    with Engine(said, kinds=edgetpu.kinds(said, run_timeout_s=1.0, start_timeout_s=5.0), **options) as engine:
         engine.open(model or edgetpu_model())
         if serves:
             said.serves(serves)
@@ -156,3 +165,14 @@ def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: Doub
     refused = pytest.raises(BackendProblem, match="made for another device")
     with opened(edgetpu, compiled, device="cpu") as (engine, _), refused:
         engine.serving(timeout_s=WAIT_S)
+
+
+def test_it_is_measured_through_the_doors_of_the_cpu_from_its_first_image(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug()
+    # the double fails at its fourth invocation: three images only run if nothing was run before them
+    edgetpu.order(invoke="fail", after=3)
+    kind, _ = edgetpu.kinds()
+    on_edgetpu = BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=kind)
+    images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in tiny_inputs()]
+    assert len(time_case(on_edgetpu, images, NETWORK, count=3)) == 3
+    assert any("Edge TPU runtime" in detail for detail in on_edgetpu.details)

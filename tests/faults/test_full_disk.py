@@ -1,19 +1,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness.machine import UNSHARE, can_mount
 from program import command, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
-pytestmark = pytest.mark.skipif(
-    not can_mount(), reason="needs Linux and the right to mount in a name space of one's own"
-)
+UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")  # file systems of one's own
+CAN_MOUNT = shutil.which("unshare") and not subprocess.run([*UNSHARE, "true"], check=False).returncode
+pytestmark = pytest.mark.skipif(not CAN_MOUNT, reason="needs Linux and the right to mount in a name space of one's own")
 ELEVEN = """
 for size in 40 90 130 160 190 230 280 340 420 520 640; do
     mount -t tmpfs -o size=${size}k tmpfs "$PLACE"
@@ -39,13 +39,18 @@ print(*(place.name for place in (store.parent.parent / "out").iterdir() if place
 """
 
 
-def on_disks(script: str, command: list[str], folder: Path, **environment: object) -> dict[str, dict[str, str]]:
-    """What a script that mounts disks on $PLACE and runs a command there wrote to $LINES/WHICH.WHAT, by what it is."""
-    lines = folder / "lines"
+def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_left_running(tmp_path: Path) -> None:
+    """From before the first byte over the store, the results and the lines to the exports."""
+    images, place, lines = (tmp_path / name for name in ("images", "place", "lines"))
+    write_images(images, 20)
+    pack = write_tiny_pack(tmp_path / "packs")
+    place.mkdir()
     lines.mkdir()
-    own = {"PLACE": folder / "place", "LINES": lines, "PYTHON": sys.executable, **environment}
+    screen = command("screen", images, "--pack", pack, "--trust", fingerprint(pack))
+    screen += ["--json", str(place / "out" / "lines"), "--out", str(place / "out")]
+    own = {"PLACE": place, "LINES": lines, "PYTHON": sys.executable, "FIELDRAY_HOME": place / "home", "ASK": ASK}
     done = subprocess.run(
-        [*UNSHARE, "sh", "-c", script, "sh", *command],
+        [*UNSHARE, "sh", "-c", ELEVEN, "sh", *screen],
         env={**os.environ, **{name: str(value) for name, value in own.items()}},
         capture_output=True,
         text=True,
@@ -53,25 +58,12 @@ def on_disks(script: str, command: list[str], folder: Path, **environment: objec
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, str]] = {}
-    for path in lines.iterdir():
-        found.setdefault(path.suffix[1:], {})[path.stem] = path.read_text()
-    return found
-
-
-def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_left_running(tmp_path: Path) -> None:
-    """From before the first byte over the store, the results and the lines to the exports."""
-    write_images(tmp_path / "images", 20)
-    pack = write_tiny_pack(tmp_path / "packs")
-    place = tmp_path / "place"
-    place.mkdir()
-    screen = command("screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack))
-    screen += ["--json", str(place / "out" / "lines"), "--out", str(place / "out")]
-    found = on_disks(ELEVEN, screen, tmp_path, FIELDRAY_HOME=place / "home", ASK=ASK)
-    assert list(found["code"].values()) == ["1\n"] * 11
-    for size, words in found["words"].items():
-        assert words.count("The disk is full") >= 1, (size, words)
-        assert not any(word in words for word in ("unexpected", "Traceback", "Cannot write")), (size, words)
-    states = {size: text.split() for size, text in found["states"].items()}
-    assert {size: found for size, found in states.items() if not set(found) <= {*ENDED, "ok"}} == {}
-    assert any(found[:1] in (["failed"], ["interrupted"]) for found in states.values())
+    found = {path.name: path.read_text() for path in lines.iterdir()}
+    assert [text for name, text in found.items() if name.endswith(".code")] == ["1\n"] * 11
+    words = {name: text for name, text in found.items() if name.endswith(".words")}
+    assert [name for name, text in words.items() if "The disk is full" not in text] == []
+    wrong = ("unexpected", "Traceback", "Cannot write")
+    assert {name: text for name, text in words.items() if any(word in text for word in wrong)} == {}
+    states = {name: text.split() for name, text in found.items() if name.endswith(".states")}
+    assert {name: said for name, said in states.items() if not set(said) <= {*ENDED, "ok"}} == {}
+    assert any(said[:1] in (["failed"], ["interrupted"]) for said in states.values())

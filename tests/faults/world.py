@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from PIL import Image
 
+from fake_compilers import edgetpu_model
 from faults.double import DoubleEdgeTpu
-from faults.edgetpu_engine import double_kinds
-from faults.edgetpu_models import edgetpu_model
-from faults.record import Record, RecordingEngine, RecordingWorkers, Reference, Verdicts, image_key
-from fieldray.domain.finding import Outcome
-from fieldray.domain.image import ImageRef
-from fieldray.domain.model import InputSpec, Model
+from faults.record import Answered, Record, RecordingEngine, RecordingWorkers, Verdicts, image_key
+from fieldray.domain.model import Model
 from fieldray.domain.run import BackendChanged, BackendState, Event, Publish
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
@@ -32,23 +29,7 @@ from tiny_packs import fingerprint, write_tiny_pack
 
 EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0
-_SIDE: Final = 160
 ROOT: Final = Path(__file__).parents[2]
-
-
-def write_images(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
-    """`count` different grey PNG files that pass for images: soft shapes, noise, full contrast."""
-    folder.mkdir()
-    random = np.random.default_rng(seed)
-    rows, columns = np.mgrid[0:_SIDE, 0:_SIDE] / _SIDE
-    paths = []
-    for number in range(count):
-        centre, width = random.uniform(0.2, 0.8, 2), random.uniform(0.1, 0.5)
-        shape = np.exp(-((rows - centre[0]) ** 2 + (columns - centre[1]) ** 2) / width**2)
-        grey = 20 + 200 * shape + random.normal(0, 8, shape.shape)
-        paths.append(folder / f"image-{number:04d}.png")
-        Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8)).save(paths[-1], compress_level=1)
-    return tuple(paths)
 
 
 def copy_chests(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
@@ -61,22 +42,15 @@ def copy_chests(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
         with Image.open(chests[number % len(chests)]) as picture:
             grey = np.asarray(picture.convert("L"), np.float64) * random.uniform(0.9, 1)
         paths.append(folder / f"image-{number:04d}.png")
-        Image.fromarray(grey.astype(np.uint8)).save(paths[-1], compress_level=1)
+        noisy = np.clip(grey + random.normal(0, 4, grey.shape), 0, 255)
+        Image.fromarray(noisy.astype(np.uint8)).save(paths[-1], compress_level=1)
     return tuple(paths)
 
 
 class Clinic:
     """Everything under one folder, which is also the user's home while it is open."""
 
-    def __init__(
-        self,
-        folder: Path,
-        library: Path,
-        *,
-        images: int,
-        seed: int,
-        make: Callable[..., tuple[Path, ...]] = write_images,
-    ) -> None:
+    def __init__(self, folder: Path, library: Path, *, images: int, seed: int) -> None:
         self.folder: Final = folder
         self.home: Final = folder / "home"
         self.home.mkdir()
@@ -84,7 +58,7 @@ class Clinic:
         (folder / "edgetpu").mkdir()
         self.edgetpu: Final = DoubleEdgeTpu(folder / "edgetpu", library)
         self.edgetpu.order(mark=1)
-        self.images: Final = make(folder / "images", images, seed=seed)
+        self.images: Final = copy_chests(folder / "images", images, seed=seed)
         self.drive: Final = folder / "drive"
         self.packs: Final = PackLibrary(self.home, builtin_root=folder / "no packs")
         compiled = edgetpu_model().files["edgetpu"]
@@ -99,7 +73,7 @@ class Clinic:
         self.backends: Final[dict[str, BackendState]] = {}
         self._engines: list[RecordingEngine] = []
         self._workers: list[RecordingWorkers] = []
-        self._references: dict[str, Reference] = {}
+        self._references: dict[str, Answered] = {}
 
     def session(self, publish: Publish) -> Session:
         """The real session; its engine's answers are recorded."""
@@ -108,10 +82,12 @@ class Clinic:
             device, policy = device_choice(settings)
 
             def hear(event: Event) -> None:
-                self._hear(event, heard)
+                if isinstance(event, BackendChanged):
+                    self.backends[event.backend] = event.state
+                heard(event)
 
             times_s = {"run_timeout_s": EDGETPU_TIMEOUT_S, "start_timeout_s": _START_TIMEOUT_S}
-            kinds = double_kinds(hear, self.edgetpu, cpu=workers_kind(workers), **times_s)
+            kinds = self.edgetpu.kinds(hear, cpu=workers_kind(workers), **times_s)
             engine = Engine(hear, device=device, policy=policy, kinds=kinds, passed=self.packs.record_run)
             self._engines.append(RecordingEngine(engine, self.record))
             return self._engines[-1]
@@ -138,49 +114,24 @@ class Clinic:
             self.verdicts.runs_not_finished += 1
             self.verdicts.remarks.append(f"run {batch.state}: {batch.reason.text if batch.reason else ''}")
             return
-        outcomes = self._stored(session, batch)
+        with ResultQuery(session.database) as query:
+            outcomes = [stored.outcome for stored in query.rows(batch.run_id)]
         if not self._references:
-            self._references = {answer.key: Reference(answer.score, answer.feature) for answer in answers}
+            self._references = {answer.key: answer for answer in answers}
         self.verdicts.judge(outcomes, answers, keys=self.keys, references=self._references)
 
     def second_instance(self, *options: str, count: int = 3) -> Ended:
         """Another start of the program on `count` of the images, in the same home and with the same Edge TPU."""
-        arguments = (
-            *self.images[:count],
-            "--pack",
-            self.pack_folder,
-            "--fresh",
-            "--jobs",
-            "1",
-            "--json",
-            "-",
-            *options,
-        )
-        return runner(self.home)(
-            "screen", *arguments, environment={"LD_LIBRARY_PATH": str(self.edgetpu.library.parent)}
-        )
+        own = ("--pack", self.pack_folder, "--fresh", "--jobs", "1", "--json", "-")
+        library = {"LD_LIBRARY_PATH": str(self.edgetpu.library.parent)}
+        return runner(self.home)("screen", *self.images[:count], *own, *options, environment=library)
 
     def close(self) -> None:
         """Leave the environment as it was."""
         self.edgetpu.close()
         os.environ.pop("FIELDRAY_HOME", None)
 
-    def _hear(self, event: Event, heard: Publish) -> None:
-        if isinstance(event, BackendChanged):
-            self.backends[event.backend] = event.state
-        heard(event)
-
-    def _stored(self, session: Session, batch: Batch) -> Sequence[Outcome]:
-        with ResultQuery(session.database) as decoder:
-            return [stored.outcome for stored in decoder.rows(batch.run_id)]
-
     def _image_keys(self) -> dict[Path, str]:
         spec = edgetpu_model().manifest.input
         with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
-            return {ref.path: self._image_key(pool, ref, spec) for ref in discover([self.images[0].parent])}
-
-    @staticmethod
-    def _image_key(pool: Workers, ref: ImageRef, spec: InputSpec) -> str:
-        tensor = pool.tensor(ref, spec)
-        assert tensor is not None, ref.path
-        return image_key(tensor.values)
+            return {ref.path: image_key(pool.tensor(ref, spec).values) for ref in discover([self.images[0].parent])}

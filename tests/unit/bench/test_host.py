@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench_cases import IMAGES, Record
 
-from faults.edgetpu_models import edgetpu_model
+from fake_compilers import edgetpu_model
 from fieldray.bench import device
 from fieldray.bench.benchmark_case import Effort, Table
 from fieldray.bench.host import check_storage, software_facts, try_screening

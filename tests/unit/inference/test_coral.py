@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.edgetpu_models import edgetpu_model
+from fake_compilers import edgetpu_model
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceChanged
 from fieldray.errors import BackendProblem

@@ -1,0 +1,74 @@
+"""A session that has the Edge TPU: another start of the program beside it, and two packs while it is pulled out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from faults.world import Clinic
+from fieldray.domain.finding import Screened
+from fieldray.domain.run import Event, OutcomeReady
+from fieldray.store.results import ResultQuery
+from waiting import Events
+
+IMAGES = 150
+
+
+@pytest.fixture
+def clinic(library: Path, tmp_path: Path) -> Iterator[Clinic]:
+    """A model drive, a few images and an Edge TPU that is plugged in."""
+    made = Clinic(tmp_path, library, images=IMAGES, seed=1)
+    made.edgetpu.plug()
+    yield made
+    made.close()
+
+
+def test_a_second_instance_screens_on_the_cpu_and_says_why(clinic: Clinic) -> None:
+    said = Events()
+    with clinic.session(said) as session:
+        session.use_pack(clinic.load_pack())
+        said.serves("edgetpu")
+        # enough images that the Edge TPU is asked for, and found taken, before the last one is done
+        second = clinic.second_instance(count=IMAGES).ends_with(0).complains("Another window of this program")
+    assert [line["status"] for line in second.lines] == ["screened"] * IMAGES
+    assert {line["backend"] for line in second.lines} == {"cpu"}
+
+
+def test_the_next_start_has_the_edgetpu_again(clinic: Clinic) -> None:
+    assert {line["backend"] for line in clinic.second_instance("--device", "edgetpu").lines} == {"edgetpu"}
+
+
+@pytest.mark.timeout(200)
+def test_the_device_is_pulled_out_in_mid_run_and_no_image_of_either_pack_is_lost(clinic: Clinic) -> None:
+    said = Events()
+    done = Counter[int]()
+
+    def publish(event: Event) -> None:
+        said(event)
+        if isinstance(event, OutcomeReady):
+            done[event.pack] += 1
+            if event.pack == 1 and done[1] == 10:
+                clinic.edgetpu.unplug()
+
+    first = clinic.load_pack()
+    second = replace(first, manifest=replace(first.manifest, pack_id="second"))
+    with clinic.session(publish) as session:
+        session.use_pack(first, beside=[second])
+        said.serves("edgetpu")
+        batch = session.start([clinic.images[0].parent])
+        assert batch.join(100)
+        database = session.database
+    assert batch.state == "finished"
+    backends: list[Counter[str]] = []
+    with ResultQuery(database) as query:
+        for run_id in batch.run_ids:
+            results = list(query.rows(run_id))
+            assert Counter(found.outcome.ref.path for found in results) == Counter(clinic.images)
+            assert all(isinstance(found.outcome, Screened) for found in results)
+            backends.append(Counter(found.outcome.backend for found in results))
+    assert backends[0]["edgetpu"] >= 10 and backends[0]["cpu"] > 0
+    assert backends[1] == {"cpu": IMAGES}
