@@ -26,12 +26,11 @@ ROOT: Final = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT.parent / "app")]
 
-from attack.hostile_packs import edited, resigned, sign, with_file  # noqa: E402
-from attack.packs import BROKEN, MakePack, array  # noqa: E402
+from attack.packs import BROKEN, MakePack, after_writing, array, given  # noqa: E402
 from fieldray.errors import PackProblem  # noqa: E402
 from fieldray.packs.verified import list_files, read_files, read_verified_manifest  # noqa: E402
 from packs_factory import make_lung_fields, make_pack  # noqa: E402
-from tiny_packs import write_tiny_pack  # noqa: E402
+from tiny_packs import edited, resigned, sign, with_file, write_tiny_pack  # noqa: E402
 
 EXPECTED: Final = "expected.json"
 # What no folder can carry to another computer: pipes, devices, files of 256 GB.
@@ -51,17 +50,6 @@ Entry = tuple[str, str, MakePack]  # verdict, what is in it, what writes it belo
 def changed(change: Callable[[dict[str, Any]], object]) -> MakePack:
     """The tiny pack with its description changed and signed again."""
     return lambda folder: edited(folder, change)
-
-
-def given(*place: str | int, **values: object) -> MakePack:
-    """The tiny pack with these values at a place of its description."""
-
-    def change(document: Any) -> None:
-        for step in place:
-            document = document[step]
-        document.update(values)
-
-    return changed(change)
 
 
 def without(name: str) -> MakePack:
@@ -98,17 +86,6 @@ def weakly_signed(folder: Path) -> Path:
     text = json.dumps({name: base64.b64encode(data).decode() for name, data in parts.items()}, sort_keys=True)
     (pack / "manifest.sig").write_bytes(text.encode() + b"\n")
     return pack
-
-
-def after_writing(change: Callable[[Path], object]) -> MakePack:
-    """The tiny pack with a file changed after it was signed."""
-
-    def make(folder: Path) -> Path:
-        pack = write_tiny_pack(folder)
-        change(pack)
-        return pack
-
-    return make
 
 
 def flipped(name: str) -> MakePack:

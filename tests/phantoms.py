@@ -11,7 +11,7 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,16 @@ def saved(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     """A picture as the bytes of a file that Pillow writes."""
     stream = io.BytesIO()
     picture.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def zipped(members: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """A zip of these members, doubled names included."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(stream, "w") as archive:
+        warnings.simplefilter("ignore")
+        for name, data in members:
+            archive.writestr(zipfile.ZipInfo(name), data, method)
     return stream.getvalue()
 
 
@@ -323,11 +333,7 @@ def _bad_rasters(bad: Any, grey: NDArray[np.uint8]) -> None:
 
 def _bad_zips(bad: Any, good: bytes) -> None:
     def packed(members: Mapping[str, bytes]) -> bytes:
-        stream = io.BytesIO()
-        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, data in members.items():
-                archive.writestr(name, data)
-        return stream.getvalue()
+        return zipped(members.items())
 
     bad("encrypted.zip", _flagged_encrypted(packed({"image.dcm": good})), "failed", "encrypted")
     bad("bomb.zip", packed({"image.dcm": good + bytes(100 * 2**20)}), "failed", "file_too_large")

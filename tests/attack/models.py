@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from attack.hostile_packs import with_file
 from harness.case import Group
 from harness.world import World
 from tiny_models import changed_model, tiny_model_bytes
-from tiny_packs import fingerprint
+from tiny_packs import fingerprint, with_file
 
 CASES = Group("models")
 

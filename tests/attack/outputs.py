@@ -8,12 +8,11 @@ import unicodedata
 from typing import Final
 
 import hostile
-from attack import hostile_zips
 from fieldray.imaging.synthetic import chest_phantom
 from harness.case import Group
 from harness.record import Fate, Record, tail
 from harness.world import World
-from phantoms import write_dicom
+from phantoms import write_dicom, zipped
 
 CASES = Group("outputs")
 
@@ -72,7 +71,7 @@ def named(world: World) -> dict[str, Fate]:
         path.write_bytes(data + bytes(number))
         expected[f"{name}.png"] = "screened"
     members = [(f"{name}.png", data + bytes(100)) for name in (hostile.REORDERS, hostile.STEERS)]
-    (world.images / "images.zip").write_bytes(hostile_zips.packed(members))
+    (world.images / "images.zip").write_bytes(zipped(members))
     expected |= {f"images.zip!{name}": "screened" for name, _ in members}
     steers = hostile.STEERS
     changes = {"Modality": "normal 0.01\x1b[1A", "PatientName": f"DOE^{steers}", "SOPInstanceUID": f"1.2{steers}"}

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from attack.hostile_packs import edited, nested, npy_file, rewritten, with_file
 from harness.case import Group, NotPossible
 from harness.world import World
-from tiny_packs import fingerprint, write_tiny_pack
+from tiny_packs import edited, fingerprint, npy_file, sign, with_file, write_tiny_pack
 
 CASES = Group("packs")
 _SPARSE_BYTES: Final = 256 * 2**30
@@ -21,19 +20,36 @@ _SPARSE_BYTES: Final = 256 * 2**30
 MakePack = Callable[[Path], Path]
 
 
+def after_writing(change: Callable[[Path], object]) -> MakePack:
+    """The tiny pack with something in its folder changed."""
+
+    def make(folder: Path) -> Path:
+        pack = write_tiny_pack(folder)
+        change(pack)
+        return pack
+
+    return make
+
+
 def metric(text: str) -> MakePack:
-    """A pack with this JSON as a metric."""
-    return lambda folder: rewritten(folder, b'"metrics": {}', b'"metrics": {"strange": %s}' % text.encode())
+    """A pack with this as a metric, signed again: what no JSON library would write."""
+    old, new = b'"metrics": {}', b'"metrics": {"strange": %s}' % text.encode()
+
+    def rewrite(pack: Path) -> None:
+        data = (pack / "manifest.json").read_bytes()
+        assert old in data
+        sign(pack, data.replace(old, new, 1))
+
+    return after_writing(rewrite)
 
 
-def field(path: str, value: object) -> MakePack:
-    """A pack with another value somewhere in its description."""
+def given(*place: str | int, **values: object) -> MakePack:
+    """The tiny pack with these values at a place of its description."""
 
-    def change(document: dict[str, Any]) -> None:
-        *parents, last = path.split("/")
-        for step in parents:
+    def change(document: Any) -> None:
+        for step in place:
             document = document[step]
-        document[last] = value
+        document.update(values)
 
     return lambda folder: edited(folder, change)
 
@@ -46,26 +62,22 @@ def array(name: str, data: bytes) -> MakePack:
 def replaced(name: str, make: Callable[[Path], None]) -> MakePack:
     """A pack one of whose files is something else."""
 
-    def made(folder: Path) -> Path:
-        pack = write_tiny_pack(folder)
+    def replace(pack: Path) -> None:
         (pack / name).unlink()
         make(pack / name)
-        return pack
 
-    return made
+    return after_writing(replace)
 
 
 def signature(change: Callable[[bytes], bytes]) -> MakePack:
     """A pack with its signature written in another way."""
 
-    def make(folder: Path) -> Path:
-        pack = write_tiny_pack(folder)
+    def write(pack: Path) -> None:
         data = (pack / "manifest.sig").read_bytes()
         assert change(data) != data
         (pack / "manifest.sig").write_bytes(change(data))
-        return pack
 
-    return make
+    return after_writing(write)
 
 
 def device(path: Path) -> None:
@@ -111,9 +123,9 @@ BROKEN: Final[Mapping[str, tuple[str, MakePack]]] = {
     "model-device": ("the model is /dev/zero's device node", replaced("model.tflite", device)),
     "model-sparse": ("the model is 256 GB, sparse", replaced("model.tflite", sparse)),
     "metric-nan": ("a metric is NaN", metric("NaN")),
-    "metric-nested": ("600 nested lists in a metric", metric(nested(600))),
-    "name-traversal": ("the model is ../../etc/passwd", field("files/litert/name", "../../etc/passwd")),
-    "names-escape": ("a terminal's escape in its name", field("names/en", "Tiny\x1b[2J")),
+    "metric-nested": ("600 nested lists in a metric", metric("[" * 600 + "]" * 600)),
+    "name-traversal": ("the model is ../../etc/passwd", given("files", "litert", name="../../etc/passwd")),
+    "names-escape": ("a terminal's escape in its name", given("names", en="Tiny\x1b[2J")),
     "npy-pickle": ("golden inputs that run a command when unpickled", array("golden_inputs.npy", evil_pickle())),
     "signature-bits": ("the signature's unused last bits set", signature(loose_base64)),
 }

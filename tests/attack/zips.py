@@ -6,10 +6,12 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any, Final
 
-from attack import hostile_images, hostile_zips
+from attack.images import good_lines, png, zeros
+from fuzz.structures.zip_files import Ends, Member, written
 from harness.case import Group
 from harness.record import Fate, Record, check_fate, check_rows
 from harness.world import World
+from phantoms import zipped
 
 CASES = Group("zips")
 _STATED: Final = 60 * 2**20  # below what a check of the stated size looks at
@@ -18,7 +20,22 @@ _SMALL: Final = 200.0  # megabytes above what any run takes
 
 def image() -> bytes:
     """A PNG that gets a score."""
-    return hostile_images.png(128, 160, hostile_images.good_lines())
+    return png(128, 160, good_lines())
+
+
+def bomb_file(*, stated: int) -> bytes:
+    """A megabyte that unpacks to one gigabyte, and states another size."""
+    data = zeros(1024 * 2**20, wbits=-15)
+    return written([Member(b"image.dcm", data, 8, packed_size=len(data), size=stated)], Ends())
+
+
+def overlapping_file(number: int, megabytes: int) -> bytes:
+    """So many members in the listing that are all the same packed bytes, each of so many megabytes."""
+    data = zeros(megabytes * 2**20, wbits=-15)
+    sizes = {"packed_size": len(data), "size": megabytes * 2**20}
+    first = Member(b"image-00000.dcm", data, 8, **sizes)
+    others = (Member(b"image-%05d.dcm" % at, data, 8, **sizes, offset=0, stands=False) for at in range(1, number))
+    return written([first, *others], Ends())
 
 
 BOMBS: Final[Mapping[str, tuple[str, str]]] = {
@@ -32,7 +49,7 @@ def bomb(world: World, before: str) -> None:
     """No score for it, the images beside it get theirs, and the program's memory stays as it is without it."""
     expected = world.good_images(2)
     plain = world.screen(expected)
-    (world.images / "bomb.zip").write_bytes(hostile_zips.bomb(stated=_STATED))
+    (world.images / "bomb.zip").write_bytes(bomb_file(stated=_STATED))
     done = world.run_screen(before=before).ends_with(0, 1)
     (row,) = beside(world, done, expected)
     check_fate(row, "unscored")
@@ -49,15 +66,15 @@ def beside(world: World, done: Record, expected: Mapping[str, Fate]) -> list[dic
 @CASES.case("overlapping", "2,000 members that share the same packed bytes, 20 MB each", limit_s=120)
 def overlapping(world: World) -> None:
     expected = world.good_images(2)
-    (world.images / "made.zip").write_bytes(hostile_zips.overlapping(2_000, 20))
+    (world.images / "made.zip").write_bytes(overlapping_file(2_000, 20))
     assert not [row for row in beside(world, world.run_screen().ends_with(0, 1), expected) if row["score"] is not None]
 
 
 @CASES.case("members-10000", "10,000 members in 110 s: opened once, not once for each", limit_s=110)
 def many(world: World) -> None:
     expected = world.good_images(2)
-    small = hostile_images.png(40, 40, hostile_images.zeros(41 * 40))
+    small = png(40, 40, zeros(41 * 40))
     members = [(f"{index % 100:02}/image-{index:05}.png", small) for index in range(10_000)]
-    (world.images / "many.zip").write_bytes(hostile_zips.packed(members, method=zipfile.ZIP_STORED))
+    (world.images / "many.zip").write_bytes(zipped(members, zipfile.ZIP_STORED))
     rows = beside(world, world.run_screen().ends_with(0, 1), expected)
     assert len({line["path"] for line in rows}) == len(rows) == 10_000

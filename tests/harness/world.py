@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from harness.case import NotPossible
@@ -85,7 +84,7 @@ class Running:
         self.signal(number)
         return self.finish().ends_with(*codes)
 
-    def finish(self, *, leaves_nothing: bool = True) -> Record:
+    def finish(self) -> Record:
         """Wait for its end. Raises AssertionError when time is up, or a process of it is there 5 s after its end."""
         try:
             if self._is_held:
@@ -95,8 +94,7 @@ class Running:
             raise TimeIsUp(f"still running: {tail(self._files[1].read_text(errors='replace'))}") from error
         finally:
             self._watch.stop()
-        if leaves_nothing:
-            self._world.wait_until(lambda: not self._world.processes(), "it left processes behind", most_s=_GRACE_S)
+        self._world.wait_until(lambda: not self._world.processes(), "it left processes behind", most_s=_GRACE_S)
         out, err = (path.read_bytes() if path.exists() else b"" for path in self._files)
         return Record(
             code=self.process.returncode,
@@ -135,9 +133,7 @@ class World:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill what is left and remove the folder."""
         until = time.monotonic() + _GRACE_S
         while (left := self.processes()) and time.monotonic() < until:
@@ -164,9 +160,9 @@ class World:
         """How a command is told to use it."""
         return ("--pack", str(self.pack), "--trust", fingerprint(self.pack))
 
-    def good_images(self, count: int, *, side: int = 128, folder: Path | None = None) -> dict[str, Fate]:
+    def good_images(self, count: int, *, folder: Path | None = None) -> dict[str, Fate]:
         """Write so many images that must get a score; their names."""
-        paths = write_images(folder or self.images, count, side=side)
+        paths = write_images(folder or self.images, count, side=128)
         return {os.path.relpath(path, self.images): "screened" for path in paths}
 
     # ---- the program
@@ -178,9 +174,7 @@ class World:
         redirect: str = "",
         environment: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        prefix: Sequence[str] = (),
         held: bool = False,
-        executable: Sequence[str] | None = None,
         pass_files: Sequence[int] = (),
     ) -> Running:
         """Start it. `before` is said to the shell first (`ulimit -v 2000000`), `redirect` after the command (`>&-`).
@@ -191,7 +185,7 @@ class World:
         number = len(self._started)
         files = (self.folder / f"out-{number}", self.folder / f"err-{number}")
         # Whoever started this may have been told to ignore Ctrl-C, which its children inherit.
-        command = ["env", "--default-signal=INT", *prefix, *(executable or self.program), *map(str, arguments)]
+        command = ["env", "--default-signal=INT", *self.program, *map(str, arguments)]
         if before or redirect:
             command = ["bash", "-c", f'{before or ":"}; exec "$@" {redirect}', "sh", *command]
         with files[0].open("wb") as out, files[1].open("wb") as err:
@@ -230,9 +224,9 @@ class World:
         """Screen the images to the end."""
         return self._to_end(self.start_screen(*options, **start))
 
-    def start_screen(self, *options: object, paths: Sequence[Path] = (), **start: Any) -> Running:
-        """Begin to screen the images (or `paths`) with JSON lines on standard output."""
-        return self.start("screen", *(paths or [self.images]), *self.pack_options, "--json", "-", *options, **start)
+    def start_screen(self, *options: object, **start: Any) -> Running:
+        """Begin to screen the images with JSON lines on standard output."""
+        return self.start("screen", self.images, *self.pack_options, "--json", "-", *options, **start)
 
     def screen(
         self,

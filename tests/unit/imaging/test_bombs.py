@@ -22,7 +22,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from attack import hostile_images as made
+from attack import images as made
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.discover import discover

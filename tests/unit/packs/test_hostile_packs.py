@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from attack.hostile_packs import sign
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import packs_in
@@ -20,6 +19,7 @@ from fieldray.packs.signing import fingerprint_of
 from fieldray.reasons import reason
 from packs_factory import MODEL_BYTES, key, make_pack
 from raised import raises
+from tiny_packs import sign
 
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes and renaming of POSIX")

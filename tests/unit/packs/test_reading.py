@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attack.hostile_packs import npy_file
 from fieldray.packs.reading import pack_array, problem_of, read_optional_file, unpack_array
+from tiny_packs import npy_file
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENODEV, errno.ENOTCONN])

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attack.hostile_packs import put_file
 from fieldray.errors import PackProblem, StorageProblem
 from fieldray.packs.reading import pack_array
 from fieldray.packs.verified import read_files, read_verified_manifest, write_pack
 from packs_factory import MODEL_BYTES, golden, key, make_pack, manifest
 from raised import raises
+from tiny_packs import put_file
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
 
