@@ -1,18 +1,21 @@
-"""What a harness asks of the machine: the memory of processes, and C libraries that are loaded into them."""
+"""What a harness asks of the machine: processes and their memory, and C libraries that are loaded into them."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _LOOK_S: Final = 0.02
 _CHILDREN_EVERY: Final = 5
@@ -89,14 +92,31 @@ def send(process_ids: Iterable[int], number: signal.Signals) -> None:
             os.kill(process_id, number)
 
 
-# ---- disks
+class Forked:
+    """A process that is forked here, to do something at the same time as others or with an end of its own."""
 
-UNSHARE: Final = ("unshare", "--user", "--map-root-user", "--mount")  # file systems of one's own
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._said, theirs = os.pipe()
+        self._process = os.fork()
+        if not self._process:
+            os.write(theirs, json.dumps(work()).encode())
+            os._exit(0)
+        os.close(theirs)
 
-
-def can_mount() -> bool:
-    """Whether a command after `UNSHARE` may mount."""
-    return bool(shutil.which("unshare")) and not subprocess.run([*UNSHARE, "true"], check=False).returncode
+    def result(self, until_s: float) -> Any:
+        """What `work` gave, as JSON has it; None for a process that ended otherwise, or is killed now, at `until_s`."""
+        said = b""
+        while select.select([self._said], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            part = os.read(self._said, 2**16)
+            said += part
+            if not part:
+                break
+        else:
+            send([self._process], signal.SIGKILL)
+            said = b""
+        os.close(self._said)
+        os.waitpid(self._process, 0)
+        return json.loads(said) if said else None
 
 
 # ---- C

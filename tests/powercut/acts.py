@@ -6,25 +6,29 @@ the program, wherever the act was cut off: it raises `Lost`.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
-from powercut.exporting import DOCUMENTS, QUICK, check_export, export, prepare_export
-from powercut.keeping import check_kept, check_packs, install, keep, prepare_keeping, prepare_packs
-from powercut.place import Emit, Log, Place
+from fieldray.errors import FieldrayError
+from powercut.exporting import DOCUMENTS, QUICK, check_export, export
+from powercut.keeping import check_kept, check_packs, install, keep, prepare_packs
+from powercut.place import Emit, Log, Place, emitter
 from powercut.program import Program
-from powercut.screening import (
+from powercut.storing import (
+    check_deleted,
     check_run,
     check_verdicts,
+    delete,
     give_verdicts,
     prepare_half,
-    prepare_nothing,
-    prepare_verdicts,
+    prepare_run,
+    prepare_runs,
     screen,
 )
-from powercut.storing import check_deleted, delete, prepare_runs
 
 # How an act was cut off: the power went, a change failed and the program told of it, or its process was killed.
 End = Literal["power", "fault", "kill"]
@@ -45,20 +49,32 @@ class Act:
     command: Callable[[Place], Sequence[str]] | None = None
     changes_whole: tuple[str, ...] = ()
 
+    def performed(self, place: Place, log: Path) -> dict[str, Any]:
+        """Perform it, and say how it ended: code and sentence of a FieldrayError, or the traceback of another."""
+        assert self.perform
+        problem, crash = None, ""
+        try:
+            self.perform(place, emitter(log))
+        except FieldrayError as error:
+            problem = error.reason.code, error.reason.text
+        except BaseException:
+            crash = traceback.format_exc()
+        return {"problem": problem, "crash": crash}
+
 
 _PROGRAM: Final = Program()
 ACTS: Final[Mapping[str, Act]] = {
-    "screen": Act(prepare=prepare_nothing, perform=screen, check=check_run),
+    "screen": Act(prepare=Place.clear, perform=screen, check=check_run),
     "resume": Act(prepare=prepare_half, perform=screen, check=check_run),
-    "verdicts": Act(prepare=prepare_verdicts, perform=give_verdicts, check=check_verdicts),
+    "verdicts": Act(prepare=prepare_run, perform=give_verdicts, check=check_verdicts),
     "export": Act(
-        prepare=prepare_export, perform=partial(export, formats=QUICK), check=check_export, changes_whole=("out/*",)
+        prepare=prepare_run, perform=partial(export, formats=QUICK), check=check_export, changes_whole=("out/*",)
     ),
     "documents": Act(
-        prepare=prepare_export, perform=partial(export, formats=DOCUMENTS), check=check_export, changes_whole=("out/*",)
+        prepare=prepare_run, perform=partial(export, formats=DOCUMENTS), check=check_export, changes_whole=("out/*",)
     ),
     "install": Act(prepare=prepare_packs, perform=install, check=check_packs, changes_whole=("home/packs/*",)),
-    "keep": Act(prepare=prepare_keeping, perform=keep, check=check_kept, changes_whole=("home/*.json",)),
+    "keep": Act(prepare=Place.clear, perform=keep, check=check_kept, changes_whole=("home/*.json",)),
     "delete": Act(prepare=prepare_runs, perform=delete, check=check_deleted),
     "program": Act(
         prepare=_PROGRAM.prepare,

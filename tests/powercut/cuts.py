@@ -9,10 +9,9 @@ from fnmatch import fnmatch
 from typing import Final
 
 from powercut.acts import ACTS, Act
-from powercut.disk import MODELS, SECTORS, Disk, Luck, Model, State
+from powercut.disk import MODELS, SECTORS, Change, Disk, Luck, Model, State
 from powercut.figures import Figures
 from powercut.place import Lost, Place, log_of
-from powercut.recording import Change
 from powercut.stage import Fault, Stage
 
 _INDEX: Final = "-shm"  # SQLite's index of its log, which it writes through memory: nobody can say what is in it

@@ -21,12 +21,6 @@ QUICK: Final = ("csv", "json", "sr")
 DOCUMENTS: Final = ("pdf", "pdf-studies")
 
 
-def prepare_export(place: Place) -> None:
-    """A run that is finished, and nothing exported."""
-    place.clear()
-    place.screen()
-
-
 def export(place: Place, emit: Emit, *, formats: Sequence[str]) -> None:
     """Twice; what is refused is told, and the next is tried. Raises the last refusal."""
     (run,) = place.runs()

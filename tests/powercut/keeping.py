@@ -92,11 +92,6 @@ def _steps(place: Place) -> list[Step]:
     ]
 
 
-def prepare_keeping(place: Place) -> None:
-    """A new home."""
-    place.clear()
-
-
 def keep(place: Place, emit: Emit) -> None:
     """One thing after another. Raises the last refusal."""
 

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
-import select
-import signal
 import sys
-import traceback
+import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fieldray.errors import FieldrayError
 from fieldray.log_file import configure_logging
 from fieldray.reports import dicom_structured, pdf_pages  # noqa: F401 - what an act would import
+from harness.machine import Forked
 from powercut.acts import ACTS
-from powercut.place import Place, emitter
+from powercut.place import Place
 
 
 def main() -> None:
@@ -34,50 +32,21 @@ def main() -> None:
         orders = mmap.mmap(page.fileno(), 0)
     for line in sys.stdin:
         order = json.loads(line)
-        ours, theirs = os.pipe()
-        process = os.fork()
-        if not process:
-            os.close(ours)
-            os.write(theirs, json.dumps(perform(order["act"], place, orders)).encode())
-            os._exit(0)
-        os.close(theirs)
-        said = ended(ours, process, order["limit_s"])
+        process = Forked(partial(perform, order["act"], place, orders))
+        no_end = {"problem": None, "crash": f"no end within {order['limit_s']} s, or one without words"}
+        said = process.result(time.monotonic() + order["limit_s"]) or no_end
         orders[0] = 0
-        sys.stdout.write(said + "\n")
+        sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
 
 
-def perform(act: str, place: Place, orders: mmap.mmap) -> dict[str, object]:
-    """Perform it with the disk watched; how it ended."""
-    problem, crash = None, ""
+def perform(name: str, place: Place, orders: mmap.mmap) -> dict[str, object]:
+    """Perform an act with the disk watched; how it ended."""
     orders[0] = 1
-    try:
-        with configure_logging(place.home):
-            perform_act = ACTS[act].perform
-            assert perform_act
-            perform_act(place, emitter(place.log_path))
-    except FieldrayError as error:
-        problem = error.reason.code, error.reason.text
-    except BaseException:
-        crash = traceback.format_exc()
+    with configure_logging(place.home):
+        said = ACTS[name].performed(place, place.log_path)
     orders[0] = 0
-    return {"problem": problem, "crash": crash}
-
-
-def ended(pipe: int, process: int, limit_s: float) -> str:
-    """What the process says of its end; one that has none is killed."""
-    said = b""
-    while True:
-        if not select.select([pipe], [], [], limit_s)[0]:
-            os.kill(process, signal.SIGKILL)
-            said = json.dumps({"problem": None, "crash": f"no end after {limit_s} s"}).encode()
-            break
-        if not (part := os.read(pipe, 2**16)):
-            break
-        said += part
-    os.close(pipe)
-    _, status = os.waitpid(process, 0)
-    return said.decode() or json.dumps({"problem": None, "crash": f"ended with {status}"})
+    return said
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Place:
         """The images, each of a study of its own."""
         return [image_of(self.images / name) for name in NAMES]
 
-    def batch(self, publish: Callable[[Event], None], *, fresh: bool = False, workers: int = 1) -> Batch:
+    def batch(self, publish: Callable[[Event], None], *, fresh: bool = False) -> Batch:
         """A run of all images, in the program's own way but for the networks: what comes out is known."""
         stamping = _Stamping()
         work = Work(
@@ -117,11 +117,11 @@ class Place:
             count=lambda gives_up: len(NAMES),
             content_hash=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),
             stamp_with=stamping.begin,
-            screen=lambda ref, _wanted: [with_stamp(outcome_of(ref), stamping.of(ref))],
+            screen=lambda ref, _wanted: [stamping.stamped(outcome_of(ref))],
             release=lambda: None,
         )
         statistics = Statistics(load=lambda: (0.0, 0.0))
-        return Batch(work, database=self.store, publish=publish, threads=workers, fresh=fresh, statistics=statistics)
+        return Batch(work, database=self.store, publish=publish, threads=1, fresh=fresh, statistics=statistics)
 
     def screen(self, publish: Callable[[Event], None] = lambda event: None, *, fresh: bool = False) -> Batch:
         """Run it to its end."""
@@ -176,6 +176,10 @@ class _Stamping:
             return b""
         with ref.path.open("rb") as stream:
             return self._stamps.now(ref.path, stream)
+
+    def stamped(self, outcome: Outcome) -> Outcome:
+        """The same, with the stamp of its file."""
+        return replace(outcome, facts=replace(outcome.facts, stamp=self.of(outcome.ref)))
 
     def is_known(self, ref: ImageRef, is_known: IsKnown) -> bool:
         """Whether the run need not look at it."""
@@ -239,11 +243,6 @@ def outcome_of(ref: ImageRef) -> Outcome:
         preview=chance.bytes(1500),
     )
     return replace(seen, facts=facts, class_maps=chance.random((1, 20, 20), np.float32))  # two to a page
-
-
-def with_stamp(outcome: Outcome, stamp: bytes) -> Outcome:
-    """The same of a file with this stamp."""
-    return replace(outcome, facts=replace(outcome.facts, stamp=stamp))
 
 
 def require_right(outcome: Outcome) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +9,11 @@ from typing import Any, Final
 from fieldray.store.results import ResultQuery
 from powercut.exporting import is_whole_table
 from powercut.place import Log, Lost, Place, require, require_whole
-from program import command, write_images
+from program import command, runner, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 _COUNT: Final = 6
 _RESUMED_EVERY: Final = 10  # so many disks; the others are looked at without the program
-_LIMIT_S: Final = 100
 
 Row = tuple[str, str, float | None]
 
@@ -41,9 +38,12 @@ class Program:
 
     def command(self, place: Place) -> Sequence[str]:
         """What is typed."""
+        return command(*self._arguments(place))
+
+    def _arguments(self, place: Place) -> tuple[object, ...]:
         (pack,) = (place.drive / "tiny").iterdir()
         options = ["--pack", pack, "--trust", fingerprint(pack), "--json", "-"]
-        return command("screen", self._studies(place), *options, "--out", place.out, "--maps", place.root / "maps")
+        return "screen", self._studies(place), *options, "--out", place.out, "--maps", place.root / "maps"
 
     def check(self, place: Place, log: Log, end: str) -> None:
         """What is there is right and whole; a run that is resumed, as some are, comes to the very same list."""
@@ -70,12 +70,8 @@ class Program:
             require(is_whole_table(path, rows), f"half an output: {path.name}")
 
     def _run(self, place: Place) -> list[dict[str, Any]]:
-        done = subprocess.run(
-            self.command(place), capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd=place.drive
-        )
-        if done.returncode != 1 or "Traceback" in done.stderr:  # 1: an image failed, as is to be
-            raise Lost(f"it ends with {done.returncode}: {done.stderr[-300:]}")
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        said = runner(place.home)(*self._arguments(place))
+        return said.ends_with(1).lines  # 1: an image failed, as is to be
 
     def _rows(self, place: Place) -> dict[str, Row]:
         """Of the newest run: status, category and score by file name."""

@@ -15,13 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from harness.machine import build
 from powercut.acts import ACTS
+from powercut.disk import Change, read_changes
 from powercut.place import Place
-from powercut.recording import Change, read_changes
 
 How = Literal["once", "from then on", "disk full"]
 _HOW: Final[Mapping[How, int]] = {"once": 1, "from then on": 2, "disk full": 3}
@@ -75,9 +74,7 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._performer:
             self._performer.kill()
             self._performer.communicate()

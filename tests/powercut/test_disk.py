@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powercut.disk import MODELS, Disk, Luck, Model, State
-from powercut.recording import Change
+from powercut.disk import MODELS, Change, Disk, Luck, Model, State
 from powercut.stage import Stage
 
 LUCKS = 200
