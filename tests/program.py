@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -51,6 +52,12 @@ def runner(home: Path) -> Fieldray:
         return Record(code=done.returncode, out=done.stdout, err=done.stderr)
 
     return run
+
+
+def free_port() -> int:
+    """A port of this computer that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def wait_for_end(processes: list[psutil.Process]) -> None:

@@ -10,10 +10,7 @@ import contextlib
 import io
 import json
 import shutil
-import socket
 import subprocess
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +20,9 @@ from typing import Any, Final
 import pydicom
 import pytest
 from pydicom.dataset import Dataset
+
+from program import free_port
+from waiting import wait_for
 
 _AE: Final = "FIELDRAY"
 _START_S: Final = 60.0
@@ -101,7 +101,7 @@ def _by_proposal(paths: Sequence[Path]) -> dict[str, list[Path]]:
 @contextlib.contextmanager
 def orthanc(folder: Path) -> Iterator[Archive]:
     """Orthanc on free ports of this computer, with its data in a folder."""
-    archive = Archive(_free_port(), _free_port())
+    archive = Archive(free_port(), free_port())
     configuration = {
         "Name": _AE,
         "StorageDirectory": str(folder / "storage"),
@@ -119,30 +119,20 @@ def orthanc(folder: Path) -> Iterator[Archive]:
     with (folder / "orthanc.log").open("wb") as log:
         server = subprocess.Popen([found("Orthanc") or "", str(path)], stdout=log, stderr=log)
         try:
-            _wait_for(archive, server)
+            wait_for(lambda: _answers(archive, server), limit_s=_START_S)
             yield archive
         finally:
             server.terminate()
             server.wait(30)
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-def _wait_for(archive: Archive, server: subprocess.Popen[bytes]) -> None:
-    deadline_s = time.monotonic() + _START_S
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{archive.http}/system", timeout=5).close()
-            return
-        except (urllib.error.URLError, OSError) as error:
-            if server.poll() is not None or time.monotonic() > deadline_s:
-                raise AssertionError("Orthanc does not answer") from error
-        time.sleep(0.1)
+def _answers(archive: Archive, server: subprocess.Popen[bytes]) -> bool:
+    assert server.poll() is None, "Orthanc has ended"
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{archive.http}/system", timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import RunSpec, Verdict
+from fieldray.store.database import open_database
 from fieldray.store.results import ResultStore
 from outcomes import image_ref, read_facts, run_spec, screened
 
@@ -59,3 +60,18 @@ def change(path: Path, orders: str, *values: object) -> None:
             connection.execute(orders, values)
         else:
             connection.executescript(orders)
+
+
+class AskedStatements(list[str]):
+    """What a store asks SQLite: every statement on the connections made by `connect`, in order."""
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        """A connection as the program opens it."""
+        connection = open_database(path)
+        connection.set_trace_callback(self.append)
+        return connection
+
+    def plans(self, path: Path) -> list[list[str]]:
+        """For each statement, the steps in which it goes through the tables."""
+        with closing(sqlite3.connect(path)) as connection:
+            return [[row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + asked)] for asked in self]

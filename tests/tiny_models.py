@@ -126,14 +126,14 @@ def legacy_model_bytes(dtype: TinyType) -> bytes:
     return network.pack([image], [network.as_outside(scores, "scores_out", (1, 2), _SCORE)])
 
 
-def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, side: int = SIDE, masks: int = 1) -> bytes:
+def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, masks: int = 1) -> bytes:
     """The file of a tiny lung-field network: output 0 the mask, 1 - b; output 1 a score for each of `weights`.
 
     A second mask is 1.2 - b, where less dark is enough.
 
     Each gives the bias of a logit, and what a mean of 1 of relu(2b - 1) and of relu(1 - 2b) adds to it.
     """
-    network, cells, count = _Network("uint8"), side // BLOCK, len(weights)
+    network, side, cells, count = _Network("uint8"), SIDE, SIDE // BLOCK, len(weights)
     image = network.tensor("image", (1, side, side, 1), "uint8", _outer(_UNIT, "uint8"))
     inside = network.as_inside(image, "image_int8", (1, side, side, 1), _UNIT)
     stem = network.convolution(inside, "stem", (1, cells, cells, _FEATURES), _UNIT, **_stem_weights())

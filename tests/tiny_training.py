@@ -54,21 +54,21 @@ def samples(count: int = 48) -> Samples:
     return Samples(images=images, targets=targets, sources=("drawn",) * count, patients=names)
 
 
-def schedule(*, epochs: int = 2, batch_size: int = 8) -> Schedule:
+def schedule(*, epochs: int = 2) -> Schedule:
     """Six batches an epoch."""
-    return Schedule(epochs=epochs, batch_size=batch_size, learning_rate=3e-3, warm_up_epochs=0.5)
+    return Schedule(epochs=epochs, batch_size=8, learning_rate=3e-3, warm_up_epochs=0.5)
 
 
 AUGMENTATION = Augmentation(flip=True, shift=0.1)
 SETTINGS = EngineSettings(threads=1)
 
 
-def task_in(folder: Path, *, epochs: int = 2, batch_size: int = 8) -> DividedClassifier:
+def task_in(folder: Path) -> DividedClassifier:
     """The same as a worker is told of it; its arrays are in the folder."""
     sha256 = write_arrays(folder / "arrays.npz", samples())
     return DividedClassifier(
         specification=network(),
-        schedule=schedule(epochs=epochs, batch_size=batch_size),
+        schedule=schedule(),
         augmentation=AUGMENTATION,
         settings=SETTINGS,
         engine="tensorflow",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,12 @@ from benchmarks.image_files import KINDS
 from fakes import FakeEngine, FakeReaders
 from fieldray.commands.console import Console
 from fieldray.domain.assessment import choose
-from fieldray.domain.finding import Decision, Finding, ReadFacts, Refused, Screened
-from fieldray.domain.image import ImageRef, PixelMap
+from fieldray.domain.finding import ReadFacts
+from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Model
 from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
+from outcomes import refused, screened
 from program import write_images
 from tiny_models import tiny_model
 
@@ -46,23 +48,6 @@ class Darker(FakeReaders):
 
 def program(grey: int) -> Program:
     return Program(assessment=choose(tiny_model()), workers=Darker(grey), engine=FakeEngine())
-
-
-def screened(score: float, decision: Decision, *notes: str) -> Screened:
-    point = tiny_model().manifest.point("opacity", None)
-    return Screened(
-        ref=ImageRef(path=Path("x.dcm")),
-        facts=ReadFacts(notes=notes),
-        findings=(Finding(label="opacity", score=score, point=point, decision=decision),),
-        class_maps=None,
-        pack_name="tiny-1.0.0",
-        model_sha256="m" * 64,
-        backend="cpu",
-        inference_ms=1.0,
-    )
-
-
-REFUSED = Refused(ref=ImageRef(path=Path("x.dcm")), reason=reason("unlike_training"))
 
 
 def pair(reduced: str, in_full: str, *, is_screened: tuple[bool, bool] = (True, True)) -> Pair:
@@ -90,16 +75,18 @@ def test_large_images_stay_as_they_are_and_bad_ones_are_counted(tmp_path: Path) 
 
 
 def test_a_decision_of_each_label_as_screening_makes_it() -> None:
-    found = pair_of("RLE", "opacity", screened(1.0, "above", "read_twice"), screened(0.0, "below"))
+    above = screened(score=1.0, decision="above")
+    above = replace(above, facts=ReadFacts(notes=("read_twice",)))
+    found = pair_of("RLE", "opacity", above, screened(score=0.0, decision="below"))
     assert found.decisions == ("above", "below") and found.is_close and not found.is_equal
     compared = Compared(pairs=[found])
     assert compared.jumps == 1 and compared.equal_share == 0
 
 
 def test_an_image_that_is_refused_has_no_score() -> None:
-    found = pair_of("RLE", "opacity", screened(1.0, "above"), REFUSED)
+    found = pair_of("RLE", "opacity", screened(score=1.0), refused())
     assert found.is_screened == (True, False) and not found.is_equal and math.isnan(found.scores[1])
-    both = pair_of("RLE", "opacity", REFUSED, REFUSED)
+    both = pair_of("RLE", "opacity", refused(), refused())
     assert both.is_equal
     assert Compared(pairs=[found, both]).differences.tolist() == [0.0]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ from benchmarks.contestants import (
     PROGRAM,
     SCRIPT,
     SERVICES,
-    Contestant,
     Results,
     Run,
     opened,
@@ -62,20 +59,10 @@ def test_every_kind_shows_the_same_image(archive: Archive) -> None:
 # ---- contenders in their own processes
 
 
-@contextlib.contextmanager
-def the_script() -> Iterator[Contestant]:
-    with opened(SCRIPT, SERVICES[SCRIPT], script_opening()) as script:
-        yield script
-
-
-def script_opening() -> Message:
-    network = np.frombuffer(tiny_model_bytes(), np.uint8)
-    return Message({"ask": "open", "first": []}, {"model": network})
-
-
 def test_files_that_the_script_cannot_do_are_counted(tmp_path: Path) -> None:
     (tmp_path / "bad.dcm").write_bytes(b"no image")
-    with the_script() as script:
+    opening = Message({"ask": "open", "first": []}, {"model": np.frombuffer(tiny_model_bytes(), np.uint8)})
+    with opened(SCRIPT, SERVICES[SCRIPT], opening) as script:
         assert script.run([tmp_path / "bad.dcm"], folder=tmp_path).failed == 1
 
 

@@ -1,4 +1,4 @@
-"""The driver of an archive with stand-ins for the session, in real workers: what dies, and what is made of it."""
+"""The driver of an archive with stand-ins for the session, in real workers: what dies or lies, and what comes of it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from fieldray_cluster.archive_worker import (
     problem_of_node,
     results_of,
 )
-from fieldray_cluster.connection import ConnectionSettings, open_client
+from fieldray_cluster.connection import ConnectionSettings, describe, open_client
 from fieldray_cluster.pool import NodesUnfit, Piece
 
 TWO_WORKERS = ConnectionSettings(workers=2)
+SOMEWHERE = "tcp://127.0.0.1:1"
 
 
 def stand_ins() -> dict[str, Callable[..., Any]]:
@@ -75,32 +76,6 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
             time.sleep(0.01)
         return screen(spec)
 
-    def screen_files(spec: PieceSpec) -> list[Outcome]:
-        """Fails images whose file did not come along; a worker would look for them itself without any."""
-        if spec.files is None:
-            raise ArithmeticError
-        refs = [ref_of(text) for text in spec.refs]
-        came = [(spec.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
-        return [
-            Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
-            for ref, has in zip(refs, came, strict=True)
-        ]
-
-    def inspect(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
-        """A node that fits, whatever packs are there."""
-
-    def inspect_other_pack(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
-        return reason("cluster_other_pack", pack=request.pack_name)
-
-    return {name: function for name, function in locals().items() if callable(function)}
-
-
-STAND_INS = stand_ins()
-
-
-def bad_nodes() -> Callable[[PieceSpec], list[Outcome]]:
-    screen = STAND_INS["screen"]
-
     def screen_but_on_bad_nodes(spec: PieceSpec) -> list[Outcome]:
         """As `screen`, but each node called `bad-...` answers badly in its own way, and the others wait for them."""
 
@@ -122,7 +97,27 @@ def bad_nodes() -> Callable[[PieceSpec], list[Outcome]]:
             time.sleep(0.01)
         return screen(spec)
 
-    return screen_but_on_bad_nodes
+    def screen_files(spec: PieceSpec) -> list[Outcome]:
+        """Fails images whose file did not come along; a worker would look for them itself without any."""
+        if spec.files is None:
+            raise ArithmeticError
+        refs = [ref_of(text) for text in spec.refs]
+        came = [(spec.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
+        return [
+            Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
+            for ref, has in zip(refs, came, strict=True)
+        ]
+
+    def inspect(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
+        """A node that fits, whatever packs are there."""
+
+    def inspect_other_pack(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
+        return reason("cluster_other_pack", pack=request.pack_name)
+
+    return {name: function for name, function in locals().items() if callable(function)}
+
+
+STAND_INS = stand_ins()
 
 
 @pytest.fixture
@@ -408,7 +403,7 @@ def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(b
         with open_client(connection) as client:
             client.wait_for_workers(5)
         saved = begun.run(
-            screen=bad_nodes(), connection=connection, chunk_images=2,
+            screen=STAND_INS["screen_but_on_bad_nodes"], connection=connection, chunk_images=2,
             notes=notes, waits_s=lambda _images: 5.0,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}
@@ -418,3 +413,90 @@ def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(b
         ("bad-type", "cluster_other_answer"),
         ("bad-silent", "cluster_silent"),
     }
+
+
+# ---- a scheduler whose program somebody changed: what it tells is not believed
+
+
+def lies() -> dict[str, Callable[..., Any]]:
+    """What is done to a scheduler, by what it is called. Only functions inside a function travel to it."""
+
+    def answering(name: str, answer: Any) -> Callable[..., None]:
+        def change(dask_scheduler: Any) -> None:
+            async def lie(*_: object, **__: object) -> Any:
+                return answer
+
+            dask_scheduler.handlers[name] = lie
+
+        return change
+
+    def exchanged(dask_scheduler: Any) -> None:
+        """The answer about the first piece is given for every other one."""
+        honest, first = dask_scheduler.handlers["gather"], {}
+
+        async def lie(keys: Any = (), **options: Any) -> Any:
+            found = await honest(keys=keys, **options)
+            found["data"] = {key: first.setdefault("data", found["data"][key]) for key in keys}
+            return found
+
+        dask_scheduler.handlers["gather"] = lie
+
+    def sending(message: dict[str, Any]) -> Callable[..., None]:
+        """News besides those that are true."""
+
+        def change(dask_scheduler: Any) -> None:
+            honest = dask_scheduler.report
+
+            def lie(message: Any, **options: Any) -> None:
+                for comm in dask_scheduler.client_comms.values():
+                    comm.send({**message, "key": message.get("key", "x")})
+                honest(message, **options)
+
+            dask_scheduler.report = lie
+
+        return change
+
+    return {
+        "workers are a list": answering("identity", {"workers": [1, 2]}),
+        "a worker is a number": answering("identity", {"workers": {SOMEWHERE: 7}}),
+        "a worker has no name": answering("identity", {"workers": {SOMEWHERE: {}}}),
+        "sizes are none": answering("nbytes", None),
+        "a size is text": answering("nbytes", {"x": "many"}),
+        "answers are none": answering("gather", None),
+        "an answer of something else": answering("gather", {"status": "OK", "data": {"x": b"PAR1"}}),
+        "answers are exchanged": exchanged,
+        "reports are text": answering("broadcast", "all"),
+        "a report of somebody else": answering("broadcast", {SOMEWHERE: {"status": "OK", "result": b"x"}}),
+        "unknown news": sending({"op": "of-tomorrow"}),
+        "news too early": sending({"op": "key-in-memory", "workers": [7], "type": b"x"}),
+        "news of a loss": sending({"op": "lost-data"}),
+        "news of a failure": sending({"op": "task-erred", "exception": b"x", "traceback": b"y"}),
+    }
+
+
+LIES = lies()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("lie", LIES)
+def test_what_it_tells_ends_no_driver_without_a_sentence(lie: str, begun: Begun) -> None:
+    """Either all images have results in the end, or a person is told that something is wrong with the cluster."""
+    begun.write_list(12)
+    with cluster_of_nodes(begun.place, "ward/1") as (_, _, connection):
+        with open_client(connection) as client:
+            client.wait_for_workers(1)
+            client.run_on_scheduler(LIES[lie])
+        try:
+            begun.run(connection=connection)
+        except EnvironmentProblem as problem:
+            assert problem.reason.code in ("cluster_node_problem", "cluster_no_answer", "cluster_lost")
+            assert len(begun.run()) == 12  # nothing that it told is kept
+
+
+def test_a_scheduler_that_lists_nonsense_is_named(tmp_path: Path) -> None:
+    with cluster_of_nodes(tmp_path, "ward/1") as (_, _, connection), open_client(connection) as client:
+        client.wait_for_workers(1)
+        client.run_on_scheduler(LIES["a worker has no name"])
+        with pytest.raises(EnvironmentProblem, match="answered something else") as problem:
+            describe(client)
+        assert problem.value.reason.code == "cluster_node_problem"

@@ -18,12 +18,11 @@ import pytest
 
 from benchmarks.namespaces import NETWORK, NotPermitted, namespaces
 from cluster.conftest import stored
-from cluster.test_connection import free_port
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
 from phantoms import write_dicom
-from program import Fieldray, command, start, wait_for_end, write_images
+from program import Fieldray, command, free_port, start, wait_for_end, write_images
 from waiting import wait_for
 
 CHUNK = 8

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import replace
@@ -38,11 +37,6 @@ from fieldray_cluster.connection import (
 from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions
 from program import python
 from waiting import wait_for
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_certificates_are_this_user_s_alone_and_never_replaced(tmp_path: Path) -> None:

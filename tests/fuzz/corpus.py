@@ -48,9 +48,9 @@ def _jpeg_ls(*, is_signed: bool) -> bytes:
     return bytes(128) + b"DICM" + meta + Encoding().written(elements)
 
 
-def _announced(*arrays: Any, body: Any = None) -> bytes:
+def _announced(*arrays: Any) -> bytes:
     """A message whose header announces arrays that do not come."""
-    header = json.dumps({"body": {} if body is None else body, "arrays": list(arrays)})
+    header = json.dumps({"body": {}, "arrays": list(arrays)})
     return framed(header.encode("ascii"), [])
 
 
@@ -139,7 +139,11 @@ CASES: Final[Mapping[str, Case]] = {
         lambda: _answer("shown", {"pixels": "0", "rows": "1", "columns": 1}, ("0", "uint8", [1, 1], b"\0")),
         ("ValueError",),
     ),
-    # messages of a divided training that ended a thread
+    # messages of a divided training that are none, and two that ended a thread
+    "a header without bounds": Case("channel", lambda: struct.pack("!I", 2**31), ("ValueError",)),
+    "a header that is no JSON": Case("channel", lambda: struct.pack("!I", 4) + b"nope", ("ValueError",)),
+    "more numbers than are taken": Case("channel", lambda: struct.pack("!I", 15) + b'{"values":2000}', ("ValueError",)),
+    "numbers below none": Case("channel", lambda: struct.pack("!I", 13) + b'{"values":-1}', ("ValueError",)),
     "true numbers": Case("channel", lambda: struct.pack("!I", 15) + b'{"values":true}', ("ValueError",)),
     "a greeting of lists in lists": Case(
         "channel", lambda: struct.pack("!I", 1_016) + b'{"token":' + b"[" * 1_007, ("ValueError",)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fieldray.bench.benchmark_case import Points, Report
 from fuzz import kept_inputs
 from fuzz.corpus import CASES
-from fuzz.run_structures import COLUMNS, MEASURED, Result, found
+from fuzz.run_structures import COLUMNS, MEASURED, found, said
 from fuzz.run_structures import keep as save
 from fuzz.structures.running import run_guided
 from fuzz.structures.targets import TARGETS
@@ -43,16 +44,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Found:
     """Every target for its share of the time, a line each."""
-    names, results = tuple(options.only or GUIDED), []
+    names = tuple(options.only or GUIDED)
     say(f"{options.minutes:g} minutes over {len(names)} targets, seed {options.seed}")
     seconds = 60 * options.minutes / len(names)
-    for name in names:
-        results.append(guided(name, seconds=seconds, seed=options.seed, out=options.out, keep=options.keep))
-        say(results[-1].line)
-    return found(results, seed=options.seed)
+    guide = partial(guided, seconds=seconds, seed=options.seed, out=options.out, keep=options.keep)
+    return found([guide(name) for name in names], seed=options.seed)
 
 
-def guided(name: str, *, seconds: float, seed: int, out: Path, keep: bool) -> Result:
+def guided(name: str, *, seconds: float, seed: int, out: Path, keep: bool) -> dict[str, Any]:
     """Read inputs of a target for so long."""
     corpus = out.parent / out.stem / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,7 @@ def guided(name: str, *, seconds: float, seed: int, out: Path, keep: bool) -> Re
     save(findings, out.parent / out.stem)
     if keep:
         kept_inputs.keep(TARGETS[name], [path.read_bytes() for path in corpus.iterdir()])
-    return Result(name, tally, findings, (*reached, len(kept_inputs.inputs_of(name))))
+    return said(name, tally, findings, (*reached, len(kept_inputs.inputs_of(name))))
 
 
 def report(facts: Mapping[str, Any]) -> Report:

@@ -13,7 +13,6 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,59 +33,37 @@ MEASURED = (
 _MOST_REASONS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of the inputs of a target.
+def said(name: str, tally: Tally, findings: Sequence[Finding], reached: tuple[int, ...] = ()) -> dict[str, Any]:
+    """What came of the inputs of a target, in a line for a person and as the file of figures has it.
 
     reached  where inputs were led by the code that they reach: places of it, by how many inputs, how many are kept
     """
-
-    name: str
-    tally: Tally
-    findings: Sequence[Finding]
-    reached: tuple[int, int, int] | None = None
-
-    @property
-    def reasons(self) -> str:
-        """The most frequent outcomes but acceptance."""
-        others = [(why, count) for why, count in self.tally.outcomes.most_common() if why not in (ACCEPTED, "FOUND")]
-        shown = ", ".join(f"{why} {count:,}" for why, count in others[:_MOST_REASONS])
-        return shown + (f", {len(others) - _MOST_REASONS} more" if len(others) > _MOST_REASONS else "")
-
-    @property
-    def rate(self) -> float:
-        """Inputs made and read per second."""
-        return self.tally.inputs / max(self.tally.seconds, 1e-9)
-
-    @property
-    def line(self) -> str:
-        """For a person."""
-        tally = self.tally
-        found = "".join(f"\n    {each.kind}, input {each.number}" for each in self.findings)
-        if self.reached:
-            found += "\n      reached {:,} places by {:,} inputs, {} kept".format(*self.reached)
-        return (
-            f"{'FOUND' if self.findings else 'ok':<6}{self.name:<13}{tally.inputs:>9,} inputs  "
-            f"accepted {tally.outcomes[ACCEPTED]:,}  findings {len(self.findings)}  {self.rate:,.0f}/s  "
-            f"peak +{tally.peak_mb:.0f} MB  longest {1000 * tally.longest_s[0]:.0f} ms  ({self.reasons}){found}"
-        )
-
-    def facts(self) -> dict[str, object]:
-        """For the file of figures."""
-        tally = self.tally
-        found = [{"kind": each.kind, "number": each.number, "detail": each.detail} for each in self.findings]
-        return {
-            "target": self.name,
-            "inputs": tally.inputs,
-            "outcomes": dict(tally.outcomes.most_common()),
-            "per_second": round(self.rate, 1),
-            "reasons": self.reasons,
-            "peak_mb": round(tally.peak_mb, 1),
-            "longest_ms": round(1000 * tally.longest_s[0], 1),
-            "longest_input": tally.longest_s[1],
-            "findings": found,
-            **dict(zip(("reached", "inputs_that_reach", "kept"), self.reached or (), strict=False)),
-        }
+    others = [(why, count) for why, count in tally.outcomes.most_common() if why not in (ACCEPTED, "FOUND")]
+    reasons = ", ".join(f"{why} {count:,}" for why, count in others[:_MOST_REASONS])
+    if len(others) > _MOST_REASONS:
+        reasons += f", {len(others) - _MOST_REASONS} more"
+    rate = tally.inputs / max(tally.seconds, 1e-9)
+    verdict, accepted = "FOUND" if findings else "ok", tally.outcomes[ACCEPTED]
+    lines = [
+        f"{verdict:<6}{name:<13}{tally.inputs:>9,} inputs  accepted {accepted:,}  findings {len(findings)}  "
+        f"{rate:,.0f}/s  peak +{tally.peak_mb:.0f} MB  longest {1000 * tally.longest_s[0]:.0f} ms  ({reasons})",
+        *(f"    {each.kind}, input {each.number}" for each in findings),
+    ]
+    if reached:
+        lines.append("      reached {:,} places by {:,} inputs, {} kept".format(*reached))
+    say("\n".join(lines))
+    return {
+        "target": name,
+        "inputs": tally.inputs,
+        "outcomes": dict(tally.outcomes.most_common()),
+        "per_second": round(rate, 1),
+        "reasons": reasons,
+        "peak_mb": round(tally.peak_mb, 1),
+        "longest_ms": round(1000 * tally.longest_s[0], 1),
+        "longest_input": tally.longest_s[1],
+        "findings": [{"kind": each.kind, "number": each.number, "detail": each.detail} for each in findings],
+        **dict(zip(("reached", "inputs_that_reach", "kept"), reached, strict=False)),
+    }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -98,18 +75,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Found:
     """Every target, a line each."""
-    results = []
+    targets = []
     for name, inputs in shares(tuple(options.only or TARGETS), options.inputs).items():
         tally, findings = run_target(name, inputs=inputs, seed=options.seed)
-        results.append(Result(name, tally, findings))
-        say(results[-1].line)
+        targets.append(said(name, tally, findings))
         keep(findings, options.out.parent / options.out.stem)
-    return found(results, seed=options.seed)
+    return found(targets, seed=options.seed)
 
 
-def found(results: Sequence[Result], *, seed: int) -> Found:
+def found(targets: Sequence[dict[str, Any]], *, seed: int) -> Found:
     """All that was read, counted."""
-    targets = [each.facts() for each in results]
     inputs, findings = sum(each["inputs"] for each in targets), sum(len(each["findings"]) for each in targets)
     sentence = f"{inputs:,} inputs in {{seconds}}, findings: {findings}"
     return Found(facts={"seed": seed, "targets": targets}, sentence=sentence, holds=not findings)

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import stores
-from asked_statements import AskedStatements
 from fieldray.domain.finding import PREVIEW_SIDE, Outcome, Refused, Screened
 from fieldray.domain.history import Month
 from fieldray.domain.run import RunSpec
@@ -34,7 +33,7 @@ from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 from outcomes import failed, image_ref, operating_point, refused, run_spec
 from raised import raises
-from stores import AGREE, DISAGREE, SPEC, change, rows_of, save_run
+from stores import AGREE, DISAGREE, SPEC, AskedStatements, change, rows_of, save_run
 
 OTHER = run_spec(model_sha256="n" * 64, pack_name="other-2.0.0")
 SECRET_NAME, SECRET_PREVIEW = "SECRETNAME^OF^A^PATIENT", b"\xff\xd8 preview of a patient " * 40

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from asked_statements import AskedStatements
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import EarlierVerdict, Verdict
@@ -19,7 +18,7 @@ from fieldray.store.maintenance import check, plan_deletion, repair
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
-from stores import AGREE, DISAGREE, SPEC, image, save_run
+from stores import AGREE, DISAGREE, SPEC, AskedStatements, image, save_run
 
 
 def names(store: ResultQuery, run_id: int) -> set[str]:

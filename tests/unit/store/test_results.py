@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asked_statements import AskedStatements
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.image import ImageHeader, Turn
@@ -25,7 +24,7 @@ from fieldray.store.work_list import HistoryQuery, WorkListQuery
 from lungs import SIDE, lungs, two_lungs
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 from raised import raises
-from stores import AGREE, SPEC, change, rows_of, save_run
+from stores import AGREE, SPEC, AskedStatements, change, rows_of, save_run
 
 
 def as_values(outcome: Outcome) -> object:

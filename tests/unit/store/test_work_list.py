@@ -12,7 +12,6 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from asked_statements import AskedStatements
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
 from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, group_at, has_verdict
 from fieldray.domain.image import ImageHeader, ImageRef
@@ -25,7 +24,7 @@ from fieldray.store.maintenance import delete_runs, repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import _READ, KEY_STATEMENT, OWNER_STATEMENT, WorkListQuery, list_statement
 from outcomes import failed, image_ref, refused, screened
-from stores import AGREE, SPEC, rows_of, save_run
+from stores import AGREE, SPEC, AskedStatements, rows_of, save_run
 
 ODD_NAME = "zahn\udcfc.png"  # not valid Unicode
 COLUMNS: tuple[ListColumn, ...] = get_args(ListColumn)
