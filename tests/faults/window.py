@@ -61,11 +61,11 @@ class WindowFrontEnd(QObject):
         self._publish: Publish | None = None
         self.error: BaseException | None = None
         self.application = Application(_qt(), settings, services=self._open_services)
-        self.application.controller.ready.connect(self._begin_run)
         self._wanted.connect(self.application.controller.screening.choose)
         self._over.connect(self._end_run)
         self._broken.connect(_qt().quit)
         self._thread = threading.Thread(target=self._go, name="fault-run")
+        self.application.controller.ready.connect(self._thread.start)
 
     # ---- for the fault run, from its threads
 
@@ -112,9 +112,6 @@ class WindowFrontEnd(QObject):
             known_load=lambda: None,
             measure_load=lambda folder, signer, progress: None,
         )
-
-    def _begin_run(self) -> None:
-        self._thread.start()
 
     def _go(self) -> None:
         try:

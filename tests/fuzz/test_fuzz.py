@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.mutations import MUTATIONS, mutated
-from fuzz.screening import KINDS, fuzz, sources
+from fuzz.run_fuzz import KINDS, fuzz, sources
 from harness.runner import program_command
 
 WHOLE = bytes(range(256)) * 8
