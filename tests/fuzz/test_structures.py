@@ -18,8 +18,7 @@ if sys.platform != "linux":
 
 from fieldray.packs.naming import version_key
 from fuzz.corpus import CASES
-from fuzz.kept_inputs import KEPT, LARGEST, inputs_of, needed
-from fuzz.run_guided import GUIDED
+from fuzz.run_guided import GUIDED, KEPT, LARGEST, inputs_of, needed
 from fuzz.structures.reading import LONGEST_S, Finding, Reader, Tally, read_all, smallest
 from fuzz.structures.running import run_guided, run_target
 from fuzz.structures.target import ACCEPTED, Target, holds
