@@ -37,7 +37,7 @@ Stored = NDArray[Any]
 Size = tuple[int, int]
 
 _JPEG_2000_START: Final = b"\xff\x4f\xff\x51"
-# The end of one, padding, and the start of another: none of these bytes can stand so within one.
+# The end of one, padding, and the start of another: none of these bytes can stand so within one, as they can in RLE.
 _ANOTHER: Final = re.compile(rb"\xff\xd9\x00*\xff(?:\xd8\xff|\x4f\xff\x51)")
 _SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
     **{(process, False): JPEGBaseline8Bit for process in range(0xC0, 0xC3)},
@@ -194,7 +194,7 @@ def syntax_of(source: bytes) -> UID | None:
 
 def codestreams_in(source: bytes) -> int:
     """How many JPEG or JPEG 2000 codestreams follow each other; 1 for other data."""
-    return 1 + len(_ANOTHER.findall(source))
+    return 1 if syntax_of(source) == RLELossless else 1 + len(_ANOTHER.findall(source))
 
 
 def codestream_of(source: bytes) -> JpegFrame | None:

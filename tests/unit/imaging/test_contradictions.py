@@ -182,6 +182,13 @@ def test_a_second_frame_that_is_not_stated_is_told(syntax: UID, tmp_path: Path) 
     np.testing.assert_array_equal(_read(_file(syntax, _body(dataset))).pixels, IMAGE)
 
 
+def test_pixels_in_rle_that_read_like_the_next_jpeg_are_pixels(tmp_path: Path) -> None:
+    pixels = chest_phantom(160, 128, 7, abnormal=True).astype(np.uint8)
+    pixels[80, 40:45] = 0xFF, 0xD9, 0xFF, 0xD8, 0xFF
+    path = write_dicom(tmp_path / "image.dcm", pixels, transfer_syntax=RLELossless)
+    np.testing.assert_array_equal(_read(path.read_bytes()).pixels, pixels)
+
+
 def test_uncompressed_pixels_may_be_padded_but_not_doubled(tmp_path: Path) -> None:
     dataset = _dataset(tmp_path)
     plain = dataset.PixelData
