@@ -19,6 +19,7 @@ from fieldray.paths import builtin_packs
 from fieldray.reasons import Reason
 from packs_factory import MODEL_BYTES, key, make_lung_fields, make_pack
 from tiny_lungs import write_tiny_lungs
+from tiny_packs import fingerprint
 
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
 OTHER = fingerprint_of(key(2).public_key().public_bytes_raw())
@@ -113,20 +114,7 @@ def test_of_several_companions_one_that_is_whole_is_enough(library: PackLibrary,
     assert library.load(make_pack(drive, requires=(LUNGS,)))
 
 
-def test_an_installed_companion_serves_a_pack_on_a_drive(library: PackLibrary, drive: Path, tmp_path: Path) -> None:
-    library.install(make_lung_fields(tmp_path / "other"))
-    assert library.load(make_pack(drive, requires=(LUNGS,)))
-
-
 # ---- what a classifier is loaded with
-
-
-def test_a_classifier_is_loaded_with_the_lung_fields_that_it_requires(library: PackLibrary, drive: Path) -> None:
-    library.install(make_lung_fields(drive))
-    make_lung_fields(drive, version="1.1.0")
-    model = library.load(make_pack(drive, requires=(LUNGS,)))
-    assert (model.lungs.pack_name, model.lungs.trust) == ("test-lungs-1.1.0", "signed")
-    assert model.lungs.manifest.lung_rules is not None
 
 
 def test_what_does_not_ship_is_used_only_where_it_is_required(library: PackLibrary, drive: Path) -> None:
@@ -145,15 +133,31 @@ def shipping(home: Path, tmp_path: Path) -> PackLibrary:
     return made
 
 
-def test_the_lung_fields_that_ship_serve_every_classifier(shipping: PackLibrary, drive: Path) -> None:
-    lungs = shipping.load(make_pack(drive)).lungs
-    assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
+BY_OTHER = Requirement(kind="lung-fields", id="test-lungs", key=OTHER)
+Made = tuple[str, int]  # a version, and whose: 1 signed the classifier, 2 is trusted too
 
 
-def test_the_newest_lung_fields_come_first_wherever_they_are(shipping: PackLibrary, drive: Path) -> None:
-    make_lung_fields(drive, version="1.2.0")
-    lungs = shipping.load(make_pack(drive, requires=(LUNGS,))).lungs
-    assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.2.0", "signed")
+@pytest.mark.parametrize(
+    ("installed", "on_drive", "required", "taken"),
+    [
+        (("1.5.0", 1), None, None, ("1.0.0", "builtin")),
+        (("1.1.0", 1), None, LUNGS, ("1.1.0", "signed")),
+        (("1.1.0", 1), ("1.2.0", 1), LUNGS, ("1.2.0", "signed")),
+        (("9.0.0", 2), ("8.0.0", 2), LUNGS, ("1.0.0", "builtin")),
+        (("1.1.0", 1), ("0.9.0", 2), BY_OTHER, ("0.9.0", "signed")),
+    ],
+)
+def test_the_newest_lung_fields_of_who_was_meant_are_taken_else_those_that_ship(
+    shipping: PackLibrary, tmp_path: Path, *, installed: Made, on_drive: Made | None, required: Requirement | None,
+    taken: tuple[str, str],
+) -> None:  # fmt: skip
+    shipping.keys.trust(OTHER)
+    kept = make_lung_fields(tmp_path / "kept", version=installed[0], key_number=installed[1])
+    shipping.install(kept, signer=fingerprint(kept))
+    if on_drive:
+        make_lung_fields(tmp_path / "drive", version=on_drive[0], key_number=on_drive[1])
+    lungs = shipping.load(make_pack(tmp_path / "drive", requires=(required,) if required else ())).lungs
+    assert (lungs.manifest.version, lungs.trust) == taken
 
 
 @pytest.mark.parametrize("by", [FINGERPRINT, OTHER])
@@ -167,22 +171,6 @@ def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path
     library.install(foreign, signer=by)
     lungs = library.load(folders[1]).lungs
     assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
-
-
-def test_lung_fields_by_another_signer_replace_none(shipping: PackLibrary, drive: Path, tmp_path: Path) -> None:
-    shipping.keys.trust(OTHER)
-    shipping.install(make_lung_fields(tmp_path / "other", version="9.0.0", key_number=2), signer=OTHER)
-    make_lung_fields(drive, version="8.0.0", key_number=2)
-    lungs = shipping.load(make_pack(drive, requires=(LUNGS,))).lungs
-    assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
-
-
-def test_a_manifest_names_whose_lung_fields_it_takes(shipping: PackLibrary, drive: Path) -> None:
-    shipping.keys.trust(OTHER)
-    make_lung_fields(drive, version="0.9.0", key_number=2)
-    folder = make_pack(drive, requires=(Requirement(kind="lung-fields", id="test-lungs", key=OTHER),))
-    lungs = shipping.load(folder).lungs
-    assert (lungs.pack_name, lungs.fingerprint) == ("test-lungs-0.9.0", OTHER)
 
 
 def test_lung_fields_by_nobody_who_was_meant_are_named_with_their_key(library: PackLibrary, drive: Path) -> None:

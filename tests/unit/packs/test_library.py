@@ -178,7 +178,7 @@ def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> No
     older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
     assert library.find(older) == older
     assert library.find(str(drive)) == library.find(drive / "fieldray") == newer
-    assert library.find("test-chest", drives=[drive]) == newer
+    assert library.find("test-chest", drives=[drive / "gone", drive]) == newer
     assert library.find("test-chest-1.9.0", drives=[drive]) == older
     for absent in ("test-chest-3.0.0", "chest", str(drive / "absent"), ""):
         with raises(PackProblem, "pack_not_found"):
