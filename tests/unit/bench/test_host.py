@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench_cases import IMAGES, Record
+from bench_cases import Record
 
 from fake_compilers import edgetpu_model
 from fieldray.bench import device
-from fieldray.bench.benchmark_case import Effort, Table
+from fieldray.bench.benchmark_case import Table
 from fieldray.bench.host import check_storage, software_facts, try_screening
 from fieldray.domain.model import Model
 from fieldray.errors import PackProblem
@@ -75,11 +75,3 @@ def test_ways_are_compared_with_the_first() -> None:
     # mean of 2 and 4 ms: 333.3 a second
     assert table.rows[1][:4] == ("fast", "333.3", "3.00", "2.00")
     assert [one["times_as_fast"] for one in device.variant_data([slow, fast])] == [1, 2]
-
-
-def test_ways_are_measured_in_turns() -> None:
-    events: list[str] = []
-    cases = dict.fromkeys([Record(name, events=events).case() for name in "ab"], IMAGES)
-    measured = device.measure(cases, Effort(repeats=2, images=3), notify=str, scopes=(device.MESSAGES,))
-    assert [event for event in events if "start" in event] == ["a: start", "b: start"] * 2
-    assert [len(way.repetitions) for way in measured] == [2, 2]

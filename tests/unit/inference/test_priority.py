@@ -20,22 +20,6 @@ def test_niceness_stays_within_its_range(now: int, steps: int, expected: int) ->
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="each thread has a niceness of its own on Linux only")
-def test_every_thread_of_a_process_is_lowered() -> None:
-    lean = cpu_kind(threads=2)
-    backend = lean.open()
-    try:
-        backend.start(tiny_model())
-        assert backend.pid
-        threads = [thread.id for thread in psutil.Process(backend.pid).threads()]
-        before = [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
-        assert give_priority(backend.pid, "lowered")
-        after = [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
-        assert after == [niceness(nice, 5) for nice in before]
-    finally:
-        backend.close()
-
-
-@pytest.mark.skipif(not psutil.LINUX, reason="each thread has a niceness of its own on Linux only")
 def test_a_backend_gives_its_process_the_priority_once_the_network_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = cpu_kind(threads=2, priority="lowered").open()
     opened: list[str] = []
