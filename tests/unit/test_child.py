@@ -52,22 +52,6 @@ def test_a_crash_is_told_with_its_exit_code_and_it_can_be_started_again(child: C
     assert child.call(Message({"what": "answer"}), timeout_s=20).body["pid"] == child.pid != first
 
 
-def test_a_hang_ends_at_the_deadline(child: Child) -> None:
-    child.call(Message({"what": "answer"}), timeout_s=20)
-    with pytest.raises(ChildTimeout):  # "hang" hangs for ten minutes
-        child.call(Message({"what": "hang"}), timeout_s=0.3)
-    assert not child.is_running
-
-
-def test_too_much_memory_is_a_reason_and_no_end(child: Child) -> None:
-    pid = child.call(Message({"what": "answer"}), timeout_s=20).body["pid"]
-    with pytest.raises(Unreadable) as caught:
-        child.call(Message({"what": "balloon", "megabytes": 2000}), timeout_s=20)
-    assert caught.value.reason.code == "memory"
-    assert dict(caught.value.reason.parameters)["limit_mb"] == "700"
-    assert child.call(Message({"what": "answer"}), timeout_s=20).body["pid"] == pid
-
-
 def test_reasons_travel_and_bugs_become_internal(child: Child) -> None:
     with pytest.raises(Unreadable) as caught:
         child.call(Message({"what": "refuse"}), timeout_s=20)
@@ -248,20 +232,3 @@ def test_a_limit_that_the_child_inherits_is_never_raised(limits: str) -> None:
     )
     said, _ = parent.communicate(timeout=100)
     assert said.decode() == "memory {'limit_mb': '1024'}\n"
-
-
-def test_a_child_that_never_was_ready_says_so() -> None:
-    child = Child("any", command=lambda _: [sys.executable, "-I", "-c", "raise SystemExit('no memory for that')"])
-    child.start()
-    with pytest.raises(ChildDied) as caught:
-        child.call(Message({}), timeout_s=60)
-    assert not caught.value.was_ready
-    assert str(caught.value) == "child process ended with 1: no memory for that"
-
-
-def test_a_program_that_is_not_there_is_an_oserror_and_leaves_nothing() -> None:
-    child = Child("any", command=lambda _: ["/nowhere/fieldray-worker"])
-    with pytest.raises(FileNotFoundError):
-        child.start()
-    assert not child.is_running
-    child.close()

@@ -30,7 +30,6 @@ from fieldray.inference.coral_status import (
 )
 from fieldray.processes.child import ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
-from raised import raises
 from tiny_models import tiny_model
 
 # ---- as Linux and Windows list it: a tree made of files, instance ids
@@ -141,13 +140,6 @@ def test_no_library_of_several_names() -> None:
     with pytest.raises(BackendProblem) as caught:
         EdgeTpuLibrary(("libfieldray-none.so.1", "/nowhere/libfieldray-none.so.1"))
     assert caught.value.reason == reason("coral_no_library", name="libfieldray-none.so.1")
-
-
-def test_a_text_file_is_no_library(tmp_path: Path) -> None:
-    text = tmp_path / "libedgetpu.so.1"
-    text.write_text("This is a text file of some length, and not a library at all.\n" * 20)
-    with raises(BackendProblem, "coral_bad_library"):
-        EdgeTpuLibrary(("libfieldray-none.so.1", str(text)))
 
 
 def test_every_system_has_names() -> None:

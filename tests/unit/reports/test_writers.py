@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.run import StoredResult, Verdict
-from fieldray.errors import StorageProblem
 from fieldray.reports.content import COLUMNS, NOTICE
 from fieldray.reports.exporter import ReportOptions
 from fieldray.reports.exporters.csv import harmless, is_own, started_of, write_csv
@@ -85,13 +84,6 @@ def test_an_export_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
         write_csv(path, stored_run(breaking()))
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["results.csv"]
-
-
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StorageProblem) as problem:
-        write_csv(tmp_path / "file" / "results.csv", stored_run([]))
-    assert problem.value.reason.code == "not_writable"
 
 
 SIGNS = "=+-@＝＋－＠"
