@@ -36,6 +36,8 @@ def gate(size: int = 3, limit: float = 1.0) -> OodGate:
         (lambda: InputSpec(height=8, width=8, channels=2), "channels"),
         (lambda: InputSpec(height=8, width=8, margin=0.21), "margin"),
         (lambda: InputSpec(height=8, width=8, margin=float("nan")), "margin"),
+        (lambda: InputSpec(height=8, width=8, crop="lungs", margin=0.1), "margin"),
+        (lambda: InputSpec(height=8, width=8, crop_margin=0.1), "crop_margin"),
         (lambda: Label(code="", scheme="fieldray", meaning={"en": "Opacity"}), "a label needs"),
         (lambda: Label(code="opacity", scheme="fieldray", meaning={"uk": "Затемнення"}), "English"),
         (lambda: operating_point(name=""), "needs a name"),
@@ -76,6 +78,7 @@ def test_a_model_names_its_lung_field_pack_by_the_beginning_of_its_hash() -> Non
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        (lambda manifest: {"input": replace(manifest.input, crop="lungs")}, "requires lung-fields"),
         (lambda manifest: {"labels": ()}, "at least one label"),
         (lambda manifest: {"labels": manifest.labels * 2}, "must differ"),
         (lambda manifest: {"accepted": HeaderRules(ages_years=(5, 1))}, "^ages must be 0 or more, the youngest first$"),

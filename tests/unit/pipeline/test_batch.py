@@ -63,14 +63,12 @@ class Run:
         names: Sequence[str],
         *,
         fresh: bool = False,
-        workers: int = 2,
         engine: FakeEngine | None = None,
         discover: Callable[[], Iterator[ImageRef]] | None = None,
         listener: Callable[[Event], None] = lambda event: None,
         database: Path | None = None,
         readers: FakeReaders | None = None,
         count: Callable[[], int] | None = None,
-        noticed: Sequence[Reason] = (),
         doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: (),
     ) -> None:
         self.events: list[Event] = []
@@ -96,7 +94,6 @@ class Run:
             packs=[PackWork(spec=SPEC, check_header=accepts, doubts=doubts)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
-            noticed=lambda: noticed,
             content_hash=self.readers.content_hash,
             stamp_with=self.readers.stamp_with,
             screen=lambda ref, _wanted: [screen(ref)],
@@ -107,7 +104,7 @@ class Run:
             work,
             database=self.database,
             publish=self.publish,
-            threads=workers,
+            threads=2,
             fresh=fresh,
             statistics=Statistics(load=lambda: (10.0, 100.0)),
         )
@@ -180,10 +177,6 @@ def test_the_same_image_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
     run = Run(tmp_path, [], discover=lambda: iter(places)).finish()
     assert {event.outcome.ref.path for event in run.of(OutcomeReady)} == {place.path for place in places}
     assert len({event.row_id for event in run.of(OutcomeReady)}) == 2
-    moved = ImageRef(path=Path("/images/c/bright.png"))
-    again = Run(tmp_path, [], discover=lambda: iter([moved])).finish()
-    (event,) = again.of(OutcomeReady)
-    assert (event.outcome.ref, event.is_resumed) == (moved, True)
 
 
 def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:
@@ -331,12 +324,6 @@ def test_what_comes_after_the_run_is_noted_as_finished_stops_nothing(error: Exce
     run.finish()
     with ResultQuery(run.database) as query:
         assert (run.states[-1], query.run(run.batch.run_id).state) == ("finished", "finished")
-
-
-def test_what_the_search_noticed_is_told_at_the_end(tmp_path: Path) -> None:
-    why = reason("own_reports", count=2)
-    run = Run(tmp_path, ["dark.png"], noticed=[why]).finish()
-    assert [event.notes for event in run.of(RunChanged)] == [(), (why,)]
 
 
 def test_a_search_whose_readers_were_closed_by_a_cancel_is_no_fault(tmp_path: Path) -> None:

@@ -81,14 +81,6 @@ def gate(limit: float) -> OodGate:
     return OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=limit)
 
 
-def test_what_is_unlike_the_training_images_is_refused() -> None:
-    near, far = FakeEngine(features=1.9), FakeEngine(features=2.1)
-    outcome = screen(ood_gate=gate(2.0), engine=near)
-    assert outcome.extra["gate_distance"] == pytest.approx(1.9)
-    outcome = screen(ood_gate=gate(2.0), engine=far)
-    assert (outcome.status, outcome.reason.code) == ("refused", "unlike_training")
-
-
 class Reduced(FakeReaders):
     """Gives one grey level as needed and another one finer, or what is wrong with the file if that is None."""
 

@@ -78,13 +78,6 @@ def test_what_is_no_usable_chest_image_is_refused_and_not_run(scores: dict[str, 
     assert outcome.lungs is not None
 
 
-def test_what_can_be_judged_all_the_same_is_noted() -> None:
-    cut = MASK.copy()
-    cut[12:, 2:7] = cut[12:, 9:14] = 1
-    outcome = screen(FakeFinder(cut, mirrored=0.9))
-    assert [note.code for note in outcome.notes] == ["lungs_cut_off_bottom", "perhaps_mirrored"]
-
-
 def test_what_is_unlike_the_packs_images_is_screened_and_noted_once_it_is_known_to_be_a_chest() -> None:
     gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     far = FakeEngine(features=2.1)
@@ -134,15 +127,6 @@ def test_an_input_that_asks_for_it_is_cropped_to_the_lungs() -> None:
     assert (way.row_scale, way.column_scale) == pytest.approx((48 / 64, 1.0), abs=0.01)
 
 
-def test_an_input_is_cropped_only_with_a_pack_that_finds_lungs() -> None:
-    with pytest.raises(ValueError, match="requires lung-fields"):
-        tiny_manifest(input=InputSpec(height=64, width=64, crop="lungs"))
-    with pytest.raises(ValueError, match="margin"):
-        InputSpec(height=64, width=64, crop="lungs", margin=0.1)
-    with pytest.raises(ValueError, match="crop_margin"):
-        InputSpec(height=64, width=64, crop_margin=0.1)
-
-
 def test_a_failure_to_find_the_lungs_fails_the_image_with_a_reason() -> None:
     outcome = screen(FakeFinder(MASK, problem=reason("worker_died")))
     assert (outcome.stage, outcome.reason.code) == ("inference", "lungs_failed")
@@ -166,13 +150,6 @@ def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> No
     assert [found.decision for found in outcome.findings] == ["below"]
     assert [note.code for note in outcome.notes] == ["left_lung_unseen"]
     assert why_of(outcome) == outcome.notes[0]
-
-
-@pytest.mark.parametrize("name", ["bright.png", "dark.png"])
-def test_a_usable_image_gets_the_score_that_it_gets_without_lungs(name: str) -> None:
-    alone, both = screen(None, of=tiny_model(), name=name), screen(FakeFinder(MASK), name=name)
-    assert (alone.findings, alone.facts.pixel_map) == (both.findings, both.facts.pixel_map)
-    assert (alone.lungs, alone.notes) == (None, ())
 
 
 class Close(LungReaders):
