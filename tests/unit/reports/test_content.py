@@ -83,15 +83,6 @@ def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
         assert (row["notice"], row["reader_verdict"], row["reader_note"]) == (NOTICE, "disagree", "rotated")
 
 
-def test_no_patient_is_named_in_an_export() -> None:
-    header = ImageHeader(patient_name="Doe^Jane", patient_id="4711")
-    result = StoredResult(row_id=1, run_id=1, outcome=screened(image_ref(header=header)), is_resumed=False)
-    rows = list(rows_of(StoredRun(run=RUN, results=[result])))
-    text = str(rows) + str(image_line(result.outcome, pack="tiny-1.0.0", model_sha256="m" * 64))
-    assert "Doe" not in text
-    assert "4711" not in text
-
-
 def test_the_run_says_how_the_results_came_to_be() -> None:
     run = Run(run_id=7, spec=run_spec(), state="finished", reason=None, started_s=0, ended_s=3600)
     about = about_run(StoredRun(run=run, results=(), counts={"abnormal": 2}))

@@ -31,9 +31,9 @@ def refusal(path: Path, kind: Kind | Recognise = "lines", *inputs: Path) -> str 
     return None
 
 
-def image_file(folder: Path, name: str = "image.png") -> Path:
-    Image.new("L", (64, 64)).save(folder / name)
-    return folder / name
+def image_file(folder: Path) -> Path:
+    Image.new("L", (64, 64)).save(folder / "image.png")
+    return folder / "image.png"
 
 
 def own_lines(path: Path) -> Path:

@@ -221,14 +221,6 @@ def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) ->
         assert max(ends) + 2 / 25.4 * 72 < starts[beside]
 
 
-def test_nobody_is_named_unasked(one: Screened, tmp_path: Path) -> None:
-    secret = called(one, "Шевченко^Тарас", "1814-03-09")
-    wording = Wording(run_with([]))
-    text = str(wording.image(results_of([secret])[0])) + str(wording.row(1, results_of([secret])[0]))
-    assert "FR-" in text
-    assert not any(word in text for word in ("Шевченко", "Тарас", "1814", "one.dcm"))
-
-
 def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> None:
     verdict = EarlierVerdict(
         image="/a.dcm", content_sha256="c" * 64, category="normal", score=0.1,
