@@ -24,7 +24,7 @@ SECOND = Side(
 )
 
 
-def result(number: int, score: float | None, *, label: str, folder: str, read_first: bool = False) -> StoredResult:
+def result(number: int, score: float | None, *, label: str, folder: str) -> StoredResult:
     ref = ImageRef(path=Path(f"/{folder}/{number}.dcm"), kind="dicom", header=ImageHeader(patient_id=f"P{number}"))
     facts = ReadFacts(content_sha256=f"{number:064x}")
     outcome: Outcome = Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)

@@ -12,10 +12,10 @@ from fieldray.domain.comparison import FRAME_SIDE
 STILL = IDENTITY.displacement()
 
 
-def disc(radius: float, *, row: float = 256, column: float = 256) -> np.ndarray:
+def disc(radius: float, *, column: float = 256) -> np.ndarray:
     """A mask of the frame."""
     down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
-    return np.asarray(np.hypot(down - row, across - column) < radius)
+    return np.asarray(np.hypot(down - 256, across - column) < radius)
 
 
 def test_an_outline_is_the_rim_of_a_mask_and_of_the_frame() -> None:
