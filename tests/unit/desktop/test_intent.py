@@ -85,16 +85,6 @@ def question(playbook: IntentPlaybook) -> IntentQuestion:
     return playbook.question
 
 
-def test_a_card_answers_for_the_folder_that_was_asked_about() -> None:
-    playbook, _ = opened(None)
-    asked = question(playbook)
-    assert (asked.kind, asked.intent.paths) == ("pack", (ONE,))
-    assert playbook.answer(asked, ADULTS) == (UsePack(ADULTS, "", is_by_card=True),)
-    (run,) = playbook.see(reach(ADULTS), default=("", ""))
-    assert isinstance(run, Screen)
-    assert (run.intent.paths, run.intent.pack, run.intent.ages_confirmed) == ((ONE,), used(ADULTS), True)
-
-
 def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None:
     playbook = seeing(None)
     looked(playbook, playbook.open([ONE], watches=True))
@@ -106,37 +96,6 @@ def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None
     assert isinstance(run, Screen) and run.intent.watches
     (look,) = playbook.start([ONE])
     assert isinstance(look, Look) and not look.intent.watches, "the watch has begun: this is another start"
-
-
-def test_a_card_is_no_answer_for_a_folder_that_is_opened_while_its_pack_is_loaded() -> None:
-    playbook, _ = opened(None)
-    playbook.answer(question(playbook), CHILDREN)
-    lost, *_ = commands = playbook.open([OTHER])
-    assert isinstance(lost, SayLost) and lost.intent.paths == (ONE,)
-    looked(playbook, commands)
-    assert playbook.see(reach(CHILDREN), default=("", "")) == ()
-    assert (question(playbook).kind, question(playbook).intent.paths) == ("pack", (OTHER,))
-
-
-def test_an_answer_to_a_question_that_is_not_open_is_ignored() -> None:
-    playbook, _ = opened(None)
-    before = question(playbook)
-    looked(playbook, playbook.open([OTHER]))
-    assert playbook.answer(before, ADULTS) == () and playbook.answer(before, True) == ()
-    assert playbook.answer(None, ADULTS) == ()
-    assert playbook.intent is not None and playbook.intent.chosen is None
-
-
-def test_ages_are_asked_for_the_pack_in_use_and_not_for_the_one_that_came_meanwhile() -> None:
-    playbook, commands = opened(CHILDREN, RememberedPack("children"))
-    ages = question(playbook)
-    assert commands == () and ages.kind == "ages" and ages.intent.pack == used(CHILDREN)
-    (lost,) = playbook.see(reach(ADULTS), default=("", ""))
-    assert isinstance(lost, SayLost) and lost.has_other_pack
-    assert question(playbook).kind == "pack"
-    assert playbook.answer(ages, True) == ()
-    playbook.see(reach(CHILDREN), default=("", ""))  # the first one is back: what was asked for it stays closed
-    assert playbook.answer(ages, True) == () and question(playbook).kind == "pack"
 
 
 def test_a_question_that_was_answered_while_a_pack_is_loaded_is_closed() -> None:
@@ -163,14 +122,6 @@ def test_ages_that_were_confirmed_for_a_remembered_pack_are_those_of_no_other() 
     assert question(playbook).kind == "ages" and question(playbook).intent.pack == used(ADULTS)
 
 
-def test_a_run_of_the_past_is_asked_about_by_its_own_folder() -> None:
-    playbook, _ = opened(CHILDREN, RememberedPack("children"))
-    assert isinstance(playbook.drop()[0], SayLost)
-    looked(playbook, playbook.start([OTHER], images=4))
-    asked = question(playbook).intent
-    assert (asked.paths, asked.images, asked.pack) == ((OTHER,), 4, used(CHILDREN))
-
-
 def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None:
     playbook = IntentPlaybook()
     playbook.answer(None, CHILDREN)
@@ -189,13 +140,6 @@ def test_a_card_before_the_folder_does_not_overrule_what_the_folder_is_remembere
     playbook.see(reach(CHILDREN), default=("", ""))
     assert looked(playbook, playbook.open([ONE]), RememberedPack("adults"), lacks_ages=False) == ()
     assert question(playbook).kind == "pack"
-
-
-def test_what_needs_a_yes_says_no_ages() -> None:
-    playbook, _ = opened(None)
-    playbook.answer(question(playbook), QUESTIONABLE)
-    playbook.see(reach(QUESTIONABLE), default=("", ""))
-    assert question(playbook).kind == "ages"
 
 
 def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() -> None:
