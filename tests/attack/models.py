@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -15,16 +14,6 @@ from tiny_models import changed_model, tiny_model_bytes
 from tiny_packs import fingerprint, with_file
 
 CASES = Group("models")
-
-
-def refuse(world: World, pack: Path) -> None:
-    """Screen with it: no image gets a score, and the good pack of the same key works afterwards."""
-    expected = world.good_images(3)
-    done = world.run("screen", world.images, "--pack", pack, *world.pack_options[2:], "--json", "-")
-    done.ends_with(3)
-    assert not [line for line in done.lines if line["score"] is not None], "an image was scored"
-    done.takes()
-    world.screen(expected, codes=(0,))
 
 
 def changed(change: Callable[[list[Any]], None]) -> bytes:
@@ -52,7 +41,12 @@ _MODELS: Final = {
 
 @CASES.table(_MODELS)
 def hostile(world: World, data: bytes) -> None:
-    refuse(world, with_file(world.folder / "hostile", "model.tflite", data))
+    """Screen with it: no image gets a score, and the good pack of the same key works afterwards."""
+    expected, pack = world.good_images(3), with_file(world.folder / "hostile", "model.tflite", data)
+    done = world.run("screen", world.images, "--pack", pack, *world.pack_options[2:], "--json", "-").ends_with(3)
+    assert not [line for line in done.lines if line["score"] is not None], "an image was scored"
+    done.takes()
+    world.screen(expected, codes=(0,))
 
 
 @CASES.case(

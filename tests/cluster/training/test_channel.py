@@ -113,7 +113,9 @@ def _look() -> None:
 
 
 def test_a_computer_that_is_silent_is_noticed_by_the_system() -> None:
-    ours, theirs = _pair()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
     channel = Channel(ours, largest=1)
     assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -154,9 +156,3 @@ def test_a_session_reaches_its_servers_on_any_node_and_only_while_it_lasts() -> 
     done = python(GUARDED)
     assert not done.returncode, done.stderr
     assert done.stdout.strip() == str([True, True, 1, 1, True, True])
-
-
-def _pair() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        theirs = socket.create_connection(server.getsockname())
-        return server.accept()[0], theirs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import random
 import resource
 import signal
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
 
-from fuzz.structures.target import Target, Unforeseen, chance_of
+from fuzz.structures.target import Target, Unforeseen
 
 LONGEST_S: Final = 2.0
 _WARM: Final = 20
@@ -95,7 +96,7 @@ class Reader:
 
     def made(self, number: int, *, seed: int) -> bytes:
         """The input of this number."""
-        return self.target.make(chance_of(self.target.name, seed=seed, number=number))
+        return self.target.make(random.Random(f"{seed} {self.target.name} {number}"))
 
     def read(self, data: bytes) -> str:
         """What came of it. Raises what must not be raised; Unforeseen for what was logged."""

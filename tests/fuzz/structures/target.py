@@ -50,11 +50,6 @@ class Target:
         return why[0] if why else came or ACCEPTED
 
 
-def chance_of(name: str, *, seed: int, number: int) -> random.Random:
-    """The source of chance of one input of a target."""
-    return random.Random(f"{seed} {name} {number}")
-
-
 @contextmanager
 def refusals(*others: type[Exception]) -> Iterator[list[str]]:
     """What may be raised inside: a reason that somebody thought of, or one of `others`; the list holds its name."""
