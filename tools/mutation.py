@@ -56,16 +56,14 @@ MATCHING: Final[Mapping[str, Room]] = {
         tests=(
             *(
                 f"tests/unit/packs/test_{name}.py"
-                for name in ("signing", "naming", "manifest", "verified", "lung_field_packs")
+                for name in ("signing", "naming", "manifest", "verified", "companions")
             ),
             "tests/unit/packs/test_manifest.py::test_the_published_schema_is_the_one_that_the_types_give",
         ),
     ),
     "store": Room(
         modules=("results.py", "rows.py"),
-        tests=tuple(
-            f"tests/unit/store/test_{name}.py" for name in ("results", "passes", "history", "lungs", "taken_over")
-        ),
+        tests=tuple(f"tests/unit/store/test_{name}.py" for name in ("results", "passes", "history", "taken_over")),
     ),
 }
 

@@ -1,8 +1,6 @@
-"""Random changes of training images, alone or together with a mask.
+"""Random changes of training images that a radiograph may undergo without its meaning changing, alone or with a mask.
 
-Random changes of training images that a radiograph may undergo without its meaning changing.
-
-Random changes of an image and its mask together: what moves the image moves the mask, what recolours it does not.
+What moves the image moves the mask, what recolours it does not.
 
 Shift, zoom, stretch, rotation and the elastic part are one mesh of quadrilaterals, so that each pixel is interpolated
 once. The elastic part follows Ronneberger 2015 (arXiv:1505.04597), section 3.1: random displacements on a coarse grid.

@@ -22,6 +22,7 @@ from powercut.storing import check_deleted, check_verdicts
 
 _LIMIT_S: Final = 120.0
 _LONGEST_LIFE_S: Final = 0.4
+_SILENT: Final = {"crash": "one ended without a word, or not at all", "problem": None}
 # What one may be told because of the other; everything else is a fault.
 _PERMITTED: Final = frozenset({"history_in_use", "history_no_run"})
 
@@ -33,9 +34,9 @@ def rival(place: Place, name: str, *, rounds: int, seed: int) -> Figures:
     chance = random.Random(f"{seed} {name}")
     for number in range(rounds):
         acts[0].prepare(place)
-        lives = [chance.uniform(0, _LONGEST_LIFE_S) if chance.random() < 0.5 else None for _ in acts]
+        lives = [chance.uniform(0, _LONGEST_LIFE_S) if chance.random() < 0.5 else _LIMIT_S for _ in acts]
         logs, ended = _perform(place, acts, lives)
-        figures.counts["killed"] += sum(life is not None for life in lives)
+        figures.counts["killed"] += sum(life < _LIMIT_S for life in lives)
         given = [event[1] for lines in logs for event in lines if event[0] == "problem"]
         given += [one["problem"][0] for one in ended if one["problem"]]
         figures.reasons.update(given)
@@ -48,9 +49,7 @@ def rival(place: Place, name: str, *, rounds: int, seed: int) -> Figures:
     return figures
 
 
-def _perform(
-    place: Place, acts: Sequence[Act], lives_s: Sequence[float | None]
-) -> tuple[list[Log], list[dict[str, Any]]]:
+def _perform(place: Place, acts: Sequence[Act], lives_s: Sequence[float]) -> tuple[list[Log], list[dict[str, Any]]]:
     """What each told, and how those ended that were not killed."""
     files = [place.log_path.with_name(f"told-{number}") for number in range(len(acts))]
     for path in files:
@@ -58,9 +57,8 @@ def _perform(
     began_s = time.monotonic()
     works = [functools.partial(act.performed, place, file) for act, file in zip(acts, files, strict=True)]
     processes = [Forked(work) for work in works]
-    ended = []
-    for life_s, process in sorted(zip(lives_s, processes, strict=True), key=lambda one: one[0] or _LIMIT_S):
-        ended.append(process.result(began_s + (_LIMIT_S if life_s is None else life_s)))
+    by_life = sorted(zip(lives_s, processes, strict=True), key=lambda one: one[0])
+    ended = [process.result(began_s + life_s) or (life_s == _LIMIT_S and _SILENT) for life_s, process in by_life]
     return [log_of(path.read_bytes()) for path in files], [one for one in ended if one]
 
 

@@ -73,7 +73,8 @@ def test_a_child_gets_no_keys_of_a_bucket(monkeypatch: pytest.MonkeyPatch, child
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("FIELDRAY_OWN", "1")
     child.start()
-    names = psutil.Process(child.pid).environ()
+    answer = child.call(Message({"what": "print"}), timeout_s=20)  # not before has it an environment to be read
+    names = psutil.Process(answer.body["pid"]).environ()
     assert "FIELDRAY_OWN" in names and not any(name.startswith("AWS_") for name in names)
 
 

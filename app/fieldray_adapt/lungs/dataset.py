@@ -1,6 +1,4 @@
-"""Images with masks: how masks are read and compared, and the data step.
-
-Images with masks, as they lie in files, with everything that is wrong with them; and how well a mask fits.
+"""Images with masks, as they lie in files, with everything wrong with them; how well a mask fits; the data step.
 
 How well: foreground Dice, Jaccard, and distances between the outlines. A figure over both classes would flatter: an
 empty mask agrees with most of the image. So only the lungs count. Two empty masks agree in full; an outline has no

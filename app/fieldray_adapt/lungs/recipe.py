@@ -1,6 +1,4 @@
-"""A lung-field recipe, and the networks that it asks for.
-
-The networks of lung fields: the U-Net that ships, and the U-Net as published.
+"""A lung-field recipe, and the networks that it asks for: the U-Net that ships, and the U-Net as published.
 
 The compact one is small enough to run before every classifier. It follows Ronneberger O., Fischer P., Brox T., U-Net:
 Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015, arXiv:1505.04597, with three changes that make it
@@ -15,7 +13,7 @@ two 3x3 convolutions without padding and a 2x2 pool; each step up enlarges, halv
 logit of the foreground. The image is mirrored beyond its border, so that the mask covers all of it: the overlap-tile
 strategy with one tile.
 
-The recipe of a lung-field pack: images with masks, images for the checks, and how the network learns from both.
+The recipe names images with masks, images for the checks, and how the network learns from both.
 """
 
 from __future__ import annotations

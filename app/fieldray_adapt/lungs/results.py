@@ -1,6 +1,4 @@
-"""What a lung-field network comes to: the evaluate step, the report, the model card and the signed pack.
-
-The evaluate step of lung fields, and their cross-validation by hospitals.
+"""What a lung-field network comes to: evaluate step, cross-validation by hospitals, report, model card, signed pack.
 
 The evaluate step: how well masks fit, by source, and how well the checks tell what they should.
 
@@ -12,8 +10,6 @@ Each hospital left out in turn: how a recipe's network does where it was never t
 As many networks as there are hospitals. Each learns from no chest image of one hospital and from none of a part of the
 masks, which are divided by patient: every mask that is learnt from is also measured once, by a network that never saw
 it. What is measured is the recipe, not the one network that ships.
-
-What a lung-field recipe ends in: the model card, the report with overlays, and the signed pack.
 
 The report draws the best, a median and the worst mask. The pack holds manifest, model card and self-test.
 """

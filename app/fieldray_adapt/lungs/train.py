@@ -1,9 +1,8 @@
 """The training of a lung-field network: its engine, and the train and quantise steps.
 
-What trains a lung-field network: Keras on TensorFlow, for the compact network and the published one alike.
-
-A segmentation is trained by 1 - Dice of the lungs and the cross-entropy of each cell, added. Dice alone has hardly a
-gradient while nothing is found; the cross-entropy alone lets the larger class win.
+The engine is Keras on TensorFlow, for the compact network and the published one alike. A segmentation is trained by
+1 - Dice of the lungs and the cross-entropy of each cell, added. Dice alone has hardly a gradient while nothing is
+found; the cross-entropy alone lets the larger class win.
 
 The train and quantise steps: stages of growing images, masks and checks in each step, averaged weights.
 

@@ -1,6 +1,4 @@
-"""The loop of pruning, and the laws by which its settings move.
-
-How a setting of the pruning loop moves from one iteration to the next.
+"""The loop of pruning, and the laws by which its settings move from one iteration to the next.
 
 The four laws of the dissertation (Taran 2022, formulas 3.1-3.4): constant, linear, multiplicative, and dependent on
 the context, which is how much size, loss and time changed in the last iteration.

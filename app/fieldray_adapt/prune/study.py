@@ -1,10 +1,7 @@
-"""A pruning study: its networks, their figures, and its page.
+"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run.
 
-What a study's networks are worth: converted and tested once, then timed alternately, then laid out as a report.
-
-The report has a table for each run, and accuracy against iteration and speed.
-
-A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run.
+Its networks are converted and tested once, then timed alternately, then laid out as a report, which has a table for
+each run, and accuracy against iteration and speed.
 """
 
 from __future__ import annotations
