@@ -25,7 +25,6 @@ from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
 from fieldray_adapt.lungs import train as training
 from fieldray_adapt.lungs.dataset import LungData, dice, fit_of, jaccard, surface_distances
 from fieldray_adapt.lungs.recipe import (
-    LungEvaluation,
     LungNetwork,
     LungRecipe,
     LungTraining,
@@ -76,8 +75,7 @@ def _recipe(tmp_path: Path, *stages: Stage) -> LungRecipe:
         network=LungNetwork(channels=(4, 8, 8, 8, 8)),
         masks=(MaskSource(name="drawn", path=tmp_path),),
         chests=(Source(name="one", path=tmp_path, layout="folders"),),
-        training=LungTraining(stages=stages, steps_per_epoch=3, masks_per_step=2, checks_per_step=2),
-        evaluation=LungEvaluation(panel_images=0),
+        training=LungTraining(stages=stages, steps_per_epoch=3, masks_per_step=2, checks_per_step=2, panel_images=0),
     )
 
 

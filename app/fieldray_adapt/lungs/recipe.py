@@ -251,6 +251,9 @@ class LungTraining:
     weight_decay: float = key("Of AdamW.", default=0.01, low=0)
     seed: int = key("Of initial weights, order and augmentation.", default=0)
     threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
+    panel_images: int = key(
+        "Fixed samples that are drawn after each epoch: image, mask and prediction.", default=4, low=0
+    )
 
     def rules(self) -> Rules:
         """As `tables.table`."""
@@ -264,9 +267,6 @@ class LungEvaluation:
     mask_threshold: float = key("From this share on a cell is lung.", default=0.5, above=0, high=0.99)
     keeps: float = key(
         "Share of the validation images that each check leaves as they are.", default=0.99, low=0.8, high=1
-    )
-    panel_images: int = key(
-        "Fixed samples that are drawn after each epoch: image, mask and prediction.", default=4, low=0
     )
     shows_images: bool = key(
         "Whether the report shows overlays of real images; false where they may not be shown.", default=True

@@ -322,7 +322,7 @@ class StageSamples:
         truth = shrunk(self._seen_masks, self._engine.mask_side)
         found = found[np.arange(len(found)), :, :, self._seen_region.astype(int)]
         values = np.array([dice(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)])
-        if count := self._recipe.evaluation.panel_images:
+        if count := self.training.panel_images:
             draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
         row = dict[str, Any]()
         for name, is_own in (("", ~self._seen_region), ("region_", self._seen_region)):
@@ -392,7 +392,7 @@ def use_threads(count: int) -> None:
 LUNG_TRAIN: Final = Step(
     name="train",
     perform=train_step,
-    reads=("network", "training", "augmentation", "checks_augmentation", "evaluation"),
+    reads=("network", "training", "augmentation", "checks_augmentation"),
     leaves=("weights.npz", "history.json"),
 )
 
