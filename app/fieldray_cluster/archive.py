@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import logging
 import time
 import uuid
@@ -38,7 +39,6 @@ from fieldray_cluster.archive_worker import (
     packed,
     problem_in,
     problem_of_node,
-    replaced_rows,
     results_of,
     screen_piece,
 )
@@ -102,7 +102,7 @@ class Archive:
     Parameters
     ----------
     save
-        Receives the outcomes of every piece once, and whether they are from an earlier start.
+        Receives the outcomes of every piece once, and `is_resumed`: whether they are from an earlier start.
     progress
         Receives how far it is, often.
     note
@@ -121,7 +121,7 @@ class Archive:
         request: ArchiveRequest,
         images: ImageList,
         *,
-        save: Callable[[Sequence[Outcome], bool], None],
+        save: Callable[..., None],
         progress: Callable[[ArchiveProgress], None],
         note: Note,
         chunk_images: int = CHUNK_IMAGES,
@@ -135,7 +135,6 @@ class Archive:
         self._screen, self._inspect, self._sends_files = screen, inspect, sends_files
         self._chunk_images, self._waits_s = chunk_images, waits_s
         self._left: deque[Piece] = deque()
-        self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._nodes_aside: dict[str, Reason] = {}
         self._faults = FaultCounts()
@@ -155,11 +154,7 @@ class Archive:
         return self._progress()
 
     def _take_over(self) -> None:
-        """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
-
-        As in any run: why an image failed may be over, and nobody can tell by the reason.
-        """
-        again: list[Piece] = []
+        """Hand on what earlier starts left. What is not of these images is screened again."""
         for piece in self._folder.done(len(self._images)):
             try:
                 refs = tuple(map(ref_of, self._images.refs(piece)))
@@ -168,16 +163,9 @@ class Archive:
                 log.warning("results of %d images are made again: %s", piece.size, error)
                 self._folder.forget(piece)
                 continue
-            good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
-            self._save(good, True)
-            self._resumed += len(good)
-            for number, outcome in enumerate(outcomes, piece.start):
-                if isinstance(outcome, Failed):
-                    self._failed_in[number] = piece
-                    is_next = self._failed_in.get(number - 1) is piece and again[-1].size < self._chunk_images
-                    begin = again.pop().start if is_next else number
-                    again.append(Piece(begin, number + 1))
-        self._left.extend((*self._folder.left(len(self._images), size=self._chunk_images), *again))
+            self._save(outcomes, is_resumed=True)
+            self._resumed += piece.size
+        self._left.extend(self._folder.left(len(self._images), size=self._chunk_images))
 
     # ---- with a client
 
@@ -336,7 +324,7 @@ class Archive:
             ref = ref_of(self._images.refs(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
             failed = (Failed(ref=ref, stage="decode", reason=cause),)
-            self._keep(piece, packed(failed, self._request), failed)
+            self._keep(piece, b"", failed)
         else:
             self._suspect(piece)
         if self._faults.is_node_to_blame(node):
@@ -348,12 +336,18 @@ class Archive:
             self._left.insert(2 * number + 1, piece)
 
     def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
-        if whole := self._failed_in.get(piece.start):
-            first, earlier = piece.start - whole.start, self._folder.results(whole)
-            self._folder.keep(whole, replaced_rows(earlier, results, first=first, request=self._request))
-        else:
-            self._folder.keep(piece, results)
-        self._save(outcomes, False)
+        """What failed is left out of the folder, and so tried again by a later start.
+
+        As in any run: why an image failed may be over, and nobody can tell by the reason.
+        """
+        start = piece.start
+        for has_failed, together in itertools.groupby(outcomes, lambda outcome: isinstance(outcome, Failed)):
+            part = list(together)
+            if not has_failed:
+                own = results if len(part) == piece.size else packed(part, self._request)
+                self._folder.keep(Piece(start, start + len(part)), own)
+            start += len(part)
+        self._save(outcomes, is_resumed=False)
         self._done += piece.size
 
     def _progress(self) -> ArchiveProgress:
