@@ -28,7 +28,7 @@ from distributed import Client, Future, KilledWorker
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.reasons import Reason, reason
-from fieldray.store.rows import ref_of
+from fieldray.store.rows import ref_text
 from fieldray_cluster.archive_folder import ArchiveFolder, ImageList
 from fieldray_cluster.archive_worker import (
     ArchiveRequest,
@@ -157,8 +157,7 @@ class Archive:
         """Hand on what earlier starts left. What is not of these images is screened again."""
         for piece in self._folder.done(len(self._images)):
             try:
-                refs = tuple(map(ref_of, self._images.refs(piece)))
-                outcomes = results_of(refs, self._folder.results(piece), self._request)
+                outcomes = results_of(self._images.refs(piece), self._folder.results(piece), self._request)
             except ValueError as error:
                 log.warning("results of %d images are made again: %s", piece.size, error)
                 self._folder.forget(piece)
@@ -200,16 +199,17 @@ class Archive:
         node = pool.node(address)
         self._faults.works(node, workers=sum(pool.node(other) == node for other in pool.workers))
         piece = self._next_piece(node)
+        refs = self._images.refs(piece)
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
-            count, files = contents_at_once(self._images.files(piece))
+            count, files = contents_at_once([ref.path for ref in refs])
             if count < piece.size:
                 self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
+                refs = refs[:count]
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
-        refs = self._images.refs(piece)
         states = self._images.states(piece) if is_address(self._request.paths[0]) else None
-        spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
+        spec = PieceSpec(request=self._request, refs=tuple(map(ref_text, refs)), files=files, states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(answer_bytes, self._screen, spec, key=key, workers=[address], pure=False)
         self._nodes_began_s.setdefault(node, time.monotonic())
@@ -217,7 +217,7 @@ class Archive:
             future=future,
             piece=piece,
             node=node,
-            refs=tuple(map(ref_of, refs)),
+            refs=refs,
             hashes={path: hashlib.sha256(data).hexdigest() for path, data in sent.items()},
             until_s=time.monotonic() + self._waits_s(piece.size),
         )
@@ -321,9 +321,8 @@ class Archive:
         if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
         elif piece.size == 1 and self._faults.is_image_to_blame(piece, nodes, is_last=is_last):
-            ref = ref_of(self._images.refs(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
-            failed = (Failed(ref=ref, stage="decode", reason=cause),)
+            failed = [Failed(ref=ref, stage="decode", reason=cause) for ref in self._images.refs(piece)]
             self._keep(piece, b"", failed)
         else:
             self._suspect(piece)

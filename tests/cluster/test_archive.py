@@ -145,7 +145,7 @@ class Begun:
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
         with self.folder.open_list() as images:
-            return [ref_of(text) for text in images.refs(Piece(start, stop))]
+            return list(images.refs(Piece(start, stop)))
 
     def run(
         self,
