@@ -76,7 +76,7 @@ class LungFinder:
 
 
 def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) -> NDArray[np.uint8]:
-    """Share of lung, 0..255, in `CELLS` x `CELLS` cells of what the network sees: uint8 (CELLS, CELLS).
+    """Share of lung, seen or not, 0..255, in `CELLS` x `CELLS` cells of what the network sees: uint8 (CELLS, CELLS).
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) 
     """
     cells = pixel_map.for_cells((CELLS, CELLS), of=of)
     down, across = edges(cells, (CELLS, CELLS))
-    mask = lungs.mask
+    mask = lungs.whole_mask
     lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
     inside = overlaps(down, lung_down) @ mask.astype(np.float64) @ overlaps(across, lung_across).T
     shares = np.rint(255 * inside / (cells.row_scale * cells.column_scale)).clip(0, 255)
@@ -231,7 +231,7 @@ def read_every_image(
 _Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.str_], dict[str, str]]
 """Images, shares of lung (none without a finder), what becomes of them, and what is wrong with which image."""
 _Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8], str]
-_READING: Final = 3  # another number reads all images again
+_READING: Final = 4  # another number reads all images again
 
 
 @dataclass(frozen=True, eq=False, slots=True)

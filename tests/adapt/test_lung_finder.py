@@ -40,7 +40,7 @@ from tiny_recipe import RECIPE, bright_or_dark, read_recipe
 def _chest(*, abnormal: bool, number: int) -> np.ndarray:
     """Two dark lungs, rows 16..48, columns 8..24 and 40..56 of 64; abnormal: a grey spot in each. No two are alike."""
     generator = np.random.default_rng(number)
-    pixels = 200 + generator.integers(0, 50, (8, 8), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
+    pixels = 180 + generator.integers(0, 30, (8, 8), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
     for left in (8, 40):
         pixels[16:48, left : left + 16] = (
             generator.integers(0, 40, (4, 2), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
@@ -67,12 +67,12 @@ def test_the_lungs_of_an_image_are_found_by_the_rules_of_screening(tmp_path: Pat
     assert found.is_frontal_chest and found.found
     box = found.box(rows=64, columns=64, margin=0.0)
     # blocks of 16 pixels are as fine as the tiny network sees
-    assert (box.top, box.rows) == pytest.approx((16, 32), abs=1.5) and box.left <= 8 and box.left + box.columns >= 56
+    assert (box.top, box.rows) == pytest.approx((16, 32), abs=2) and box.left <= 8 and box.left + box.columns >= 56
 
 
 def test_where_lung_belongs_is_found_too_and_a_pack_may_be_cropped_to_it(tmp_path: Path) -> None:
     chest = _chest(abnormal=False, number=0)
-    chest[48:56, 8:56] = 170  # less than half dark: no lung that can be seen
+    chest[48:56, 8:56] = 150  # less than half dark: no lung that can be seen
     finder = LungFinder(write_tiny_lungs(tmp_path, masks=2))
     found = finder.find(Image(pixels=chest))
     seen, whole = (found.box(rows=64, columns=64, margin=0.0, crop=crop) for crop in ("lungs", "lung_region"))
@@ -96,8 +96,7 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
 
     cropped, plain = read(spec, finder), read(whole, None)
     assert plain.lungs is None and cropped.lungs is not None and cropped.lungs.shape == (4, 64, 64)
-    seen = LungFinder(finder).find(Image(pixels=_chest(abnormal=False, number=0)))
-    assert cropped.aside[0] == ("refused" if seen.refusal else "") and plain.aside.tolist() == [""] * 4
+    assert cropped.aside[0] == "" and plain.aside.tolist() == [""] * 4
     # all rows between the lungs' ends: much more of the picture is dark
     assert (cropped.images < 100).mean() > 1.5 * (plain.images < 100).mean()
     dark = cropped.images[0, ::, ::, 0] < 100

@@ -67,10 +67,11 @@ class LungFields:
                       image: somebody must look at it first, whatever a classifier says
     region            where lung belongs, seen or not: top, bottom, left and right in pixels; None where the network
                       does not say
-    evidence_inside   share of the classifier's positive evidence that lies inside the lungs; None without such evidence
+    evidence_inside   share of the classifier's positive evidence inside the lungs, seen or not; None without any
     latency_ms        of the network that found them
     quality           how well the image was taken, as codes of notes for the person at the machine
     kept              the shares of the cells as far as they say anything: 255 is lung, outside the fields it is 0
+    kept_region       the same of where lung belongs; None where the network does not say, or where it was not kept
     pixel_map         where a cell lies in the image
     """
 
@@ -88,6 +89,7 @@ class LungFields:
     latency_ms: float = 0.0
     unseen: tuple[LungSide, ...] = ()
     region: tuple[float, float, float, float] | None = None
+    kept_region: KeptShares | None = None
     quality: tuple[Quality, ...] = ()
 
     @property
@@ -104,6 +106,11 @@ class LungFields:
     def mask(self) -> Mask:
         """(rows, columns) bool."""
         return self.shares >= self.threshold
+
+    @property
+    def whole_mask(self) -> Mask:
+        """(rows, columns) bool: where lung is seen, or belongs as far as the network says so."""
+        return self.mask if self.kept_region is None else self.mask | (self.kept_region.shares >= self.threshold)
 
     @property
     def refusal(self) -> Reason | None:
@@ -135,10 +142,10 @@ class LungFields:
 
         With "lung_region" that is where lung belongs, where the network says so. Else the place of a lung that was not
         seen belongs to it, as the mirror image of the other about the middle of the image: the white side is what must
-        be judged. The whole image where no lungs were found.
+        be judged. The whole image where no lungs were found, or where a person overruled a refusal.
         """
         region = self.region if crop == "lung_region" else None
-        if region is None and (not self.found or self.shares.max() < self.threshold):
+        if self.refusal or (region is None and (not self.found or self.shares.max() < self.threshold)):
             return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
         top, bottom, left, right = region or _extent(self.shares, self.threshold, self.pixel_map)
         down, across = margin * (bottom - top), margin * (right - left)
@@ -191,6 +198,7 @@ def find_lungs(
     passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
     turned = [name for name in ROTATIONS if name in passed]  # of a hand nobody knows it
     left, right = (first, second) if "mirrored" in passed else (second, first)
+    place = None if region is None else lung_parts(np.rint(255 * region.clip(0, 1)).astype(np.uint8), threshold)[0]
     white = () if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
     return LungFields(
         is_frontal_chest=is_frontal_chest,
@@ -205,7 +213,8 @@ def find_lungs(
         kept=KeptShares.of(fields, threshold),
         pixel_map=pixel_map,
         latency_ms=latency_ms,
-        region=None if region is None else _region(region, threshold, pixel_map),
+        region=None if place is None or place.max() < threshold else _extent(place, threshold, pixel_map),
+        kept_region=None if place is None else KeptShares.of(place, threshold),
     )
 
 
@@ -272,7 +281,7 @@ def find_one_lung(
 def evidence_inside(
     evidence: NDArray[np.float32], evidence_map: PixelMap, lungs: LungFields, *, rows: int, columns: int
 ) -> float | None:
-    """Share of the evidence that lies inside the lungs, 0..1, by area; None where there is none inside the image.
+    """Share of the evidence inside the lungs, seen or not, 0..1, by area; None where there is none inside the image.
 
     Parameters
     ----------
@@ -290,7 +299,7 @@ def evidence_inside(
     total = float((evidence * areas).sum())
     if not total > 0:
         return None
-    mask = lungs.mask
+    mask = lungs.whole_mask
     lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
     shared_down = overlaps(down.clip(0, rows), lung_down)
     shared_across = overlaps(across.clip(0, columns), lung_across)
@@ -432,14 +441,6 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
         "right": seen[:, -wide:].any(axis=1),
     }
     return tuple(side for side in SIDES if strips[side].mean() > _LEAST_TOUCH)
-
-
-def _region(
-    shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap
-) -> tuple[float, float, float, float] | None:
-    """From where to where the region reaches, None where there is none."""
-    fields, parts = lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
-    return _extent(fields, threshold, pixel_map) if parts.any() else None
 
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:

@@ -345,10 +345,8 @@ class Worker:
 def _box(seen: calls.Seen, wanted: InputSpec) -> Box:
     """What the classifier gets: the lungs, or all of the image where nobody knows where they are."""
     assert seen.lungs
-    rows, columns = seen.facts.rows, seen.facts.columns
-    if seen.lungs.refusal:  # a person overruled it
-        return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
-    return seen.lungs.box(rows=rows, columns=columns, margin=wanted.crop_margin, crop=wanted.crop)
+    facts = seen.facts
+    return seen.lungs.box(rows=facts.rows, columns=facts.columns, margin=wanted.crop_margin, crop=wanted.crop)
 
 
 # ---- images for a person

@@ -324,6 +324,14 @@ def test_evidence_spread_evenly_lies_in_the_lungs_as_they_fill_the_image() -> No
     assert share == pytest.approx(0.225)
 
 
+def test_evidence_in_a_lung_that_is_not_seen_lies_inside_where_lung_belongs() -> None:
+    white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))
+    evidence, cells = np.array([[0.0, 3.0]], np.float32), PixelMap(ROWS, 0.0, COLUMNS / 2, 0.0)
+    found = (lungs(white), lungs(white, region=two_lungs()), lungs())
+    shares = [evidence_inside(evidence, cells, of, rows=ROWS, columns=COLUMNS) for of in found]
+    assert shares[0] == 0 and shares[1] == shares[2] > 0.1
+
+
 @pytest.mark.parametrize(
     ("metrics", "limit"),
     [
