@@ -116,7 +116,7 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     aside = {part: data.image_set.aside[data.indices(part)] for part in _PARTS}
     if others is not None:
         aside[_ELSEWHERE] = others.aside
-    if run.recipe.input.crop == "none":  # else an image unlike the pack's own is judged all the same, as screening does
+    if run.recipe.lungs is None:  # with lungs, an image unlike the pack's own is judged all the same, as screening does
         aside = {part: _gated(own, integer[part], gate) for part, own in aside.items()}
     points, calibrations = [], {}
     for column, label in enumerate(run.recipe.kept_labels):
