@@ -198,7 +198,6 @@ def find_lungs(
     passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
     turned = [name for name in ROTATIONS if name in passed]  # of a hand nobody knows it
     left, right = (first, second) if "mirrored" in passed else (second, first)
-    place = None if region is None else lung_parts(np.rint(255 * region.clip(0, 1)).astype(np.uint8), threshold)[0]
     white = () if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
     return LungFields(
         is_frontal_chest=is_frontal_chest,
@@ -213,8 +212,7 @@ def find_lungs(
         kept=KeptShares.of(fields, threshold),
         pixel_map=pixel_map,
         latency_ms=latency_ms,
-        region=None if place is None or place.max() < threshold else _extent(place, threshold, pixel_map),
-        kept_region=None if place is None else KeptShares.of(place, threshold),
+        **({} if region is None else _of_region(region, threshold, pixel_map)),
     )
 
 
@@ -441,6 +439,13 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
         "right": seen[:, -wide:].any(axis=1),
     }
     return tuple(side for side in SIDES if strips[side].mean() > _LEAST_TOUCH)
+
+
+def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap) -> dict[str, Any]:
+    """Where lung belongs, and from where to where that reaches."""
+    fields, parts = lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
+    reached = _extent(fields, threshold, pixel_map) if parts.any() else None
+    return {"region": reached, "kept_region": KeptShares.of(fields, threshold)}
 
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:

@@ -241,7 +241,8 @@ class Worker:
             self._find_lungs(view, image, needed)
         if wanted is None:
             return
-        box = _box(view.seen, wanted) if crops else None
+        lungs, size = view.seen.lungs, {"rows": view.seen.facts.rows, "columns": view.seen.facts.columns}
+        box = lungs.box(**size, margin=wanted.crop_margin, crop=wanted.crop) if crops and lungs else None
         if box and not is_whole and (finer := size_for_crop(wanted, box, image, detail)):
             image = self._read(view, finer)
         view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, times=REFINEMENT)
@@ -340,13 +341,6 @@ class Worker:
             return False
         assessment = Assessment(model=classifier.model, points=view.question.points)
         return seen.is_close(assessment, scores_of(classifier.model, seen.answer.scores), seen.answer.features)
-
-
-def _box(seen: calls.Seen, wanted: InputSpec) -> Box:
-    """What the classifier gets: the lungs, or all of the image where nobody knows where they are."""
-    assert seen.lungs
-    facts = seen.facts
-    return seen.lungs.box(rows=facts.rows, columns=facts.columns, margin=wanted.crop_margin, crop=wanted.crop)
 
 
 # ---- images for a person
