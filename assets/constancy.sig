@@ -1,1 +1,1 @@
-{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "I8FBHrnM+5Ax5KiBS+YIuX9G4qrBMH4/rNSqcotULE1zDmUcZtGgZofpKzCfr9yRKYWqfGDebyOO3XMUCrb6Cw=="}
+{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "TR8SaO1iWbvR0R9BBjQXT+BEH9F6KSPe1HxJy8oCKIfBiGZSd7rqzkOBUyqCVXRdJuxeWJkAE2SOrfeyNwzhBA=="}

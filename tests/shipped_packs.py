@@ -8,5 +8,5 @@ MODELS = Path(__file__).parents[1] / "models"
 (CHILDREN,) = MODELS.glob("pneumonia-paediatric-*")
 (ADULTS,) = MODELS.glob("adult-normal-abnormal-*")
 (TUBERCULOSIS,) = MODELS.glob("tuberculosis-adult-*")
-(LUNGS,) = MODELS.glob("lung-fields-*")
+LUNGS = tuple(sorted(MODELS.glob("lung-fields-*"), reverse=True))
 (CHILDREN_BEFORE,) = (MODELS / "lineage").glob("pneumonia-paediatric-*")

@@ -256,10 +256,11 @@ def _checked(found: _Records) -> _Records:
 BUILTIN: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.5.0": "f0ef24fc4ae34981e7dcef1a214f948b9a111fcd34ffb9c99c611e995bca7a69",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
-    "pneumonia-paediatric-1.3.0": "56c62384d9cb3095c5678a21443a7384df647c68b45e29828e20974cb871cb09",
-    "tuberculosis-adult-0.2.2": "3733eae0c20cd1873cbb9f0943e398b69828f60efd92689e23652828c4e775c4",
+    "lung-fields-2.0.1": "cd7c5c2c1211673ed0a154604bda7c81e54b66727b21acf628db5c5e01738088",
+    "pneumonia-paediatric-1.3.1": "97b0b1432201e1a80d7cfa9ace00bce561191920e2818a768fafe23744fbf8c5",
+    "tuberculosis-adult-0.2.4": "330eb5c4c6f32d8cc9b3a89ef92e31e00095ee6a6877aff163d4cefee874b9f4",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
-BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
+BUILTIN_LUNGS: Final = "lung-fields-2.0.1"
 # Whose signature what is expected of them in a constancy check bears (`assets/constancy.json`).
 CONSTANCY_SIGNER: Final = "439c-3da1-5c70-bb24-be1f-0c21-b2f3-76a3-8946-15a7-886a-3f0a-6d21-0f55-c80d-e24f"
