@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import logging
 import time
 import uuid
@@ -28,7 +27,7 @@ from distributed import Client, Future, KilledWorker
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.reasons import Reason, reason
-from fieldray.store.rows import ref_text
+from fieldray.store.rows import ref_of
 from fieldray_cluster.archive_folder import ArchiveFolder, ImageList
 from fieldray_cluster.archive_worker import (
     ArchiveRequest,
@@ -39,6 +38,7 @@ from fieldray_cluster.archive_worker import (
     packed,
     problem_in,
     problem_of_node,
+    replaced_rows,
     results_of,
     screen_piece,
 )
@@ -102,7 +102,7 @@ class Archive:
     Parameters
     ----------
     save
-        Receives the outcomes of every piece once, and `is_resumed`: whether they are from an earlier start.
+        Receives the outcomes of every piece once, and whether they are from an earlier start.
     progress
         Receives how far it is, often.
     note
@@ -121,7 +121,7 @@ class Archive:
         request: ArchiveRequest,
         images: ImageList,
         *,
-        save: Callable[..., None],
+        save: Callable[[Sequence[Outcome], bool], None],
         progress: Callable[[ArchiveProgress], None],
         note: Note,
         chunk_images: int = CHUNK_IMAGES,
@@ -135,6 +135,7 @@ class Archive:
         self._screen, self._inspect, self._sends_files = screen, inspect, sends_files
         self._chunk_images, self._waits_s = chunk_images, waits_s
         self._left: deque[Piece] = deque()
+        self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._nodes_aside: dict[str, Reason] = {}
         self._faults = FaultCounts()
@@ -154,17 +155,29 @@ class Archive:
         return self._progress()
 
     def _take_over(self) -> None:
-        """Hand on what earlier starts left. What is not of these images is screened again."""
+        """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
+
+        As in any run: why an image failed may be over, and nobody can tell by the reason.
+        """
+        again: list[Piece] = []
         for piece in self._folder.done(len(self._images)):
             try:
-                outcomes = results_of(self._images.refs(piece), self._folder.results(piece), self._request)
+                refs = tuple(map(ref_of, self._images.refs(piece)))
+                outcomes = results_of(refs, self._folder.results(piece), self._request)
             except ValueError as error:
                 log.warning("results of %d images are made again: %s", piece.size, error)
                 self._folder.forget(piece)
                 continue
-            self._save(outcomes, is_resumed=True)
-            self._resumed += piece.size
-        self._left.extend(self._folder.left(len(self._images), size=self._chunk_images))
+            good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
+            self._save(good, True)
+            self._resumed += len(good)
+            for number, outcome in enumerate(outcomes, piece.start):
+                if isinstance(outcome, Failed):
+                    self._failed_in[number] = piece
+                    is_next = self._failed_in.get(number - 1) is piece and again[-1].size < self._chunk_images
+                    begin = again.pop().start if is_next else number
+                    again.append(Piece(begin, number + 1))
+        self._left.extend((*self._folder.left(len(self._images), size=self._chunk_images), *again))
 
     # ---- with a client
 
@@ -199,17 +212,16 @@ class Archive:
         node = pool.node(address)
         self._faults.works(node, workers=sum(pool.node(other) == node for other in pool.workers))
         piece = self._next_piece(node)
-        refs = self._images.refs(piece)
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
-            count, files = contents_at_once([ref.path for ref in refs])
+            count, files = contents_at_once(self._images.files(piece))
             if count < piece.size:
                 self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
-                refs = refs[:count]
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
+        refs = self._images.refs(piece)
         states = self._images.states(piece) if is_address(self._request.paths[0]) else None
-        spec = PieceSpec(request=self._request, refs=tuple(map(ref_text, refs)), files=files, states=states)
+        spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(answer_bytes, self._screen, spec, key=key, workers=[address], pure=False)
         self._nodes_began_s.setdefault(node, time.monotonic())
@@ -217,7 +229,7 @@ class Archive:
             future=future,
             piece=piece,
             node=node,
-            refs=refs,
+            refs=tuple(map(ref_of, refs)),
             hashes={path: hashlib.sha256(data).hexdigest() for path, data in sent.items()},
             until_s=time.monotonic() + self._waits_s(piece.size),
         )
@@ -321,9 +333,10 @@ class Archive:
         if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
         elif piece.size == 1 and self._faults.is_image_to_blame(piece, nodes, is_last=is_last):
+            ref = ref_of(self._images.refs(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
-            failed = [Failed(ref=ref, stage="decode", reason=cause) for ref in self._images.refs(piece)]
-            self._keep(piece, b"", failed)
+            failed = (Failed(ref=ref, stage="decode", reason=cause),)
+            self._keep(piece, packed(failed, self._request), failed)
         else:
             self._suspect(piece)
         if self._faults.is_node_to_blame(node):
@@ -335,18 +348,12 @@ class Archive:
             self._left.insert(2 * number + 1, piece)
 
     def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
-        """What failed is left out of the folder, and so tried again by a later start.
-
-        As in any run: why an image failed may be over, and nobody can tell by the reason.
-        """
-        start = piece.start
-        for has_failed, together in itertools.groupby(outcomes, lambda outcome: isinstance(outcome, Failed)):
-            part = list(together)
-            if not has_failed:
-                own = results if len(part) == piece.size else packed(part, self._request)
-                self._folder.keep(Piece(start, start + len(part)), own)
-            start += len(part)
-        self._save(outcomes, is_resumed=False)
+        if whole := self._failed_in.get(piece.start):
+            first, earlier = piece.start - whole.start, self._folder.results(whole)
+            self._folder.keep(whole, replaced_rows(earlier, results, first=first, request=self._request))
+        else:
+            self._folder.keep(piece, results)
+        self._save(outcomes, False)
         self._done += piece.size
 
     def _progress(self) -> ArchiveProgress:

@@ -50,7 +50,7 @@ from fieldray_cluster.objects import ObjectServer, address_path, is_address, lis
 from fieldray_cluster.pool import Piece
 
 _ROW_GROUP: Final = 1024
-_LIST_SCHEMA: Final = pa.schema([("ref", pa.string()), ("state", pa.string())])
+_LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
@@ -132,7 +132,7 @@ class ArchiveFolder:
         with written_beside(self._list) as stream, pq.ParquetWriter(stream, _LIST_SCHEMA, compression="zstd") as writer:
             rest = iter(refs)
             while group := list(itertools.islice(rest, _ROW_GROUP)):
-                rows = [{"ref": ref_text(ref), "state": state} for ref, state in group]
+                rows = [{"path": os.fsencode(ref.path), "ref": ref_text(ref), "state": state} for ref, state in group]
                 writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
                 count += len(rows)
                 progress(count)
@@ -205,10 +205,13 @@ class ImageList:
             self._file = pq.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
             raise UsageProblem(reason("archive_damaged", path=path)) from error
-        self._path, self._beginnings = path, _beginnings(within) if within else ()
+        self._path = path
         metadata = self._file.metadata
         sizes = (metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
         self._starts: list[int] = [0, *itertools.accumulate(sizes)]
+        if within and not self._lies_in(_beginnings(within)):
+            self._file.close()
+            raise UsageProblem(reason("archive_damaged", path=path))
 
     def __enter__(self) -> Self:
         return self
@@ -219,24 +222,35 @@ class ImageList:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def refs(self, piece: Piece) -> tuple[ImageRef, ...]:
-        """The images of a range. Raises UsageProblem (archive_damaged)."""
+    def refs(self, piece: Piece) -> tuple[str, ...]:
+        """The images of a range as JSON (`store.rows.ref_of`). Raises UsageProblem (archive_damaged)."""
+        texts = tuple(self._column(piece, "ref"))
         try:
-            refs = tuple(map(ref_of, self._column(piece, "ref")))
-        except NONSENSE as error:
-            raise UsageProblem(reason("archive_damaged", path=self._path)) from error
-        if self._beginnings and not all(self._lies_within(os.fsencode(ref.path)) for ref in refs):
+            is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)
+        except NONSENSE:
+            is_of_files = False
+        if not is_of_files:
             raise UsageProblem(reason("archive_damaged", path=self._path))
-        return refs
+        return texts
+
+    def files(self, piece: Piece) -> tuple[Path, ...]:
+        """The file of each image of a range. Raises UsageProblem (archive_damaged)."""
+        return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
     def states(self, piece: Piece) -> tuple[str, ...]:
         """The state of each image's object. Raises UsageProblem (archive_damaged)."""
         return tuple(self._column(piece, "state"))
 
-    def _lies_within(self, file: bytes) -> bool:
-        known = self._beginnings
-        is_below = any(file.startswith(each) and _UP not in file[len(each) - 1 :] for each in known)
-        return is_below or file + _UP[:1] in known
+    def _lies_in(self, beginnings: Sequence[bytes]) -> bool:
+        try:
+            return all(
+                any(file.startswith(each) and _UP not in file[len(each) - 1 :] for each in beginnings)
+                or file + _UP[:1] in beginnings
+                for rows in self._file.iter_batches(columns=["path"])
+                for file in rows["path"].to_pylist()
+            )
+        except (OSError, pa.ArrowException, *NONSENSE):
+            return False
 
     def _column(self, piece: Piece, name: str) -> list[str]:
         groups = [

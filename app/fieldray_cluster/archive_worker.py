@@ -349,17 +349,13 @@ def packed(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
     """Outcomes as a Parquet file; a row has the columns of the store, and the pictures."""
     own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
     rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
-    table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata({_WORK: request.work}))
-    stream = io.BytesIO()
-    pq.write_table(table, stream, compression="zstd", use_dictionary=False)
-    return stream.getvalue()
+    return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)
 
 
 def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
     """The outcomes of a Parquet file of this request, with their previews. Raises ValueError for any other bytes."""
     try:
-        table = pq.read_table(io.BytesIO(data), schema=_SCHEMA)
-        return tuple(_outcome(row, request) for row in table.to_pylist())
+        return tuple(_outcome(row, request) for row in _table(data).to_pylist())
     except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # OSError: so Arrow calls damage, too
         raise ValueError(f"no results of a piece: {type(error).__name__}") from error
 
@@ -389,6 +385,24 @@ def results_of(
     for outcome, ref in zip(outcomes, refs, strict=True):
         _require_result_of(outcome, ref, known=(hashes or {}).get(ref.path, "") if ref.member is None else "")
     return outcomes
+
+
+def replaced_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
+    """A Parquet file that was read already, with these rows from the row `first` on."""
+    whole, new = _table(data), _table(rows)
+    return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)
+
+
+def _table(data: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(data), schema=_SCHEMA)
+
+
+def _file(table: pa.Table, request: ArchiveRequest) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata({_WORK: request.work}), stream, compression="zstd", use_dictionary=False
+    )
+    return stream.getvalue()
 
 
 def _require_result_of(outcome: Outcome, ref: ImageRef, *, known: str) -> None:

@@ -145,7 +145,7 @@ class Begun:
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
         with self.folder.open_list() as images:
-            return list(images.refs(Piece(start, stop)))
+            return [ref_of(text) for text in images.refs(Piece(start, stop))]
 
     def run(
         self,
@@ -236,18 +236,24 @@ def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(begun: B
 
 def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begun) -> None:
     begun.write_list(9)
-    for number in (0, 3, 4):
-        (begun.place / f"image-{number}").write_text(f"image-{number}")
-    saved = begun.run(screen=STAND_INS["screen_files"], sends_files=True, chunk_images=5)
-    assert Counter(outcome.category for outcome in saved) == {"failed": 6, "refused": 3}
-    kept = (Piece(0, 1), Piece(3, 5))
-    assert begun.folder.done(9) == kept
-    images = [begun.refs(piece.start, piece.stop) for piece in kept]
-    for refs, piece in zip(images, kept, strict=True):
-        found = results_of(refs, begun.folder.results(piece), begun.request)
-        assert [outcome.reason for outcome in found if isinstance(outcome, Refused)] == [reason("blank")] * piece.size
-    assert Counter(outcome.category for outcome in begun.run()) == {"refused": 9}
-    assert begun.folder.done(9) == (Piece(0, 1), Piece(1, 3), Piece(3, 5), Piece(5, 9))
+    refs = begun.refs(0, 9)
+    codes = ("blank", "missing", "drive_error", "blank", "truncated", "blank", "blank", "blank", "missing")
+    outcomes = [
+        Refused(ref=ref, reason=reason("not_an_image"))
+        if code == "blank"
+        else Failed(ref=ref, stage="decode", reason=reason(code))
+        for ref, code in zip(refs, codes, strict=True)
+    ]
+    pieces = (Piece(0, 2), Piece(2, 9))  # what failed on both sides of their border stays in the file of each
+    for piece in pieces:
+        begun.folder.keep(piece, packed(outcomes[piece.start : piece.stop], begun.request))
+    saved = begun.run()
+    assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 5, "blank": 4}  # type: ignore[union-attr]
+    assert begun.folder.done(9) == pieces
+    kept = [results_of(begun.refs(one.start, one.stop), begun.folder.results(one), begun.request) for one in pieces]
+    assert [outcome.reason.code for outcome in (*kept[0], *kept[1])] == [  # type: ignore[union-attr]
+        "not_an_image" if code == "blank" else "blank" for code in codes
+    ]
 
 
 def test_results_of_another_archive_are_not_taken_for_those_of_this_one(begun: Begun) -> None:

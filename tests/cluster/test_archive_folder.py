@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from archives import archive_request
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.store.results import ResultStore
+from fieldray.store.rows import ref_text
 from fieldray_cluster.archive_folder import ArchiveFolder, is_merged
 from fieldray_cluster.pool import Piece
 from outcomes import run_spec, screened
@@ -45,7 +47,8 @@ def test_the_list_gives_any_range_of_it_whatever_the_names_are(tmp_path: Path) -
             assert len(images) == 2502
             for piece in (Piece(0, 1), Piece(1000, 1100), Piece(1023, 2049), Piece(2400, 2502)):
                 part = refs[piece.start : piece.stop]
-                assert images.refs(piece) == tuple(part)
+                assert images.refs(piece) == tuple(map(ref_text, part))
+                assert images.files(piece) == tuple(ref.path for ref in part)
 
 
 def test_a_list_that_was_cut_short_is_named(tmp_path: Path) -> None:
@@ -75,9 +78,23 @@ def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: st
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.continue_with(archive_request(archive, beside / "DICOMDIR"))
         folder.write_list(((ref, "") for ref in refs), progress=lambda _count: None)
-        expected = pytest.raises(UsageProblem, match=problem) if problem else contextlib.nullcontext()
-        with folder.open_list() as images, expected:
-            assert images.refs(Piece(0, 2)) == tuple(refs)
+        if problem is None:
+            with folder.open_list() as images:
+                assert len(images) == 2
+            return
+        with pytest.raises(UsageProblem, match=problem):
+            folder.open_list()
+
+
+def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Path) -> None:
+    """What is sent to a node is the file, and what is reported is the image."""
+    with ArchiveFolder(tmp_path / "out") as folder:
+        folder.write_list([(ImageRef(path=tmp_path / "a.png"), "")], progress=lambda _count: None)
+        table = pq.read_table(folder.path / "list.parquet")
+        other = table.set_column(0, "path", pa.array([os.fsencode(tmp_path / "secret")], pa.binary()))
+        pq.write_table(other, folder.path / "list.parquet")
+        with folder.open_list() as images, pytest.raises(UsageProblem, match="is damaged"):
+            images.refs(Piece(0, 1))
 
 
 def test_nobody_else_may_look_into_the_folder_or_work_on_it(tmp_path: Path) -> None:

@@ -77,6 +77,11 @@ class Measured:
     tensors
         Elements of each of the network's tensors, in the order of its list: distributed servers then hold whole
         tensors, as algorithm 3.7 places them. Empty for equal shards.
+
+    Raises
+    ------
+    ValueError
+        If a time or factor is not finite and above 0, the factor is below 1, or there is no batch.
     """
 
     gradient_s: float
@@ -85,6 +90,13 @@ class Measured:
     slowest: float = 1.0
     is_whole: bool = False
     tensors: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        times = (self.gradient_s, self.transfer_s)
+        if not all(math.isfinite(time_s) and time_s > 0 for time_s in times):
+            raise ValueError(f"times must be above 0 and finite: {times}")
+        if not 1 <= self.slowest < math.inf or self.batches < 1:
+            raise ValueError(f"a factor of 1 or more, one batch or more: {self.slowest}, {self.batches}")
 
     @property
     def serial_s(self) -> float:
@@ -98,10 +110,16 @@ class Asynchronous:
 
     Where there are as many batches as workers, this is one synchronous iteration: every worker gets the weights,
     computes a gradient, and gives it to the server. So 4.4 to 4.12 are 4.13 to 4.21 with D = N.
+
+    Raises ValueError if there is no worker.
     """
 
     measured: Measured
     workers: int
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"one worker or more: {self.workers}")
 
     @property
     def rounds(self) -> float:
@@ -146,8 +164,11 @@ class Asynchronous:
         Corrected where servers hold unequal `shares` (0 to 1, they sum to 1), as algorithm 3.7 places tensors: the
         machine whose link is busiest decides, as it sends its own share to all others, and gets all other shares.
         An estimate: a machine that has its weights early gives its gradient while others still get theirs, so that
-        with one very large share it takes up to half as long (decision 44).
+        with one very large share it takes up to half as long (decision 44). Raises ValueError unless each machine has
+        a share.
         """
+        if shares and len(shares) != self.workers:
+            raise ValueError(f"{len(shares)} shares for {self.workers} machines")
         held = shares or (1 / self.workers,)
         transferred = max(max((self.workers - 1) * share, 1 - share) for share in held)
         return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
@@ -199,7 +220,7 @@ class Estimate:
 
 
 def estimated(measured: Measured, *, mode: Mode, server: Server, workers: int) -> Estimate:
-    """Best, worst and mean case of training with so many workers, 1 or more."""
+    """Best, worst and mean case of training with so many workers (1 or more; ValueError otherwise)."""
     span = span_of(measured, mode=mode, server=server, workers=workers)
     plain = replace(measured, is_whole=False, tensors=())
     printed = span_of(plain, mode=mode, server=server, workers=workers, is_printed=True)
@@ -279,7 +300,13 @@ def placed_whole(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
         Elements of each tensor, each at least 1.
     servers
         How many there are, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If there are no tensors, a size is below 1, or there is no server.
     """
+    _require_sizes(sizes, servers=servers)
     held: list[list[tuple[int, int]]] = [[] for _ in range(servers)]
     loads, start = [0] * servers, 0
     for size in sizes:
@@ -294,8 +321,9 @@ def placed_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[Runs
     """Place equal shards, cutting tensors where a server is full: algorithm 3.7 corrected.
 
     All elements, in the order of the list, are cut into runs whose lengths differ by 1 at most. Where there are more
-    servers than elements some hold nothing. Parameters are those of `placed_whole`.
+    servers than elements some hold nothing. Parameters and errors are those of `placed_whole`.
     """
+    _require_sizes(sizes, servers=servers)
     cuts = [sum(sizes) * server // servers for server in range(servers + 1)]
     return tuple(((start, stop),) if start < stop else () for start, stop in itertools.pairwise(cuts))
 
@@ -308,6 +336,11 @@ def loads_of(placement: Sequence[Runs]) -> list[int]:
 def shares_of(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
     """The part of all elements that each server holds where tensors are placed whole, 0 to 1; they sum to 1."""
     return tuple(load / sum(sizes) for load in loads_of(placed_whole(sizes, servers=servers)))
+
+
+def _require_sizes(sizes: Sequence[int], *, servers: int) -> None:
+    if servers < 1 or not sizes or min(sizes) < 1:
+        raise ValueError(f"need tensors of one element or more and one server or more: {len(sizes)}, {servers}")
 
 
 # ---- known networks: the elements of each tensor, in the order in which the layers are made

@@ -24,7 +24,6 @@ from fieldray.persistence import replace_durably, storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import Engine, EngineName, EngineSettings, Trainable, open_engine
-from fieldray_adapt.files import content_digest
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
@@ -171,12 +170,14 @@ def write_arrays(path: Path, holder: Any) -> str:
         try:
             with unfinished.open("wb") as file:
                 np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
+            with unfinished.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             replace_durably(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise storage_problem(error, path) from error
-    return content_digest(path)
+    return sha256
 
 
 @contextlib.contextmanager

@@ -109,6 +109,20 @@ def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
     # One without a share gets all of it: 1 - 0 exceeds 2 * 0.5.
     assert ITERATION.distributed_s((0.5, 0.5, 0.0)) == 2 * 2 + 5
     assert ITERATION.distributed_s((1 / 3,) * 3) == pytest.approx(ITERATION.distributed_s())
+    with pytest.raises(ValueError, match="shares"):
+        ITERATION.distributed_s((1.0,))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"), [
+        *(({name: s}, "times must be") for name in ("gradient_s", "transfer_s") for s in (0.0, -1, math.nan, math.inf)),
+        *(({"slowest": factor}, "a factor of 1") for factor in (0.5, math.nan, math.inf)),
+        ({"batches": 0}, "one batch or more"), ({"workers": 0}, "one worker or more"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_an_error(wrong: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        training(int(wrong.pop("workers", 2)), **wrong)
 
 
 # Šlampa (2017), table 6.1: seconds per gradient of a batch and per transfer of the weights.
@@ -353,6 +367,13 @@ def test_every_element_is_placed_once(place: Callable[..., tuple[Runs, ...]]) ->
         assert all(start < stop for runs in placement for start, stop in runs)
         if place is placed_evenly_corrected:
             assert max(loads_of(placement)) - min(loads_of(placement)) <= 1
+
+
+@pytest.mark.parametrize(("sizes", "servers"), [([], 1), ([0], 1), ([3, -1], 2), ([3], 0)])
+def test_no_tensors_or_no_servers_is_an_error(sizes: list[int], servers: int) -> None:
+    for place in (placed_whole, placed_evenly_corrected):
+        with pytest.raises(ValueError, match="need tensors"):
+            place(sizes, servers=servers)
 
 
 @pytest.mark.parametrize(
