@@ -116,8 +116,6 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     aside = {part: data.image_set.aside[data.indices(part)] for part in _PARTS}
     if others is not None:
         aside[_ELSEWHERE] = others.aside
-    if run.recipe.lungs is None:  # with lungs, an image unlike the pack's own is judged all the same, as screening does
-        aside = {part: _gated(own, integer[part], gate) for part, own in aside.items()}
     points, calibrations = [], {}
     for column, label in enumerate(run.recipe.kept_labels):
         found = _evaluate_label(
@@ -148,12 +146,6 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     scores = {part: integer[part].scores for part in _PARTS} | {"test_float": whole.scores}
     save_arrays(run.folder("evaluate") / "scores.npz", {**scores, **targets})
     return {code: found["test"]["auc"] for code, found in results["labels"].items()}
-
-
-def _gated(aside: NDArray[np.str_], answers: Answers, gate: OodGate) -> NDArray[np.str_]:
-    """The same (n,), with what the gate refuses among what is refused."""
-    is_refused = (aside == "") & (distances(gate, answers.features) > gate.limit)
-    return np.where(is_refused, "refused", aside)
 
 
 def _evaluate_label(

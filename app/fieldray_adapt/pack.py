@@ -307,8 +307,8 @@ def _warning_texts(labels: Sequence[LabelRule], results: Mapping[str, Any]) -> d
 
 
 def _requires(run: Run) -> tuple[Requirement, ...]:
-    """The lung-field pack it was trained with, or a later version by the same key, where its input is cropped."""
-    if run.recipe.lungs is None or run.recipe.input.crop == "none":
+    """The lung-field pack it was trained and measured with, or a later version by the same key."""
+    if run.recipe.lungs is None:
         return ()
     found = read_verified_manifest(run.recipe.lungs)
     pack_id, version = found.description.id, found.description.version

@@ -1,1 +1,1 @@
-{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "H7UWnWZOPTN8/qkatjlbI90ZwOSRxYd40bCLm2iu9miLgchsXEXYgcRCVyag5u5C3zbRmhaOLvryVIkmx1ImDQ=="}
+{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "yjVD4TD0xS9NF2J3MTMX0swrGG/RDbEsSANXjvxc/xwOlpjpfEevjZ9xd3AaM4+UVRs/hkPSa+s0kC3BOlPjAQ=="}

@@ -256,11 +256,11 @@ def _checked(found: _Records) -> _Records:
 BUILTIN: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.5.0": "f0ef24fc4ae34981e7dcef1a214f948b9a111fcd34ffb9c99c611e995bca7a69",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
-    "lung-fields-2.0.1": "cd7c5c2c1211673ed0a154604bda7c81e54b66727b21acf628db5c5e01738088",
-    "pneumonia-paediatric-1.3.1": "97b0b1432201e1a80d7cfa9ace00bce561191920e2818a768fafe23744fbf8c5",
-    "tuberculosis-adult-0.2.4": "330eb5c4c6f32d8cc9b3a89ef92e31e00095ee6a6877aff163d4cefee874b9f4",
+    "lung-fields-2.0.1": "7416ebbb5d1a94e660c2ebe3a4270bc63052a16b9ace8996a182340c251463a3",
+    "pneumonia-paediatric-1.3.1": "ba08b8f909cc3b05d1bde8d74ccf226c6d0a15db14be6cf2621fb787d4313bd8",
+    "tuberculosis-adult-0.2.4": "bfaa9c9c632bbca26fe0f2a4debd87715ff734729c88f6b36af5e27cd862820d",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
-BUILTIN_LUNGS: Final = "lung-fields-2.0.1"
+BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
 # Whose signature what is expected of them in a constancy check bears (`assets/constancy.json`).
 CONSTANCY_SIGNER: Final = "439c-3da1-5c70-bb24-be1f-0c21-b2f3-76a3-8946-15a7-886a-3f0a-6d21-0f55-c80d-e24f"
