@@ -3,7 +3,7 @@
     driver.lock                      held by the one driver that works on it
     archive.json                     the request
     list.parquet                     one row an image, in the order they were found; there once all were listed
-    chunks/FROM-TO.parquet           results of the images from FROM up to, not including, TO of the list; none failed
+    chunks/FROM-TO.parquet           results of the images from FROM up to, not including, TO of the list
     merged.json                      the run that holds all results, once it does
 
 Every file appears whole or not at all, so whatever ended a driver, the next one resumes with the ranges that have no
@@ -23,20 +23,21 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fieldray.domain.finding import image_count
+from fieldray.domain.finding import Outcome, image_count
 from fieldray.domain.image import ImageRef
-from fieldray.domain.run import RunSpec
+from fieldray.domain.run import Publish, RunSpec
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.paths import scratch_folder
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
-from fieldray.pipeline.keeping import open_store
+from fieldray.pipeline.keeping import open_store, require_kept
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
@@ -56,7 +57,7 @@ _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 
 class ArchiveFolder:
-    """The folder, held from birth until the block ends.
+    """The folder, held from birth until `close`.
 
     Raises UsageProblem (archive_in_use) if another driver holds it, StorageProblem.
     """
@@ -77,6 +78,10 @@ class ArchiveFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another driver have it."""
         self._lock.release()
 
     # ---- the request
@@ -277,20 +282,40 @@ def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
 # ---- the store of this computer
 
 
-@contextlib.contextmanager
-def open_run(database: Path, spec: RunSpec) -> Iterator[tuple[ResultStore, int]]:
-    """The store and the number of this archive's run: begun, or that of an earlier start that is not finished.
+@dataclass(eq=False, slots=True)
+class ArchiveRun:
+    """The run of an archive while it is filled, by one thread."""
 
-    Where the block ends early, the run says so. Raises StorageProblem.
-    """
-    with open_store(database, lambda _event: None) as store:
-        run_id = store.open_run(spec)
+    run_id: int
+    _store: ResultStore
+    _spec: RunSpec
+    _keeps_previews: bool
+    _saved: int = 0
+
+    def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
+        """Keep outcomes; an image that is there already keeps its row. Raises StorageProblem."""
+        self._store.save_all(
+            self.run_id, outcomes, spec=self._spec, is_resumed=is_resumed, keeps_preview=self._keeps_previews
+        )
+        self._saved += len(outcomes)
+
+    def finish(self) -> None:
+        """All images have an outcome. Raises StorageProblem (results_lost)."""
+        require_kept(self._store, self.run_id, saved=self._saved)
+        self._store.finish(self.run_id)
+
+
+@contextlib.contextmanager
+def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
+    """The run of this archive: begun, or that of an earlier start that is not finished. Raises StorageProblem."""
+    with open_store(database, publish) as store:
+        run = ArchiveRun(store.open_run(spec), store, spec, keeps_previews)
         try:
-            yield store, run_id
+            yield run
         except BaseException as error:
             why = error.reason if isinstance(error, FieldrayError) else None  # or it was a person's wish
             with contextlib.suppress(FieldrayError):
-                store.set_state(run_id, "failed" if why else "cancelled", reason=why)
+                store.set_state(run.run_id, "failed" if why else "cancelled", reason=why)
             raise
 
 

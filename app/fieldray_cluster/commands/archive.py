@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,27 +115,28 @@ def _screened(
     database: Path,
 ) -> tuple[ArchiveProgress, int]:
     """Screen what is left; how far it is, and the number of the run that has it all. Raises FieldrayError."""
-    from fieldray.pipeline.keeping import require_kept
     from fieldray_cluster.archive import Archive
     from fieldray_cluster.archive_folder import open_run
 
     keeps_previews = bool(dict(request.settings)["keep_previews"])
-    with folder.open_list() as images, open_run(database, spec) as (store, run_id):
+    with (
+        folder.open_list() as images,
+        open_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
+    ):
         archive = Archive(
             folder,
             request,
             images,
-            save=functools.partial(store.save_all, run_id, spec=spec, keeps_preview=keeps_previews),
+            save=run.save,
             progress=lambda progress: _show(console, progress),
             note=lambda node, why: console.print_error(f"{node}: {why.text}"),
             chunk_images=options.chunk,
             sends_files=options.send_files,
         )
         progress = archive.run(connection_of(options))
-        require_kept(store, run_id, saved=progress.done)
-        store.finish(run_id)
-        folder.note_merged(run_id)
-        return progress, run_id
+        run.finish()
+        folder.note_merged(run.run_id)
+        return progress, run.run_id
 
 
 def _show(console: Console, progress: ArchiveProgress) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
-from fieldray.persistence import replace_durably, storage_problem
+from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import Engine, EngineName, EngineSettings, Trainable, open_engine
@@ -168,16 +169,18 @@ def write_arrays(path: Path, holder: Any) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with unfinished.open("wb") as file:
+            with unfinished.open("w+b") as file:
                 np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
-            with unfinished.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            replace_durably(unfinished, path)
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise storage_problem(error, path) from error
-    return sha256
+    return digest
 
 
 @contextlib.contextmanager
