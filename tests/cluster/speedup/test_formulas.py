@@ -114,10 +114,13 @@ def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"), [
-        *(({name: s}, "times must be") for name in ("gradient_s", "transfer_s") for s in (0.0, -1, math.nan, math.inf)),
+    ("wrong", "sentence"),
+    [
+        *(({name: time_s}, "times must be") for name in ("gradient_s", "transfer_s")
+          for time_s in (0.0, -1.0, math.nan, math.inf)),
         *(({"slowest": factor}, "a factor of 1") for factor in (0.5, math.nan, math.inf)),
-        ({"batches": 0}, "one batch or more"), ({"workers": 0}, "one worker or more"),
+        ({"batches": 0}, "one batch or more"),
+        ({"workers": 0}, "one worker or more"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_an_error(wrong: dict[str, float], sentence: str) -> None:

@@ -310,16 +310,13 @@ def test_evidence_is_weighed_by_the_area_that_lies_in_the_lungs() -> None:
         assert evidence_inside(evidence, cells, found, rows=ROWS, columns=COLUMNS) == pytest.approx(share)
 
 
-def test_evidence_outside_of_the_image_counts_for_nothing() -> None:
+def test_evidence_outside_of_the_image_counts_for_nothing_and_without_any_there_is_no_share() -> None:
     # One cell over rows 200 to 600 and columns -100 to 150; of what is inside the image, columns 50 to 150 are lung.
     evidence = np.ones((1, 1), np.float32)
     cells = PixelMap(400.0, 200.0, 250.0, -100.0)
     assert evidence_inside(evidence, cells, lungs(), rows=ROWS, columns=COLUMNS) == pytest.approx(100 / 150)
     beyond = PixelMap(400.0, 2000.0, 250.0, 0.0)
     assert evidence_inside(evidence, beyond, lungs(), rows=ROWS, columns=COLUMNS) is None
-
-
-def test_without_evidence_there_is_no_share() -> None:
     assert evidence_inside(np.zeros((4, 4), np.float32), WHOLE, lungs(), rows=ROWS, columns=COLUMNS) is None
 
 
