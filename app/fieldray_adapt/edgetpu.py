@@ -158,10 +158,10 @@ class _File:
             operators=tuple(operators),
             subgraphs=len(packages),
             weight_bytes=0,
-            cached_bytes=sum(package.cached_bytes for package in packages),
-            streamed_bytes=sum(package.streamed_bytes for package in packages),
+            cached_bytes=sum(cached for _, cached, _ in packages),
+            streamed_bytes=sum(streamed for *_, streamed in packages),
             estimate_ms=None,
-            least_runtime=max(package.oldest_runtime for package in packages),
+            least_runtime=max(oldest for oldest, *_ in packages),
         )
 
     def is_custom(self, row: Any) -> bool:
@@ -294,27 +294,16 @@ def find_compiler() -> Path:
     return Path(found)
 
 
-def compile_for_edgetpu(data: bytes, *, compiler: Path | None = None) -> tuple[bytes, Placement]:
+def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placement]:
     """Compile an int8 file's bytes: the compiled file, and the report read from it.
 
-    Parameters
-    ----------
-    compiler
-        None looks for it on PATH.
-
-    Raises
-    ------
-    EnvironmentProblem
-        (no_compiler, compiler_failed).
-    UsageProblem
-        (compiled_partly: some of it stays on the CPU or in several subgraphs, which the whole method is there to
-        avoid).
+    Raises EnvironmentProblem (no_compiler, compiler_failed), UsageProblem (compiled_partly: some of it stays on the CPU
+    or in several subgraphs, which the whole method is there to avoid).
     """
-    program = find_compiler() if compiler is None else compiler
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
         source = Path(folder) / "model.tflite"
         source.write_bytes(data)
-        command = [str(program), "--min_runtime_version", str(_LEAST_RUNTIME), "--show_operations"]
+        command = [str(compiler), "--min_runtime_version", str(_LEAST_RUNTIME), "--show_operations"]
         text = _run([*command, "--out_dir", folder, str(source)])
         made = source.with_name("model_edgetpu.tflite")
         if not made.is_file():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import signal
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -119,7 +119,7 @@ def system_kind(options: BackendOptions) -> BackendKind:
 def _file_problem(model: Model) -> Reason | None:
     """Why the pack cannot run on any Edge TPU. A runtime would not say: it would run a plain file on the CPU."""
     try:
-        if read_compiled(file_for(EDGE_TPU, model)).on_edgetpu:
+        if is_compiled(file_for(EDGE_TPU, model)):
             return None
     except BackendProblem:
         pass  # it has none
@@ -249,7 +249,7 @@ class OpenDelegate:
         if not devices:  # the parent saw one a moment ago
             raise BackendProblem(reason("coral_not_listed"))
         version = library.runtime_version
-        needed = read_compiled(file).oldest_runtime
+        needed = oldest_runtime(file)
         if version is not None and needed is not None and needed > version:
             raise BackendProblem(reason("coral_runtime_old", needed=needed, found=version))
         self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
@@ -290,149 +290,86 @@ def _answer(libraries: Sequence[str]) -> LibraryAnswer:
 handle: Final = served((ASK, _answer))  # of a child that lives for one question
 
 
-# ---- What edgetpu_compiler left in a TensorFlow Lite file, read from its bytes without a runtime.
+# ---- What edgetpu_compiler left in a TensorFlow Lite file, found in its bytes without a runtime.
 #
 # Needed because a runtime does not tell: given the Edge TPU and a file that was never compiled for it, it runs on the
 # CPU and reports nothing.
+
 #
-# TensorFlow Lite, schema.fbs: Model (1 operator_codes, 2 subgraphs), OperatorCode (1 custom_code), SubGraph (3
-# operators), Operator (0 opcode_index, 5 custom_options).
 # libedgetpu, executable/executable.fbs: Package (0 min_runtime_version, 1 serialized_multi_executable), MultiExecutable
 # (0 serialized_executables), Executable (6 parameters, 13 type).
 
 OPERATOR: Final = b"edgetpu-custom-op"
-_PACKAGE_IDENTIFIER: Final = b"DWN1"
+_PACKAGE: Final = b"DWN1"  # of the FlatBuffers table that an operator holds, behind the four bytes that lead to it
 _STAND_ALONE, _CACHING, _EXECUTION_ONLY = 0, 1, 2
-_LONGEST_VECTOR: Final = 1_000_000
+_NEWEST_RUNTIME: Final = 1000  # above it, the mark was no package's
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledFile:
-    """`on_edgetpu` counts operators; `oldest_runtime` can run it, None if the file does not say."""
+def is_compiled(file: bytes) -> bool:
+    """Whether a file has an operator of the Edge TPU. Raises ValueError for bytes that are no TensorFlow Lite file."""
+    if file[4:8] != b"TFL3":
+        raise ValueError("not a TensorFlow Lite file")
+    return OPERATOR in file
 
-    on_edgetpu: int
-    oldest_runtime: int | None
+
+def oldest_runtime(file: bytes) -> int | None:
+    """The first version of the Edge TPU runtime that can run a compiled file; None where it does not say."""
+    said = []
+    for mark in re.finditer(_PACKAGE, file):
+        with contextlib.suppress(struct.error):
+            said.append(_number(file, _table(file, mark.start() - 4), 0, "<i"))
+    return max((version for version in said if 0 < version < _NEWEST_RUNTIME), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """What one Edge TPU operator holds.
+def read_package(options: bytes) -> tuple[int, int, int]:
+    """Of an Edge TPU operator: the oldest runtime, the bytes of weights on the chip, and those sent for each image.
 
-    oldest_runtime  the first version of the Edge TPU runtime that can run it
-    cached_bytes    weights that stay on the chip
-    streamed_bytes  weights that are sent over USB for each image
+    Raises ValueError if there is no package in its options, or a damaged one.
     """
-
-    oldest_runtime: int
-    cached_bytes: int
-    streamed_bytes: int
-
-
-def read_compiled(file: bytes) -> CompiledFile:
-    """Count a file's operators. Raises ValueError for bytes that are no TensorFlow Lite file."""
-    try:
-        return _read(file)
-    except (struct.error, IndexError, OverflowError) as error:
-        raise ValueError("not a TensorFlow Lite file, or a damaged one") from error
-
-
-def read_package(options: bytes) -> Package:
-    """Read an Edge TPU operator's options. Raises ValueError if there is no package in them, or a damaged one."""
-    package = _package(options)
-    if package is None:
+    start = options.find(_PACKAGE) - 4
+    if start < 0:
         raise ValueError("the Edge TPU operator holds no DWN1 package")
     try:
-        multiple = _Table.root(package.vector(1), 0)
-        executables = [_Table.root(data, 0) for data in multiple.byte_vectors(0)]
-        sizes = {executable.number(13, "<h"): len(executable.vector(6)) for executable in executables}
+        package = _table(options, start)
+        first, count = _vector(options, _table(options, _vector(options, package, 1)[0]), 0)
+        places = (place + _unpacked("<I", options, place) + 4 for place in range(first, first + 4 * count, 4))
+        executables = [_table(options, place) for place in places]
+        sizes = {_number(options, each, 13, "<h"): _vector(options, each, 6)[1] for each in executables}
         streamed = sizes.get(_EXECUTION_ONLY, sizes.get(_STAND_ALONE, 0))
-        return Package(package.number(0, "<i"), sizes.get(_CACHING, 0), streamed)
-    except (struct.error, IndexError, OverflowError) as error:
+        return _number(options, package, 0, "<i"), sizes.get(_CACHING, 0), streamed
+    except struct.error as error:
         raise ValueError("the Edge TPU operator's package is damaged") from error
 
 
-def _read(file: bytes) -> CompiledFile:
-    if file[4:8] != b"TFL3":
-        raise ValueError("not a TensorFlow Lite file")
-    model = _Table.root(file, 0)
-    codes = [code.vector(1) for code in model.tables(1)]
-    on_edgetpu, oldest = 0, None
-    for graph in model.tables(2):
-        for operator in graph.tables(3):
-            if codes[operator.number(0, "<I")] != OPERATOR:
-                continue
-            on_edgetpu += 1
-            package = _package(operator.vector(5))
-            needed = package.number(0, "<i") if package else None
-            oldest = needed if oldest is None else max(oldest, needed or 0)
-    return CompiledFile(on_edgetpu, oldest)
+def _table(data: bytes, start: int) -> int:
+    return start + _unpacked("<I", data, start)
 
 
-def _package(options: bytes) -> _Table | None:
-    """The package somewhere inside an operator's options, None if there is none."""
-    start = options.find(_PACKAGE_IDENTIFIER) - 4
-    return _Table.root(options, start) if start >= 0 else None
+def _number(data: bytes, table: int, field: int, form: str) -> int:
+    place = _place(data, table, field)
+    return _unpacked(form, data, place) if place else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A FlatBuffers table at `position` of `data`; fields by number, absent ones are 0 or empty.
-
-    What a hostile or damaged file claims raises struct.error, IndexError, OverflowError or ValueError.
-    """
-
-    data: bytes
-    position: int
-
-    @classmethod
-    def root(cls, data: bytes, start: int) -> _Table:
-        return cls(data, start + _unpack(data, start, "<I"))
-
-    def number(self, field: int, form: str) -> int:
-        offset = self._offset(field)
-        return _unpack(self.data, self.position + offset, form) if offset else 0
-
-    def vector(self, field: int) -> bytes:
-        start, length = self._vector(field)
-        return self._slice(start, length)
-
-    def tables(self, field: int) -> Iterator[_Table]:
-        for at in self._offsets(field):
-            yield _Table(self.data, at)
-
-    def byte_vectors(self, field: int) -> Iterator[bytes]:
-        for at in self._offsets(field):
-            yield self._slice(at + 4, _unpack(self.data, at, "<I"))
-
-    def _offsets(self, field: int) -> Iterator[int]:
-        """Where each entry of a vector of offsets points to."""
-        start, length = self._vector(field)
-        if length > _LONGEST_VECTOR:
-            raise ValueError(f"a list of {length} entries")
-        for at in range(start, start + 4 * length, 4):
-            yield at + _unpack(self.data, at, "<I")
-
-    def _slice(self, start: int, length: int) -> bytes:
-        if start + length > len(self.data):
-            raise IndexError("a vector reaches past the end")
-        return self.data[start : start + length]
-
-    def _vector(self, field: int) -> tuple[int, int]:
-        offset = self._offset(field)
-        if not offset:
-            return 0, 0
-        start = self.position + offset
-        start += _unpack(self.data, start, "<I")
-        return start + 4, _unpack(self.data, start, "<I")
-
-    def _offset(self, field: int) -> int:
-        fields = self.position - _unpack(self.data, self.position, "<i")
-        entry = 4 + 2 * field
-        return _unpack(self.data, fields + entry, "<H") if entry < _unpack(self.data, fields, "<H") else 0
+def _vector(data: bytes, table: int, field: int) -> tuple[int, int]:
+    """Where the entries of a vector begin, and their number. Raises struct.error for one that ends past the data."""
+    place = _place(data, table, field)
+    if not place:
+        return 0, 0
+    start = _table(data, place)
+    length = _unpacked("<I", data, start)
+    if start + 4 + length > len(data):
+        raise struct.error("a vector reaches past the end")
+    return start + 4, length
 
 
-def _unpack(data: bytes, at: int, form: str) -> int:
-    if at < 0:
-        raise ValueError("an offset that points before the file")
-    (value,) = struct.unpack_from(form, data, at)
-    return int(value)
+def _place(data: bytes, table: int, field: int) -> int:
+    """Where a field of a FlatBuffers table lies, 0 for an absent one."""
+    fields, entry = table - _unpacked("<i", data, table), 4 + 2 * field
+    offset = _unpacked("<H", data, fields + entry) if entry < _unpacked("<H", data, fields) else 0
+    return table + offset if offset else 0
+
+
+def _unpacked(form: str, data: bytes, place: int) -> int:
+    if place < 0:
+        raise struct.error("an offset that points before the data")
+    return int(struct.unpack_from(form, data, place)[0])
