@@ -12,7 +12,7 @@ from fieldray.desktop.judging import Judging, VerdictBar
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.packs_page import PackButtons, card_button
-from fieldray.desktop.style import ClassMark, Theme, colour, colours, icon, scaled
+from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled
 from fieldray.desktop.widgets import (
     Part,
     PlainButton,
@@ -60,6 +60,7 @@ from fieldray.translation import Translator
 
 EVIDENCE_NOTE: Final = "evidence_outside"
 _LEAST_WIDTH: Final = 260
+_MARK: Final = 34
 _FOCUS_FRAME: Final = 2  # of the style sheet
 
 
@@ -164,7 +165,7 @@ class ResultPanel(QScrollArea):
         self.packs.refresh()
         if row is None:
             return
-        self._mark.show_class(row.category)
+        self._mark.setPixmap(class_icon(row.category, self._theme).pixmap(QSize(_MARK, _MARK)))
         self._heading.setText(category_label(self._translator, row.category, row.manifest))
         self._heading.setStyleSheet(f"color: {colours(self._theme)[row.category]}; font-size: 17pt; font-weight: 600;")
         self._result = self._exchange(self._result, self._make_result(row))
@@ -196,7 +197,7 @@ class ResultPanel(QScrollArea):
 
     def _make_head(self) -> QWidget:
         head = QWidget()
-        self._mark = ClassMark(self._theme, side=30)
+        self._mark = PlainLabel()
         self._heading = PlainLabel()
         self._heading.setWordWrap(True)  # a pack may have a long name for a class
         lay_row(head, self._mark, (self._heading, 1), spacing=10)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from string import Template
 from typing import Final, Literal
 
-from PySide6.QtCore import QByteArray, QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QByteArray, QRectF, QSize, Qt
 from PySide6.QtGui import (
     QColor,
     QFont,
     QGuiApplication,
     QIcon,
     QPainter,
-    QPainterPath,
-    QPaintEvent,
     QPalette,
-    QPen,
     QPixmap,
-    QTransform,
 )
 from PySide6.QtSvg import QSvgRenderer
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop.verdicts import State
 from fieldray.domain.finding import Category
@@ -140,16 +136,20 @@ def apply(application: QApplication, theme: Theme) -> None:
 
 # ---- The icons of the window, and the shapes that stand for the classes of images.
 
-_SIDES = (20, 40, 60)
+_SIDES = (16, 20, 40, 60)
+_CLASS_INSET: Final = 0.125
 
 
 @lru_cache(maxsize=256)
-def icon(name: str, theme: Theme, colour_name: str = "text") -> QIcon:
-    """An icon of `assets/icons`, drawn in one colour of the table; disabled it takes the disabled colour."""
+def icon(name: str, theme: Theme, colour_name: str = "text", *, inset: float = 0.0) -> QIcon:
+    """An icon of `assets/icons`, drawn in one colour of the table; disabled it takes the disabled colour.
+
+    inset  the room around it, as a share of its side
+    """
     made = QIcon()
     for mode, shade in ((QIcon.Mode.Normal, colour_name), (QIcon.Mode.Disabled, "disabled")):
         for side in _SIDES:
-            made.addPixmap(_pixmap(name, colours(theme)[shade], side), mode)
+            made.addPixmap(_pixmap(name, colours(theme)[shade], side, inset=inset), mode)
     return made
 
 
@@ -161,115 +161,38 @@ def program_icon() -> QIcon:
     return made
 
 
-def _pixmap(name: str, shade: str, side: int) -> QPixmap:
-    drawing = asset(f"icons/{name}.svg").read_text(encoding="utf-8").replace("currentColor", shade)
-    renderer = QSvgRenderer(QByteArray(drawing.encode()))
-    return _drawn(side, lambda painter: renderer.render(painter, QRectF(0, 0, side, side)))
-
-
-def _drawn(side: int, draw: Callable[[QPainter], object]) -> QPixmap:
+def _pixmap(name: str, shade: str, side: int, *, inset: float = 0.0) -> QPixmap:
     pixmap = QPixmap(QSize(side, side))
     pixmap.fill(Qt.GlobalColor.transparent)
-    painter = QPainter(pixmap)
-    draw(painter)
+    painter, room = QPainter(pixmap), inset * side
+    _drawing(name, shade).render(painter, QRectF(pixmap.rect()).adjusted(room, room, -room, -room))
     painter.end()
     return pixmap
 
 
-# Corners of each part of a shape in a box from 0 to 1; a part inside another one is cut out of it.
-_SHAPES: Final[Mapping[Category, tuple[tuple[tuple[float, float], ...], ...]]] = {
-    "read_first": (((0.5, 0), (1, 0.5), (0, 0.5)), ((0.5, 0.5), (1, 1), (0, 1))),
-    "abnormal": (((0.5, 0), (1, 1), (0, 1)),),
-    "unsure": (((0.5, 0), (1, 0.5), (0.5, 1), (0, 0.5)),),
-    "refused": (((0, 0), (1, 0), (1, 1), (0, 1)), ((0.2, 0.4), (0.8, 0.4), (0.8, 0.6), (0.2, 0.6))),
-    "not_an_image": (((0, 0.38), (1, 0.38), (1, 0.62), (0, 0.62)),),
-}
+@lru_cache(maxsize=256)
+def _drawing(name: str, shade: str) -> QSvgRenderer:
+    drawing = asset(f"icons/{name}.svg").read_text(encoding="utf-8").replace("currentColor", shade)
+    return QSvgRenderer(QByteArray(drawing.encode()))
 
 
-def class_path(category: Category, box: QRectF) -> QPainterPath:
-    """The shape of a class.
-
-    Read first: two triangles, one above the other; abnormal: a triangle; not sure: a diamond; normal: a disc; not
-    assessed: a ring; refused: a square with a bar cut out; not an image: a bar; failed: a cross.
-    """
-    path, side = QPainterPath(), box.width()
-    for corners in _SHAPES.get(category, ()):
-        path.addPolygon([box.topLeft() + QPointF(x * side, y * box.height()) for x, y in corners])
-        path.closeSubpath()
-    if category in ("normal", "not_assessed"):
-        path.addEllipse(box)
-    if category == "not_assessed":
-        path.addEllipse(box.adjusted(side / 4, side / 4, -side / 4, -side / 4))
-    if category == "failed":
-        for turn in (45, -45):
-            path = path.united(_bar(box.center(), side / 2, side * 0.16, turn))
-    return path
+def draw_class(painter: QPainter, category: Category, box: QRectF, theme: Theme) -> None:
+    """Draw the shape of a class, which fills a box."""
+    _drawing(f"classes/{category}", colours(theme)[category]).render(painter, box)
 
 
-def draw_class(painter: QPainter, category: Category, box: QRectF, shade: QColor) -> None:
-    """Draw the shape of a class into a box."""
-    with kept(painter, QPainter.RenderHint.Antialiasing):
-        painter.fillPath(class_path(category, box), shade)
-
-
-def draw_verdict(painter: QPainter, state: State | Literal["unread"], box: QRectF, shade: QColor) -> None:
+def draw_verdict(painter: QPainter, state: State | Literal["unread"], box: QRectF, theme: Theme) -> None:
     """How a verdict stands. Saved: a tick; being saved: three dots; not saved: an exclamation mark in a ring.
 
     A disc where nobody has read the image.
     """
-    path, side = QPainterPath(), box.width()
-    if state == "unread":
-        path.addEllipse(box.center(), side / 4, side / 4)
-        with kept(painter, QPainter.RenderHint.Antialiasing):
-            painter.fillPath(path, shade)
-        return
-    dots = {"saved": (), "saving": ((0.1, 0.5), (0.5, 0.5), (0.9, 0.5)), "not_saved": ((0.5, 0.76),)}[state]
-    if state == "saved":
-        path.addPolygon([box.topLeft() + QPointF(x, y) * side for x, y in ((0.1, 0.55), (0.4, 0.85), (0.9, 0.15))])
-    elif state == "not_saved":
-        path.addEllipse(box)
-        path.moveTo(box.topLeft() + QPointF(0.5, 0.22) * side)
-        path.lineTo(box.topLeft() + QPointF(0.5, 0.56) * side)
-    for x, y in dots:
-        path.addEllipse(box.topLeft() + QPointF(x, y) * side, side / 24, side / 24)
-    with kept(painter, QPainter.RenderHint.Antialiasing):
-        painter.strokePath(path, QPen(shade, side / 8))
+    _drawing(f"verdicts/{state}", colours(theme)["text"]).render(painter, box)
 
 
 def class_icon(category: Category, theme: Theme) -> QIcon:
-    """The shape as an icon for a button."""
-    made = QIcon()
-    for side in (16, 32, 48):
-        box = QRectF(side / 8, side / 8, side - 2 * side / 8, side - 2 * side / 8)
-        made.addPixmap(_drawn(side, partial(draw_class, category=category, box=box, shade=colour(theme, category))))
-    return made
+    """The shape as an icon for a button.
 
-
-class ClassMark(QWidget):
-    """The shape alone, beside a large word."""
-
-    def __init__(self, theme: Theme, *, side: int) -> None:
-        super().__init__()
-        self._theme: Theme = theme
-        self._category: Category | None = None
-        self.setFixedSize(side, side)
-
-    def show_class(self, category: Category | None) -> None:
-        """Draw another class, nothing for None."""
-        self._category = category
-        self.update()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        if self._category is None:
-            return
-        painter = QPainter(self)
-        draw_class(
-            painter, self._category, QRectF(self.rect()).adjusted(2, 2, -2, -2), colour(self._theme, self._category)
-        )
-        painter.end()
-
-
-def _bar(middle: QPointF, half: float, arm: float, turn: float) -> QPainterPath:
-    bar = QPainterPath()
-    bar.addRect(QRectF(-half, -arm / 2 * 1.4, 2 * half, arm * 1.4))
-    return QTransform().translate(middle.x(), middle.y()).rotate(turn).map(bar)
+    Read first: two triangles, one above the other; abnormal: a triangle; not sure: a diamond; normal: a disc; not
+    assessed: a ring; refused: a square with a bar cut out; not an image: a bar; failed: a cross.
+    """
+    return icon(f"classes/{category}", theme, category, inset=_CLASS_INSET)

@@ -103,7 +103,7 @@ class WorkListDelegate(QStyledItemDelegate):
         elif cell.key == "patient":
             if cell.mark is not None:
                 mark = QRectF(box.right() - _SHAPE, box.y() + _GAP, _SHAPE, _SHAPE)
-                draw_verdict(painter, cell.mark, mark, colour(self._theme, "text"))
+                draw_verdict(painter, cell.mark, mark, self._theme)
             self._paint_patient(painter, self._beside_rail(painter, box, cell.group), cell)
         elif cell.key == "class":
             self._paint_class(painter, box, cell.row, cell.font)
@@ -144,7 +144,7 @@ class WorkListDelegate(QStyledItemDelegate):
         grey = row.outcome.facts.thumbnail
         if grey is None:
             box = QRectF(frame).adjusted(15, 15, -15, -15)
-            draw_class(painter, row.category, box, colour("dark", row.category))
+            draw_class(painter, row.category, box, "dark")
             return
         draw_thumbnail(painter, grey, frame)
 
@@ -186,7 +186,7 @@ class WorkListDelegate(QStyledItemDelegate):
 
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)
-        draw_class(painter, row.category, mark, colour(self._theme, row.category))
+        draw_class(painter, row.category, mark, self._theme)
         if box.width() + 2 * _GAP <= SHAPE_ROOM:
             return
         label, beside = category_label(self._translator, row.category, row.manifest), box.adjusted(_SHAPE + 6, 0, 0, 0)
