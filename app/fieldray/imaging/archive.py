@@ -1,9 +1,9 @@
 """Zip files: listed without unpacking, with members read into memory only, and every size checked first.
 
-Python's `zipfile` reads the listing only. It is not used for unpacking, because it accepts whatever comes out, so a
-kilobyte may become gigabytes. Here no call returns more than was asked for, whatever sizes a file states. What is
-packed in another way than stored or deflated, as hardly any zip is, says so. A member's name is a label and never a
-path: nothing is written, so hostile names can do no harm.
+Python's `zipfile` reads the listing and unpacks. It gives as much as it is asked for, so it is never asked for more
+than a member states, or a kilobyte may become gigabytes. What is packed in another way than stored or deflated, as
+hardly any zip is, says so: of those it unpacks all at once. A member's name is a label and never a path: nothing is
+written, so hostile names can do no harm.
 
 A child process searches the members for images (`search`), and answers a part at a time (`members_of`).
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import struct
 import time
 import zlib
@@ -36,7 +35,7 @@ from fieldray.imaging.identify import (
     out_of_memory,
     sniff,
 )
-from fieldray.imaging.source import Opener, file_problem, is_system_name, open_file, parts_of
+from fieldray.imaging.source import Opener, file_problem, is_system_name, open_file, parts_of, state_of
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
@@ -51,12 +50,9 @@ _LOCAL_MARK: Final = b"PK\x03\x04"
 _STORED, _DEFLATED = 0, 8  # APPNOTE 4.4.5
 _IS_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
 _IS_PATCH: Final = 0x20
-_DAMAGE: Final = (zlib.error, EOFError, struct.error, OverflowError, ValueError)
 # A small image that is mostly black may shrink a thousandfold. Nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
-_PACKED_BYTES: Final = 2**16
-_PART_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,25 +77,26 @@ class Archive:
     directory: Directory
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
-        """The first `limit` bytes of a member, or all of it. Raises the same as `parts`."""
-        whole = io.BytesIO()
-        for part in self.parts(name, limit=limit):
-            whole.write(part)
-        return whole.getvalue()
-
-    def parts(self, name: str, *, limit: int | None = None) -> Iterator[bytes]:
-        """The same in pieces of at most a megabyte. The checksum is verified if the whole member was asked for.
+        """The first `limit` bytes of a member, or all of it; the checksum is verified if the whole was asked for.
 
         Raises OSError; Unreadable `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
         `damaged`.
         """
+        import zipfile  # as in `_directory`
+
         member = self.directory.by_name.get("/".join(parts_of(name)))
         if member is None:
             raise Unreadable(reason("missing"))
         _check_member(member)
         try:
-            yield from _unpacked(self.stream, member, limit)
-        except _DAMAGE as error:
+            _seek_packed_bytes(self.stream, member)
+            _check_method(member)
+            wanted = member.file_size if limit is None else min(limit, member.file_size)
+            data = zipfile.ZipExtFile(self.stream, "r", member).read(wanted)
+            if len(data) < wanted:
+                raise EOFError("it is cut short")
+            return data
+        except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, OverflowError, ValueError) as error:
             raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
 
 
@@ -108,24 +105,15 @@ def open_archive(stream: BinaryIO) -> Archive:
 
     Raises OSError; Unreadable `damaged`, `too_large` or `too_many_members`.
     """
-    return Archive(stream, _directory(_Opened(_identity(stream), stream)))
+    return Archive(stream, _directory(_Opened(state_of(stream) or object(), stream)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """Equal to another opening of the same, unchanged file."""
+    """Equal to another opening of the same, unchanged file; unique if the stream is not a file."""
 
-    identity: tuple[object, ...]
+    identity: object
     stream: BinaryIO = field(compare=False)
-
-
-def _identity(stream: BinaryIO) -> tuple[object, ...]:
-    """What identifies the file in its present state; unique if the stream is not a file."""
-    try:
-        state = os.fstat(stream.fileno())
-    except io.UnsupportedOperation:
-        return (object(),)
-    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=1)
@@ -188,44 +176,15 @@ def _positions(data: bytes, mark: bytes) -> Iterator[int]:
 # ---- unpacking
 
 
-def _unpacked(stream: BinaryIO, member: zipfile.ZipInfo, limit: int | None) -> Iterator[bytes]:
-    """The member in pieces. Raises one of `_DAMAGE` if there is less than the listing states, or something else."""
-    position, end = _packed_bytes(stream, member)
-    _check_method(member)
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS) if member.compress_type == _DEFLATED else None
-    left = member.file_size if limit is None else min(limit, member.file_size)
-    is_whole, crc, packed, is_over = left == member.file_size, 0, b"", False
-    while left:
-        if not packed and position < end:
-            stream.seek(position)
-            packed = stream.read(min(_PACKED_BYTES, end - position))
-            position = position + len(packed) if packed else end
-        wanted = min(left, _PART_BYTES)
-        if inflater is None:
-            part, packed = packed[:wanted], packed[wanted:]
-        else:
-            part = b"" if inflater.eof else inflater.decompress(packed, wanted)
-            packed, is_over = inflater.unconsumed_tail, inflater.eof
-        if not part and (is_over or position >= end):
-            raise EOFError("it is cut short")
-        left -= len(part)
-        crc = zlib.crc32(part, crc)
-        if part:
-            yield part
-    if is_whole and crc != member.CRC:
-        raise ValueError("its checksum is another")
-
-
-def _packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> tuple[int, int]:
-    """Where the bytes of a member begin and end. Raises one of `_DAMAGE`."""
+def _seek_packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> None:
+    """Go to where the bytes of a member begin. Raises OSError; struct.error, ValueError if it does not begin there."""
     if member.header_offset < 0:
         raise ValueError("no member begins before the file")
     stream.seek(member.header_offset)
     mark, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
     if mark != _LOCAL_MARK:
         raise ValueError("no member begins there")
-    begin = member.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
-    return begin, begin + member.compress_size
+    stream.seek(name_bytes + extra_bytes, io.SEEK_CUR)
 
 
 def _check_method(member: zipfile.ZipInfo) -> None:

@@ -24,6 +24,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
 from fieldray.imaging.source import (
+    FileState,
     Folder,
     NamesInAnyCase,
     Opener,
@@ -32,6 +33,7 @@ from fieldray.imaging.source import (
     is_system_name,
     mark,
     open_file,
+    state_of,
 )
 from fieldray.reasons import Reason, reason
 
@@ -129,7 +131,7 @@ class _Search:
         self._way: list[Folder] = []  # from the given path down to what is visited
         self._links: list[Path] = []
         self._listed: dict[Path, tuple[Path, frozenset[str]]] = {}  # with the given path that each folder is under
-        self._containers: dict[Path, _State] = {}
+        self._containers: dict[Path, FileState | None] = {}
         self._own_reports = 0
         self._tops: tuple[str, ...] = ()
         self._top = Path()
@@ -161,7 +163,7 @@ class _Search:
             if not came:
                 break
         for path, state in self._containers.items():
-            if _state_at(path) not in (None, state):
+            if _is_another(path, state):
                 yield failed_ref(ImageRef(path=path), Unreadable(reason("changed")))
 
     def _came(self, path: Path) -> list[tuple[Path, bool]]:
@@ -270,7 +272,7 @@ class _Search:
                     return
                 found = refs_in(stream, ref, self._is_own_report)
                 if isinstance(found, IndexFound | ZipFound):
-                    self._containers[path] = _state(stream)
+                    self._containers[path] = state_of(stream)
             if found is None:
                 self._own_reports += 1
                 return
@@ -342,23 +344,11 @@ def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
     return is_own_report(stream.read(_OWN_REPORT_BYTES))
 
 
-_State = tuple[int, ...]
-
-
-def _state(stream: BinaryIO) -> _State:
-    """What is another for another file, or another content."""
-    return _state_of(os.fstat(stream.fileno()))
-
-
-def _state_at(path: Path) -> _State | None:
+def _is_another(path: Path, state: FileState | None) -> bool:
     try:
-        return _state_of(path.stat())
-    except OSError:
-        return None
-
-
-def _state_of(status: os.stat_result) -> _State:
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return state_of(path) != state
+    except OSError:  # it is gone, as what was in it will say
+        return False
 
 
 def _missing(path: Path) -> ImageRef:

@@ -23,7 +23,6 @@ from fieldray.imaging.identify import check_file_size
 from fieldray.reasons import reason
 
 Opener = Callable[[Path], BinaryIO]
-_CHUNK_BYTES: Final = 2**20
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -52,20 +51,23 @@ class FileState(NamedTuple):
 
     touched_ns  of the last change of the content or of what the system notes of the file, which no program can choose;
                 on Windows, when the file was made
+    device, number  by which the system knows the file
     """
 
     size: int
     changed_ns: int
     touched_ns: int
+    device: int = 0
+    number: int = 0
 
 
-def state_of(stream: BinaryIO) -> FileState | None:
-    """The state of an open file; None for what is none of the system. Raises OSError."""
+def state_of(file: BinaryIO | Path) -> FileState | None:
+    """The state of a file, open or by its path; None for what is none of the system. Raises OSError."""
     try:
-        status = os.fstat(stream.fileno())
+        status = file.stat() if isinstance(file, Path) else os.fstat(file.fileno())
     except io.UnsupportedOperation:
         return None
-    return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
@@ -100,37 +102,20 @@ def content_hash(ref: ImageRef, *, opener: Opener = open_file) -> str:
 
     So it does for a file that is larger than any that is read: nobody could cancel the hours that it may take.
     """
+    if ref.member is not None:
+        return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest()
     try:
         with opener(ref.path) as stream:
-            return hash_of(stream, ref.member)
+            return _hash_of(stream)
     except OSError as error:
         raise file_problem(error) from error
 
 
-def hash_of(stream: BinaryIO, member: str | None = None) -> str:
+def _hash_of(stream: BinaryIO) -> str:
     """The same of an open file. Raises OSError, Unreadable."""
-    digest = hashlib.sha256()
-    for part in _parts(stream, member):
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _parts(stream: BinaryIO, member: str | None) -> Iterator[bytes]:
-    if member is None:
-        return _whole(stream)
-    from fieldray.imaging.archive import open_archive
-
-    return open_archive(stream).parts(member)
-
-
-def _whole(stream: BinaryIO) -> Iterator[bytes]:
-    """What `read_bytes` would read of a file, in pieces; the same if the file grows meanwhile."""
-    left = stream.seek(0, io.SEEK_END)
-    check_file_size(left)
+    check_file_size(stream.seek(0, io.SEEK_END))
     stream.seek(0)
-    while left > 0 and (part := stream.read(min(_CHUNK_BYTES, left))):
-        left -= len(part)
-        yield part
+    return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto in fact
 
 
 def file_problem(error: OSError) -> Unreadable:
@@ -186,7 +171,7 @@ class Stamps:
         try:
             with open_file(ref.path) as stream:
                 state = state_of(stream)
-                content_sha256, stamp = hash_of(stream), b""
+                content_sha256, stamp = _hash_of(stream), b""
                 if state and self._is_settled(state) and ref.header.number_of_frames == 1:
                     stamp = self._stamp(ref.path, state, _part_of(stream, state.size))
                 return content_sha256, stamp if state_of(stream) == state else b""
@@ -203,7 +188,7 @@ class Stamps:
         return max(state.changed_ns, state.touched_ns) / 1e9 + _MARGIN_S < self._now_s()
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:
-        stamp = hashlib.blake2b(struct.pack("<3q", *state), key=self.key, digest_size=_STAMP_BYTES)
+        stamp = hashlib.blake2b(struct.pack("<3q", *state[:3]), key=self.key, digest_size=_STAMP_BYTES)
         for offset, length in self._parts(os.fsencode(path), state.size):
             stamp.update(read(offset, length))
         return stamp.digest()
