@@ -9,26 +9,13 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import UNSET
 
-from fieldray.domain.model import (
-    Calibration,
-    Estimate,
-    HeaderRules,
-    Label,
-    Manifest,
-    OperatingPoint,
-    Requirement,
-)
 from fieldray.errors import PackProblem
 from fieldray.formatting import category_label
 from fieldray.packs.manifest import (
     GOLDEN_ROLES,
     OOD_GATE_ROLES,
-    PackFile,
-    describe,
     domain_manifest,
     dump,
     parse,
@@ -36,7 +23,6 @@ from fieldray.packs.manifest import (
 )
 from fieldray.translation import Translator
 from packs_factory import make_lung_fields, make_pack, manifest
-from properties import SHARES, points
 from shipped_packs import ADULTS, CHILDREN
 
 Change = Callable[[dict[str, Any]], object]
@@ -284,10 +270,6 @@ def test_numbers_json_cannot_hold_are_not_written(data: bytes) -> None:
 # ---- the published schema
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "pack-manifest.schema.json"
-FILES = {
-    role: PackFile(name=f"{role}.bin", size_bytes=1, sha256="0" * 64)
-    for role in ("litert", "card", "openvino", "ood_gate_mean", "ood_gate_projection")
-}
 
 
 def _errors(content: Any) -> list[str]:
@@ -307,77 +289,3 @@ def test_the_packs_that_ship_fit_the_schema(pack: Path) -> None:
 
 def test_a_pack_of_another_kind_fits_the_schema(tmp_path: Path) -> None:
     assert _errors(json.loads((make_lung_fields(tmp_path) / "manifest.json").read_bytes())) == []
-
-
-# ---- manifests of any shape
-
-_LETTERS = st.characters(exclude_categories=("C", "Zl", "Zp"))  # what `is_line` lets pass
-_LINES = st.text(_LETTERS, min_size=1, max_size=30)
-_PARAGRAPHS = st.text(_LETTERS | st.sampled_from("\n\t"), min_size=1, max_size=60)
-_LANGUAGES = st.sampled_from(["uk", "pl", "de", "pt-BR", "zh-Hans", "sr-Latn-RS", "es-419", "ca-valencia"])
-_JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**53), 2**53)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | _LINES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_LINES, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-def _texts(text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, str]]:
-    return st.builds(lambda english, others: {**others, "en": english}, text, st.dictionaries(_LANGUAGES, text))
-
-
-_ESTIMATES = (
-    st.lists(SHARES, min_size=3, max_size=3)
-    .map(sorted)
-    .map(lambda values: Estimate(value=values[1], low=values[0], high=values[2]))
-)
-
-
-@st.composite
-def _points(draw: st.DrawFn, code: str) -> OperatingPoint:
-    return dataclasses.replace(
-        draw(points()),
-        name=draw(_LINES),
-        titles=draw(_texts(_LINES)),
-        label=code,
-        sensitivity=draw(_ESTIMATES),
-        specificity=draw(_ESTIMATES),
-        measured_on=draw(_texts(_LINES)),
-    )
-
-
-@st.composite
-def _manifests(draw: st.DrawFn) -> Manifest:
-    codes = draw(st.lists(_LINES, min_size=1, max_size=3, unique=True))
-    slopes = st.floats(min_value=1e-3, max_value=100)
-    calibrations = st.builds(Calibration, slope=slopes, intercept=st.floats(-100, 100))
-    ages = st.tuples(st.integers(0, 150), st.integers(0, 150)).map(lambda pair: (min(pair), max(pair)))
-    return dataclasses.replace(
-        manifest(),
-        names=draw(_texts(_LINES)),
-        limits=draw(_texts(_PARAGRAPHS)),
-        labels=tuple(Label(code=code, scheme=draw(_LINES), meaning=draw(_texts(_LINES))) for code in codes),
-        operating_points=tuple(draw(_points(code)) for code in codes),
-        calibration=draw(st.dictionaries(st.sampled_from(codes), calibrations)),
-        accepted=HeaderRules(views=tuple(draw(st.lists(_LINES, max_size=3))), ages_years=draw(st.none() | ages)),
-        minimum_edgetpu_runtime=draw(st.none() | st.integers(0, 10**6)),
-        requires=draw(st.sampled_from([(), (Requirement(kind="lung-fields", minimum_version="1.0.0"),)])),
-        provenance=draw(st.dictionaries(_LINES, _PARAGRAPHS, max_size=3)),
-        metrics=draw(st.dictionaries(_LINES, _JSON, max_size=3)),
-    )
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(_manifests())
-def test_any_manifest_that_is_written_is_read_back_the_same(given_manifest: Manifest) -> None:
-    data = dump(describe(given_manifest, files=FILES, golden_tolerance=None))
-    found = parse(data)
-    assert dump(found) == data
-    read = domain_manifest(found, ood_gate=given_manifest.ood_gate)
-    for field in dataclasses.fields(read):
-        assert getattr(read, field.name) == getattr(given_manifest, field.name), field.name
-    assert _errors(json.loads(data)) == []

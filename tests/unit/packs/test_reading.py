@@ -78,38 +78,18 @@ def test_what_is_not_the_array_asked_for_is_refused(data: bytes) -> None:
         unpack_array(data, dtype="float32", dimensions=2)
 
 
-# None of them two plain numbers.
-SHAPES = [
-    "(-2, -2)",
-    "(" + "-" * 9_000 + "2, 2)",
-    "(" * 5_000 + "2, 2" + ")" * 5_000,
-    "(" + "9" * 9_000 + ", 2)",
-    "(99999999999, 2)",
-    "(2.0, 2)",
-    "(2, 2) + (2,)",
-    "[2, 2]",
-    "(\u0662, 2)",
-    "(" + "2, " * 3_000 + "2)",
-    "()",
-    "(None, 2)",
-]
-
-
 @pytest.mark.parametrize(
     "header",
     [
-        *(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}" for shape in SHAPES),
+        *(
+            f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+            for shape in ("(-2, -2)", "(" * 5_000 + "2, 2" + ")" * 5_000, "(" + "9" * 9_000 + ", 2)", "(2.0, 2)")
+        ),
         "",
-        "{}",
         "{'descr': '>f4', 'fortran_order': False, 'shape': (2, 2), }",
-        "{'descr': '<f4,<f4', 'fortran_order': False, 'shape': (2, 2), }",
-        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 2), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (2, 2), }",
-        "{'descr': '<M8', 'fortran_order': False, 'shape': (2, 2), }",
-        "{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 2), }",
         "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }" + " " * 300,
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }\0",
         "{" * 9_000,
     ],
 )

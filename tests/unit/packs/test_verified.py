@@ -168,6 +168,13 @@ def test_without_the_litert_file_nothing_is_written(tmp_path: Path) -> None:
     assert _content(tmp_path) == {}
 
 
+def test_a_pack_without_a_self_test_has_none(tmp_path: Path) -> None:
+    plain = manifest(ood_gate=None)
+    pack = write_pack(tmp_path, manifest=plain, files={"litert": b"x"}, card="c", golden=None, key=key())
+    model = read_files(pack, read_verified_manifest(pack)).model("signed")
+    assert (model.golden, model.manifest.ood_gate) == (None, None)
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageProblem) as caught:
