@@ -26,7 +26,7 @@ from fieldray.surroundings import usable_cores
 
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Report
-    from fieldray.bench.host import HostFacts
+    from fieldray.bench.host import Part
     from fieldray.domain.model import Model
     from fieldray.reasons import Reason
 
@@ -94,10 +94,9 @@ def run_doctor(options: argparse.Namespace, console: Console) -> int:
     """Inspect this computer and report; the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.bench.host import can_screen, findings, host_report
 
-    console.bar("checking this computer")
-    found = findings(facts := _host_facts(lambda: chosen_model(options)))
-    show(host_report(facts, found, kind="doctor"), options.out, console)
-    return 0 if can_screen(found) else 1
+    parts = _parts(lambda: chosen_model(options), console)
+    show(host_report(parts, kind="doctor"), options.out, console)
+    return 0 if can_screen(findings(parts)) else 1
 
 
 def run_device(options: argparse.Namespace, console: Console) -> int:
@@ -135,12 +134,10 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 def run_host(options: argparse.Namespace, console: Console) -> int:
     """Inspect the computer and measure host variants; the exit code. Raises as `run_device` does."""
     from fieldray.bench import device
-    from fieldray.bench.host import findings, host_report
+    from fieldray.bench.host import host_report
 
     model = chosen_model(options)
-    console.bar("checking this computer")
-    facts = _host_facts(lambda: model)
-    found = findings(facts)
+    parts = _parts(lambda: model, console)
     cases, problems = _usable(
         device.host_variants(
             model,
@@ -152,14 +149,15 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     with _images(options, cases) as (given, images, effort):
         measured = device.measure(given, effort, notify=console.bar, scopes=(device.MESSAGES,))
     blocks = device.variant_blocks(measured, problems=problems, images=images)
-    report = host_report(facts, found, kind="bench-host", measured=blocks, variants=device.variant_data(measured))
+    report = host_report(parts, kind="bench-host", measured=blocks, variants=device.variant_data(measured))
     return show(report, options.out, console)
 
 
-def _host_facts(load: Callable[[], Model]) -> HostFacts:
+def _parts(load: Callable[[], Model], console: Console) -> tuple[Part, ...]:
     """Inspect this computer with the pack that `load` gives. Raises StorageProblem."""
     from fieldray.bench.host import inspect
 
+    console.bar("checking this computer")
     return inspect(user_data(), pack_library(), drives=drives_with_packs(), load=load)
 
 

@@ -9,39 +9,61 @@ from bench_cases import Record
 from fake_compilers import edgetpu_model
 from fieldray.bench import device
 from fieldray.bench.benchmark_case import Table
-from fieldray.bench.host import check_storage, software_facts, try_screening
+from fieldray.bench.host import Part, Trial, findings, inspect, of_storage, try_screening
 from fieldray.domain.model import Model
-from fieldray.errors import PackProblem
+from fieldray.errors import BackendProblem, PackProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.reasons import reason
+from fieldray.packs.naming import PackCandidate
+from fieldray.packs.signing import TrustStore
+from fieldray.reasons import Reason, reason
 from tiny_models import tiny_model
-from tiny_packs import write_tiny_pack
+
+TRIAL = Trial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
 
 
-def test_software_that_is_there() -> None:
-    software = software_facts()
-    assert software.missing == ()
-    assert software.versions["numpy"]
+def pack(name: str, problem: Reason | None = None) -> PackCandidate:
+    return PackCandidate(
+        folder=Path(name), origin="drive", trust="trusted", pack_id=name, version="1.0.0", problem=problem
+    )
 
 
-def test_places(home: Path, tmp_path: Path) -> None:
-    write_tiny_pack(tmp_path / "drive" / "fieldray")
-    places = check_storage(home, PackLibrary(home, builtin_root=tmp_path), drives=[tmp_path / "drive"])
-    assert places.problem is None and places.free_mb > 0
-    (pack,) = places.packs
-    assert (pack.name, pack.origin) == ("tiny-1.0.0", "drive")
-    assert pack.problem and pack.problem.code == "pack_unknown_key"
+def storage(home: Path, *packs: PackCandidate, free_mb: int = 50_000, trial: Trial = TRIAL) -> Part:
+    return of_storage(home, free_mb=free_mb, keys=TrustStore(home), packs=packs, trial=trial)
 
 
-def test_damaged_records_of_trust_are_told(home: Path, tmp_path: Path) -> None:
+def test_where_results_are_kept(home: Path) -> None:
+    assert storage(home).facts == {"Results": f"{home}, 50000 MB free", "Trusted keys": "0", "Packs": "none"}
+    assert [one.reason.code for one in storage(home, free_mb=200).findings] == ["host_disk"]
+    (gone,) = storage(home / "gone").findings
+    assert (gone.weight, gone.reason.code) == ("stop", "not_writable")
     (home / "pack_trust.json").write_text("{")
-    places = check_storage(home, PackLibrary(home, builtin_root=tmp_path), drives=[])
-    assert places.trust_problem and places.trust_problem.code == "trust_damaged"
+    (damaged,) = storage(home).findings
+    assert (damaged.weight, damaged.reason.code) == ("stop", "trust_damaged")
+
+
+def test_a_pack_that_would_not_load_is_named_once(home: Path) -> None:
+    why = reason("pack_unsigned")
+    packs = pack("well"), pack("lungs", reason("pack_not_classifier", kind="lung-fields")), pack("other", why)
+    part = storage(home, *packs)
+    (found,) = part.findings
+    assert found.weight == "change" and "other-1.0.0" in found.reason.text and "no signature" in found.reason.text
+    assert part.facts["Packs"] == "well-1.0.0 (drive), lungs-1.0.0 (drive), other-1.0.0 (drive)"
+    assert storage(home, *packs, trial=Trial(problem=why)).findings == []
+
+
+def test_everything_is_inspected_and_a_missing_runtime_is_said_once(home: Path, tmp_path: Path) -> None:
+    def load() -> Model:
+        raise BackendProblem(reason("no_runtime"))
+
+    parts = inspect(home, PackLibrary(home, builtin_root=tmp_path), drives=[], load=load)
+    facts = {name for part in parts for name in part.facts}
+    assert facts >= {"System", "CPU", "Memory", "Edge TPU", "Program", "Libraries", "Results", "Packs"}
+    assert not any(one.reason.code == "no_runtime" for one in findings(parts))  # that of the trial: it is installed
 
 
 def test_one_image_is_screened() -> None:
     trial = try_screening(tiny_model)
-    assert (trial.problem, trial.backend, trial.pack_name) == (None, "cpu", "tiny-1.0.0")
+    assert (trial.problem, trial.pack_name) == (None, "tiny-1.0.0")
     assert (trial.has_edgetpu_file, try_screening(edgetpu_model).has_edgetpu_file) == (False, True)
     assert trial.seconds > 0
 
