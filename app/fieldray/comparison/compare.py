@@ -48,7 +48,6 @@ from fieldray.comparison.matching import (
     own_offset,
     points_in_prior,
     relaxed,
-    sampled_at,
     warped,
 )
 from fieldray.domain.comparison import (
@@ -61,6 +60,7 @@ from fieldray.domain.comparison import (
     Incomparable,
     Match,
     PairComparison,
+    sampled_at,
 )
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.comparison import FRAME_SIDE
+from fieldray.domain.comparison import FRAME_SIDE, sampled_at
 
 Grey = NDArray[np.float32]
 
@@ -405,25 +405,6 @@ def warped(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float3
     rows = np.arange(displacement.shape[0], dtype=np.float32)[:, None] + displacement[..., 0]
     columns = np.arange(displacement.shape[1], dtype=np.float32)[None, :] + displacement[..., 1]
     return sampled_at(image, rows, columns)
-
-
-def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
-    """Values of an image at places (index 0 is the centre of the first pixel), interpolated linearly; beyond it 0."""
-    height, width = image.shape[:2]
-    values = image.reshape(height * width, -1).astype(np.float32, copy=False)
-    top, left = np.floor(rows.clip(0, height - 1)).astype(np.intp), np.floor(columns.clip(0, width - 1)).astype(np.intp)
-    top, left = np.minimum(top, max(height - 2, 0)), np.minimum(left, max(width - 2, 0))
-    down = (rows - top).astype(np.float32).clip(0, 1)[..., None]
-    across = (columns - left).astype(np.float32).clip(0, 1)[..., None]
-    first = top * width + left
-    below, right = (width if height > 1 else 0), (1 if width > 1 else 0)
-    upper = values[first] * (1 - across) + values[first + right] * across
-    lower = values[first + below] * (1 - across) + values[first + below + right] * across
-    mixed = upper * (1 - down) + lower * down
-    is_inside = (rows > -1) & (rows < height) & (columns > -1) & (columns < width)
-    mixed *= is_inside[..., None]
-    found: NDArray[np.float32] = mixed.reshape(*rows.shape, *image.shape[2:])
-    return found
 
 
 def points_in_prior(points: Points, field: Displacement) -> Points:

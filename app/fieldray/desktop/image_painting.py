@@ -14,8 +14,8 @@ from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.style import kept
 from fieldray.domain import heat_map
-from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours
-from fieldray.domain.image import Box, Image, PixelMap, Window
+from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sampled_at
+from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.imaging.preprocess import default_window, display_table
 
 Pixels = NDArray[np.uint8] | NDArray[np.uint16]
@@ -314,11 +314,8 @@ def dragged_window(start: Window, by: Point, *, gain: float) -> Window:
 # ---- What can be laid over the open image of a pair: the prior bent to it, the difference, the mesh.
 
 _MOST_PIXELS: Final = 1024  # of the longer side of a bent prior: what a screen shows at once
-_BAND_ROWS: Final = 32
+_BAND_ROWS: Final = 16
 _MESH_STEP: Final = 32
-_MESH_TURNS: Final = 20
-
-Values = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -348,98 +345,49 @@ def laid_over(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) 
     aligned, first, second = pair.aligned, pair.prior, pair.current
     if aligned is None or first is None or second is None:
         raise ValueError("nothing of this pair may be laid over each other")
-    step = -(-max(rows, columns) // _MOST_PIXELS)
-    field, here, there = aligned.alignment.displacement, second.pixel_map, first.pixel_map
-    pixels = _bent(prior, field, here, there, shape=(-(-rows // step), -(-columns // step)), step=step)
+    step, here, there = -(-max(rows, columns) // _MOST_PIXELS), second.pixel_map, first.pixel_map
+    shrink = step / here.row_scale * there.row_scale  # pixels of the prior for one of the result
+    pixels = _bent(prior, pair, shape=(-(-rows // step), -(-columns // step)), step=step, shrink=shrink)
     image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)
     bent = Pyramid(image=image, levels=(pixels,), start_window=prior.start_window, presets=prior.presets)
-    points = (_in_file(match.row, match.column, here) for match in aligned.alignment.matches if match.is_kept)
+    matches = (match for match in aligned.alignment.matches if match.is_kept)
+    boxes = (region.box for region in aligned.regions)
     return LaidOver(
         prior=bent,
         step=step,
         difference=HeatMap(coloured(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
-        mesh=_mesh(field, here),
-        kept=tuple(points),
-        middles=tuple(_middle(region.box, here) for region in aligned.regions),
+        mesh=_mesh(pair, there),
+        kept=tuple(_in_file(match.row + 0.5, match.column + 0.5, here) for match in matches),
+        middles=tuple(_in_file(box.top + box.rows / 2, box.left + box.columns / 2, here) for box in boxes),
     )
 
 
 def _region(pixel_map: PixelMap) -> QRectF:
-    return QRectF(
-        pixel_map.column_offset,
-        pixel_map.row_offset,
-        FRAME_SIDE * pixel_map.column_scale,
-        FRAME_SIDE * pixel_map.row_scale,
-    )
-
-
-def _middle(box: Box, pixel_map: PixelMap) -> QPointF:
-    return _in_file(box.top + box.rows / 2 - 0.5, box.left + box.columns / 2 - 0.5, pixel_map)
+    return QRectF(_in_file(0, 0, pixel_map), _in_file(FRAME_SIDE, FRAME_SIDE, pixel_map))
 
 
 def _in_file(row: float, column: float, pixel_map: PixelMap) -> QPointF:
-    """Where in the file a point of the frame lies (pixel centres)."""
-    return QPointF(*reversed(pixel_map.position(row + 0.5, column + 0.5)))
+    """Where in the file a place of the frame lies (edges)."""
+    return QPointF(*reversed(pixel_map.position(row, column)))
 
 
-def _bent(
-    prior: Pyramid, field: Values, here: PixelMap, there: PixelMap, *, shape: tuple[int, int], step: int
-) -> NDArray[Any]:
+def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step: int, shrink: float) -> NDArray[Any]:
     """The prior's pixels for each of `shape`, a band at a time: no other thread waits long for this one."""
-    wanted = step / here.row_scale * there.row_scale  # pixels of the prior for one of the result
-    number = max(0, min(len(prior.levels) - 1, int(np.log2(max(wanted, 1.0)))))
-    level, shrink = prior.levels[number], 2**number
-    rows = ((np.arange(shape[0]) + 0.5) * step - here.row_offset) / here.row_scale - 0.5
-    columns = ((np.arange(shape[1]) + 0.5) * step - here.column_offset) / here.column_scale - 0.5
-    across = _between(field, columns, axis=1)
-    bent = np.zeros(shape, level.dtype)
+    number = prior.level_for(1 / shrink)
+    level, bent = prior.levels[number].astype(np.float32), np.zeros(shape, prior.levels[number].dtype)
+    rows, columns = ((np.arange(side) + 0.5) * step for side in shape)
     for start in range(0, shape[0], _BAND_ROWS):
         band = slice(start, start + _BAND_ROWS)
-        moved = _between(across, rows[band], axis=0)
-        down = (rows[band, None] + moved[:, :, 0] + 0.5) * there.row_scale + there.row_offset
-        side = (columns[None, :] + moved[:, :, 1] + 0.5) * there.column_scale + there.column_offset
-        bent[band] = _sampled(level, down / shrink - 0.5, side / shrink - 0.5)
+        places = pair.prior_position(*np.meshgrid(rows[band], columns, indexing="ij"))
+        bent[band] = np.rint(sampled_at(level, *(place / 2**number - 0.5 for place in places)))
     return bent
 
 
-def _between(values: Values, positions: NDArray[np.float64], *, axis: int) -> Values:
-    """Values between those along an axis, and beyond the last ones as these."""
-    inside = positions.clip(0, values.shape[axis] - 1)
-    first = np.minimum(inside.astype(np.intp), values.shape[axis] - 2)
-    share = (inside - first).astype(np.float32)
-    share = share.reshape([-1 if number == axis else 1 for number in range(values.ndim)])
-    mixed: Values = values.take(first, axis=axis) * (1 - share) + values.take(first + 1, axis=axis) * share
-    return mixed
-
-
-def _sampled(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[Any]:
-    """Grey levels between the pixels of an image; 0 (air) outside of it."""
-    height, width = image.shape
-    inside = (rows > -0.5) & (rows < height - 0.5) & (columns > -0.5) & (columns < width - 0.5)
-    rows, columns = rows.clip(0, height - 1), columns.clip(0, width - 1)
-    top, left = rows.astype(np.intp), columns.astype(np.intp)
-    below, beside = np.minimum(top + 1, height - 1), np.minimum(left + 1, width - 1)
-    down, right = rows - top, columns - left
-    upper = image[top, left] * (1 - right) + image[top, beside] * right
-    lower = image[below, left] * (1 - right) + image[below, beside] * right
-    return np.where(inside, np.rint(upper * (1 - down) + lower * down), 0).astype(image.dtype)
-
-
-def _mesh(field: Values, here: PixelMap) -> QPainterPath:
-    """Straight lines of the prior where they lie in the open image.
-
-    A point of the prior q lies at p with p + field(p) = q, which is found by going to q - field(p) again and again.
-    """
+def _mesh(pair: PairComparison, there: PixelMap) -> QPainterPath:
+    """Straight lines of the prior where they lie in the open image."""
     lines = np.arange(0, FRAME_SIDE + 1, _MESH_STEP, dtype=np.float64)
-    targets = np.stack(np.meshgrid(lines, lines, indexing="ij"), axis=-1)
-    points = targets.copy()
-    for _ in range(_MESH_TURNS):
-        near = np.rint(points).astype(np.intp).clip(0, FRAME_SIDE - 1)
-        points = targets - field[near[..., 0], near[..., 1]]
-    path = QPainterPath()
+    down, across = pair.current_position(*there.position(*np.meshgrid(lines, lines, indexing="ij")))
+    points, path = np.stack((across, down), axis=-1), QPainterPath()
     for lane in (*points, *points.transpose(1, 0, 2)):
-        corners = [_in_file(float(row), float(column), here) for row, column in lane]
-        path.moveTo(corners[0])
-        for corner in corners[1:]:
-            path.lineTo(corner)
+        path.addPolygon([QPointF(x, y) for x, y in lane.tolist()])
     return path

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.image import Box, Coordinate, PixelMap
 from fieldray.domain.mask import Mask
 from fieldray.reasons import Reason
 
@@ -201,23 +201,21 @@ class PairComparison:
         """The alignment, also where it failed."""
         return self.aligned.alignment if self.aligned else self.tried
 
-    def prior_position(self, row: float, column: float) -> tuple[float, float]:
+    def prior_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """Where in the prior image lies what is here in the current one; rows and columns in pixels of their files.
 
         Raises ValueError for a pair that is not comparable.
         """
         field, prior, current = self._laid()
-        at = current.cell(row, column)
-        down, across = field[_nearest(at)].tolist()
-        return prior.position(at[0] + down, at[1] + across)
+        at = np.stack(current.cell(row, column))
+        return prior.position(*(at + _displacement(field, at)))
 
-    def current_position(self, row: float, column: float) -> tuple[float, float]:
-        """Where in the current image lies what is here in the prior one, within a pixel of the frame; the way back."""
+    def current_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
+        """Where in the current image lies what is here in the prior one; the way back."""
         field, prior, current = self._laid()
-        at = wanted = prior.cell(row, column)
+        at = wanted = np.stack(prior.cell(row, column))
         for _ in range(_BACK_STEPS):
-            down, across = field[_nearest(at)].tolist()
-            at = wanted[0] - down, wanted[1] - across
+            at = wanted - _displacement(field, at)
         return current.position(*at)
 
     def _laid(self) -> tuple[NDArray[np.float32], PixelMap, PixelMap]:
@@ -226,10 +224,28 @@ class PairComparison:
         return self.aligned.alignment.displacement, self.prior.pixel_map, self.current.pixel_map
 
 
-def _nearest(cell: tuple[float, float]) -> tuple[int, int]:
-    """The pixel of the frame that a place in it is nearest to."""
-    row, column = (min(max(int(side), 0), FRAME_SIDE - 1) for side in cell)
-    return row, column
+def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.float32]:
+    """Rows and columns (2, ...) by which places of the frame (edges) are displaced; beyond it as at its border."""
+    return np.moveaxis(sampled_at(field, *(at - 0.5).clip(0, FRAME_SIDE - 1)), -1, 0)
+
+
+def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
+    """Values of an image at places (index 0 is the centre of the first pixel), interpolated linearly; beyond it 0."""
+    height, width = image.shape[:2]
+    values = image.reshape(height * width, -1).astype(np.float32, copy=False)
+    top, left = np.floor(rows.clip(0, height - 1)).astype(np.intp), np.floor(columns.clip(0, width - 1)).astype(np.intp)
+    top, left = np.minimum(top, max(height - 2, 0)), np.minimum(left, max(width - 2, 0))
+    down = (rows - top).astype(np.float32).clip(0, 1)[..., None]
+    across = (columns - left).astype(np.float32).clip(0, 1)[..., None]
+    first = top * width + left
+    below, right = (width if height > 1 else 0), (1 if width > 1 else 0)
+    upper = values[first] * (1 - across) + values[first + right] * across
+    lower = values[first + below] * (1 - across) + values[first + below + right] * across
+    mixed = upper * (1 - down) + lower * down
+    is_inside = (rows > -1) & (rows < height) & (columns > -1) & (columns < width)
+    mixed *= is_inside[..., None]
+    found: NDArray[np.float32] = mixed.reshape(*rows.shape, *image.shape[2:])
+    return found
 
 
 def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) -> NDArray[np.uint8]:

@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ WindowFunction = Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"]
 # What a spacing is of: the detector's plane, where things look larger than they are; the patient, by a calibration; or
 # the file does not say which of the two. "" where there is no spacing.
 SpacingPlane = Literal["", "detector", "calibrated", "unstated"]
+Coordinate = TypeVar("Coordinate", float, NDArray[np.float64])  # a row or a column, or those of many places at once
 
 
 # How much of a file is read for the network: what it needs, finer for a borderline one, all of it.
@@ -182,11 +183,11 @@ class PixelMap:
         """Pixels of the image that a tensor's pixel covers, along the side where it covers fewer."""
         return min(self.row_scale, self.column_scale)
 
-    def position(self, row: float, column: float) -> tuple[float, float]:
+    def position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """The place in the image (pixel edges) of a place in the tensor (pixel edges)."""
         return row * self.row_scale + self.row_offset, column * self.column_scale + self.column_offset
 
-    def cell(self, row: float, column: float) -> tuple[float, float]:
+    def cell(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """The place in the tensor of a place in the image; the way back."""
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 

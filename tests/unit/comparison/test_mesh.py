@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.comparison.matching import IDENTITY, LEAST_JACOBIAN, Affine, least_jacobian, relaxed, sampled_at, warped
-from fieldray.domain.comparison import FRAME_SIDE
+from fieldray.comparison.matching import IDENTITY, LEAST_JACOBIAN, Affine, least_jacobian, relaxed, warped
+from fieldray.domain.comparison import FRAME_SIDE, sampled_at
 
 GRID = np.stack(np.meshgrid(np.arange(20, 500, 40.0), np.arange(20, 500, 40.0), indexing="ij"), -1).reshape(-1, 2)
 

@@ -55,8 +55,12 @@ def test_a_place_of_one_image_leads_to_the_other_and_back() -> None:
     )
     pair = PairComparison(prior=framed(scale=4.0, top=0.0), current=framed(scale=2.0, top=100.0), aligned=aligned)
     row, column = pair.prior_position(300.0, 400.0)  # (100, 200) of the frame
-    assert (row, column) == pytest.approx((4 * (100 + bent[100, 200, 0]), 4 * (200 + bent[100, 200, 1])), abs=1e-3)
-    assert pair.current_position(row, column) == pytest.approx((300.0, 400.0), abs=2.0)  # a pixel of the frame
+    # The first pixel's centre lies at 0.5.
+    down, across = 8 + 6 * np.sin(199.5 / 60), -5 + 6 * np.cos(99.5 / 60)
+    assert (row, column) == pytest.approx((4 * (100 + down), 4 * (200 + across)), abs=2e-3)
+    assert pair.current_position(row, column) == pytest.approx((300.0, 400.0), abs=2e-3)
+    many = pair.current_position(*pair.prior_position(np.array([[300.0, 400.0]]), np.array([[400.0, 500.0]])))
+    assert np.array(many) == pytest.approx(np.array([[[300.0, 400.0]], [[400.0, 500.0]]]), abs=2e-3)
 
 
 def test_what_is_not_comparable_leads_nowhere() -> None:
