@@ -23,7 +23,7 @@ from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.worklist_model import WorkListModel
-from fieldray.domain.run import OutcomeReady, Progress, RunChanged
+from fieldray.domain.run import RunChanged
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
 
@@ -42,26 +42,6 @@ def test_events_of_one_thread_arrive_in_order_in_the_windows_thread(qtbot: QtBot
     qtbot.waitUntil(lambda: len(got) == 5000)
     assert got == list(range(5000))
     assert threads == {threading.main_thread()}
-
-
-def test_of_figures_that_wait_only_the_newest_is_handed_on(qtbot: QtBot) -> None:
-    bridge, got = Bridge(), []
-    bridge.published.connect(got.append)
-    outcomes = [OutcomeReady(run_id=1, row_id=number, outcome=screened(number, 0.5)) for number in range(3)]
-    for done, outcome in enumerate(outcomes, start=1):
-        bridge.publish(outcome)
-        bridge.publish(progress(done))
-    ended, begun = RunChanged(run_id=1, state="finished"), RunChanged(run_id=2, state="running")
-    for event in (ended, begun, progress(0)):
-        bridge.publish(event)
-    qtbot.waitUntil(lambda: len(got) == 7)
-    assert got == [outcomes[0], progress(3), *outcomes[1:], ended, begun, progress(0)]
-    bridge.publish(progress(1))
-    qtbot.waitUntil(lambda: got[7:] == [progress(1)])
-
-
-def progress(done: int) -> Progress:
-    return Progress(done=done, total=3, total_is_final=True, images_per_s=1.0, remaining_s=None)
 
 
 def test_a_flood_of_events_leaves_room_for_the_window(qtbot: QtBot) -> None:

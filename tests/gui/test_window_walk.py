@@ -150,6 +150,7 @@ class WindowWalk(RuleBasedStateMachine):
         """Close the window and wait for all behind it."""
         self._free(0)
         self.application.controller.close()
+        self._settle()
         self._wait(lambda: bool(self._has_ended))
         self.window.deleteLater()
         self.application.deleteLater()
@@ -339,6 +340,7 @@ class WindowWalk(RuleBasedStateMachine):
             for channel in background.channels:
                 background.step(channel)
             self._process()
+            self.bench.bridge._drain()
             if rows._again.isActive():
                 rows._read()
             is_idle = not background.channels and not self.bench.bridge._waiting

@@ -53,7 +53,6 @@ _SWITCH_S: Final = 0.0001
 _RARELY: Final = 100
 _MMAP_THRESHOLD: Final = -3  # of mallopt(3)
 _LARGE_BYTES: Final = 2**20
-_PULSE_MS: Final = 500
 _THREADS_END_S: Final = 2.0
 _DEVICES: Final = frozenset({"device", "policy"})
 
@@ -137,14 +136,9 @@ class Application(QObject):
         # Python handles a signal in the middle of whatever it does: what has to be done waits for the next event.
         close = partial(QTimer.singleShot, 0, self.controller.close)
         before = {number: signal.signal(number, lambda *_: close()) for number in polite_ends()}
-        # It handles one only when it runs, and while nothing happens only Qt does.
-        pulse = QTimer(self)
-        pulse.timeout.connect(lambda: None)
-        pulse.start(_PULSE_MS)
         try:
             yield
         finally:
-            pulse.stop()
             for number, handler in before.items():
                 signal.signal(number, handler)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.domain.run import Count, Event, Progress, Publish, RunChanged, Speed
+from fieldray.domain.run import Count, Event, Publish
 from fieldray.errors import FieldrayError
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
@@ -163,6 +163,7 @@ class Background(QObject):
             task.done(result)
 
 
+_PULSE_MS: Final = 10
 _SLICE_S: Final = 0.008
 
 
@@ -170,49 +171,30 @@ class Bridge(QObject):
     """Takes events from any thread and emits them, in order, in the window's thread.
 
     Thousands of resumed images arrive at once; they are handed on in slices of a few milliseconds, so that the window
-    stays responsive meanwhile. Of figures that replace each other (`Progress`, `Speed`) only the newest waits: what
-    waits grows with the images and not with the time that the window is busy.
+    stays responsive meanwhile. The timer also lets Python run, and so hear of a signal, while nothing happens.
     """
 
     published = Signal(object)
-    _arrived = Signal()
 
     def __init__(self) -> None:
         super().__init__()
-        self._waiting: deque[list[Event]] = deque()  # each in a list of its own, so that it can be replaced
-        self._newest: dict[type, list[Event]] = {}
-        self._lock = threading.Lock()
-        self._is_draining = False
-        self._arrived.connect(self._drain, Qt.ConnectionType.QueuedConnection)
+        self._waiting: deque[Event] = deque()
+        self._pulse = QTimer(self, interval=_PULSE_MS)
+        self._pulse.timeout.connect(self._drain)
+        self._pulse.start()
 
     def publish(self, event: Event) -> None:
         """Hand over one event; any thread may call this, and it never blocks."""
-        with self._lock:
-            if isinstance(event, RunChanged):
-                self._newest.clear()  # figures of one run never replace those of another
-            known = self._newest.get(type(event))
-            if known:
-                known[0] = event
-                return
-            self._waiting.append(entry := [event])
-            if isinstance(event, Progress | Speed):
-                self._newest[type(event)] = entry
-            wake = not self._is_draining
-            self._is_draining = True
-        if wake:
-            self._arrived.emit()
+        self._waiting.append(event)
+
+    def close(self) -> None:
+        """Hand nothing more on."""
+        self._pulse.stop()
 
     def _drain(self) -> None:
         end = time.perf_counter() + _SLICE_S
-        while time.perf_counter() < end:
-            with self._lock:
-                if not self._waiting:
-                    self._is_draining = False
-                    return
-                event = self._waiting.popleft()[0]
-                self._newest.pop(type(event), None)
-            self.published.emit(event)
-        QTimer.singleShot(1, self._drain)
+        while self._waiting and time.perf_counter() < end:
+            self.published.emit(self._waiting.popleft())
 
 
 # ---- What the window asks of the packages that do the work, and how they are opened.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -65,7 +64,6 @@ class Controller(QObject):
     ended = Signal()  # of a run that nobody stopped
     backends_changed = Signal()
     closed = Signal()
-    _services_closed = Signal()
 
     def __init__(
         self, settings: Settings, translator: Translator, *, open_services: OpenServices, background: type[Background]
@@ -74,7 +72,6 @@ class Controller(QObject):
         self.settings = settings
         self._open_services = open_services
         self._is_opening = self._is_closing = self._is_ending = False
-        self._opening = threading.Lock()  # of the services and _is_ending: either sees the other
         self._last_bug: Reason | None = None
         self.bridge, self.board = Bridge(), NoticeBoard()
         self.background = background(self.board)
@@ -108,11 +105,10 @@ class Controller(QObject):
         self.image.changed.connect(lambda: self.judging.open(self.image.row))
         self.judging.changed.connect(self.rows.verdict_changed)
         self.reading.changed.connect(self.rows.reading_changed)
-        self.judging.settled.connect(self._verdicts_settled)
+        self.judging.settled.connect(self._go_on_closing)
         self.past_runs.opened.connect(lambda _row_id, past: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)
         self.rows.gone.connect(self._forget_gone)
-        self._services_closed.connect(self._finish_closing)
 
     # ---- opening and closing
 
@@ -124,14 +120,26 @@ class Controller(QObject):
         self._is_opening = True
         self.background.run(self._open_here, channel="open", done=self._opened, failed=self._not_opened)
 
-    def _open_here(self) -> None:
+    def _open_here(self) -> Services:
         """Off the window's thread: what opens after nobody waits for it any more is closed at once."""
         services = self._open_services(self.settings, self.bridge.publish)
-        with self._opening:
-            if not self._is_ending:
-                self.background.open(services)
-                return
-        _close(services)
+        if self._is_ending:
+            _close(services)
+        return services
+
+    def _opened(self, services: Services) -> None:
+        self.background.open(services)
+        self._is_opening = False
+        if self._is_closing:
+            self._go_on_closing()
+            return
+        self.packs.look()
+        self.ready.emit()
+
+    def _not_opened(self, error: FieldrayError) -> None:
+        self._is_opening = False
+        self._go_on_closing()
+        self.board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
 
     def close(self) -> None:
         """Cancel what runs and close the services in the background, once they are open; then `closed`."""
@@ -144,56 +152,38 @@ class Controller(QObject):
         self.rows.end()
         self.machine.stop()
         self.judging.commit()
-        if self._is_opening or self.judging.is_saving:
-            QTimer.singleShot(_OPENING_ENDS_MS, self, self._close_services)
-        else:
-            self._close_services()
+        QTimer.singleShot(_OPENING_ENDS_MS, self, self._close_services)
+        self._go_on_closing()
 
-    def _verdicts_settled(self) -> None:
-        if self._is_closing and not self._is_opening:
+    def _go_on_closing(self) -> None:
+        """Nothing is being opened or saved any more, perhaps."""
+        if self._is_closing and not (self._is_opening or self.judging.is_saving):
             self._close_services()
 
     def _close_services(self) -> None:
-        with self._opening:
-            if self._is_ending:
-                return
-            self._is_ending = True
-            services = self.background.services
+        if self._is_ending:
+            return
+        self._is_ending = True
         for judged, given in self.judging.verdicts.unsaved():
             log.warning(
                 "closing without the verdict on row %d: %s",
                 judged.row_id,
                 given.problem.code if given.problem else given.state,
             )
-        finish = self.screening.end()
+        services, finish = self.background.services, self.screening.end()
 
         def work() -> None:
             try:
                 _close(services, lambda: self.exporting.end(wait_s=_EXPORT_ENDS_S), finish)
             except Exception:
                 log.exception("closing")
-            self._services_closed.emit()
 
-        threading.Thread(target=work, name="window-closing").start()
+        self.background.run(work, channel="closing", done=self._finish_closing)
 
-    def _finish_closing(self) -> None:
+    def _finish_closing(self, _: None) -> None:
+        self.bridge.close()
         self.background.close()
         self.closed.emit()
-
-    def _opened(self, _: None) -> None:
-        self._is_opening = False
-        if self._is_closing:
-            self._close_services()
-            return
-        self.packs.look()
-        self.ready.emit()
-
-    def _not_opened(self, error: FieldrayError) -> None:
-        self._is_opening = False
-        if self._is_closing:
-            self._close_services()
-            return
-        self.board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
 
     # ---- events
 
