@@ -1,22 +1,23 @@
-"""Many images: found, screened and saved by threads with bounded queues between them.
+"""Many images: found, screened and saved by threads.
 
-    discovery thread --refs--> worker threads --outcomes--> batch thread (the only writer of the database)
+    discovery thread --refs--> screening threads --outcomes--> batch thread (the only writer of the database)
 
-At most a few images are under way however many files there are. An outcome is committed before it is published, so
-whatever was told to a person survives the program being killed.
+At most a few images are under way, from being found to being saved, however many files there are. An outcome is
+committed before it is published, so whatever was told to a person survives the program being killed.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
@@ -33,74 +34,12 @@ from fieldray.reports.outputs import is_own_report
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed, Workers
 
-Item = TypeVar("Item")
-
-
-class ChannelEnded(Exception):
-    """No more items will come."""
-
-
-class Channel(Generic[Item]):
-    """Holds at most `size` items; `writers` threads put into it and each says `finish` when it is done.
-
-    A thread that waits for room is woken once half of it is free: waking it for every item would cost as much as what
-    it does for one.
-    """
-
-    def __init__(self, size: int, *, writers: int = 1) -> None:
-        self._size = size
-        self._writers = writers
-        self._items: deque[Item] = deque()
-        self._is_broken = False
-        lock = threading.RLock()
-        self._has_room = threading.Condition(lock)
-        self._has_items = threading.Condition(lock)
-
-    def put(self, item: Item) -> None:
-        """Add an item, waiting while the channel is full. Raises ChannelEnded once it was cancelled."""
-        with self._has_room:
-            self._has_room.wait_for(lambda: self._is_broken or len(self._items) < self._size)
-            if self._is_broken:
-                raise ChannelEnded
-            self._items.append(item)
-            self._has_items.notify()
-
-    def get(self, *, timeout_s: float | None = None) -> Item | None:
-        """The oldest item; None if none came in time. Raises ChannelEnded when all is taken or it was cancelled."""
-        with self._has_items:
-            self._has_items.wait_for(lambda: self._items or self._is_over, timeout=timeout_s)
-            if self._items and not self._is_broken:
-                if len(self._items) <= 1 + self._size // 2:
-                    self._has_room.notify_all()
-                return self._items.popleft()
-            if self._is_over:
-                raise ChannelEnded
-            return None
-
-    def finish(self) -> None:
-        """One writer is done."""
-        with self._has_items:
-            self._writers -= 1
-            self._has_items.notify_all()
-
-    def cancel(self) -> None:
-        """Drop everything and wake all waiting threads."""
-        with self._has_items:
-            self._is_broken = True
-            self._items.clear()
-            self._has_items.notify_all()
-            self._has_room.notify_all()
-
-    @property
-    def _is_over(self) -> bool:
-        return self._is_broken or self._writers <= 0
-
-
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.1
 _PROGRESS_EVERY_S: Final = 0.2
 _SPEED_EVERY_S: Final = 0.5
+_UNDER_WAY: Final = 6  # images for each thread: that wait for it, that it screens, that wait to be saved
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -171,8 +110,8 @@ class Batch:
         self._threads = threads
         self._fresh = fresh
         self._statistics = statistics or Statistics()
-        self._refs: Channel[ImageRef] = Channel(4 * threads)
-        self._outcomes: Channel[_Done | Bundle] = Channel(2 * threads, writers=threads + 1)
+        self._room = threading.Semaphore(_UNDER_WAY * threads)
+        self._outcomes: queue.SimpleQueue[_Done | Bundle | None] = queue.SimpleQueue()  # None: no more will come
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
@@ -238,8 +177,8 @@ class Batch:
         with self._lock:
             self._cancelled.set()
             self._going.set()
-        self._refs.cancel()
-        self._outcomes.cancel()
+        self._room.release()  # whoever waits there or for outcomes is to notice
+        self._outcomes.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of all threads; whether it came in time."""
@@ -291,8 +230,7 @@ class Batch:
 
     def _screen_into(self, store: ResultStore) -> None:
         last_row, watches = store.last_row_id(), self._work.watch is not None
-        if not self._fresh and (watches or any(map(store.has_results, self.specs))):
-            self._earlier = Earlier(work=self._work, last_row=last_row)
+        takes_over = not self._fresh and (watches or any(map(store.has_results, self.specs)))
         run_ids = [store.open_run(spec, fresh=self._fresh) for spec in self.specs]
         keeps = self._work.keeps_previews
         self._runs = tuple(
@@ -302,7 +240,9 @@ class Batch:
         store.link(run_ids)
         self._stamps = Stamps(store.stamp_key())
         self._work.stamp_with(self._stamps)
-        self._with_threads(lambda: self._collect(store))
+        with ResultQuery(self._database) as query:
+            self._earlier = Earlier(work=self._work, last_row=last_row, query=query) if takes_over else None
+            self._with_threads(lambda: self._collect(store))
         for run in self._runs:
             run.require_kept(store)
         self._end(store)
@@ -321,23 +261,17 @@ class Batch:
 
     def _with_threads(self, collect: Callable[[], None]) -> None:
         """Run `collect` while the other threads work; all of them have ended afterwards."""
-        guarded = [(self._discover, "discovery"), (self._count, "counting")]
-        guarded += [(self._work_off, f"screening-{number}") for number in range(self._threads)]
-        threads = [threading.Thread(target=self._guard, args=(body,), name=name) for body, name in guarded]
-        started: list[threading.Thread] = []
-        try:
-            for thread in threads:
-                thread.start()
-                started.append(thread)
-            collect()
-        except BaseException:
-            self.cancel()
-            raise
-        finally:
-            if self.is_cancelled:
-                self._work.release()
-            for thread in started:
-                thread.join()
+        with ThreadPoolExecutor(2, thread_name_prefix="searching") as threads:
+            try:
+                threads.submit(self._count)
+                threads.submit(self._discover)
+                collect()
+            except BaseException:
+                self.cancel()
+                raise
+            finally:
+                if self.is_cancelled:
+                    self._work.release()
 
     def _collect(self, store: ResultStore) -> None:
         """Save and publish every outcome as it comes."""
@@ -348,11 +282,7 @@ class Batch:
         done, pace, watch = 0, Pace(clock=time.monotonic), self._work.watch
         pace.restart(0)
         progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
-        while True:
-            try:
-                item = self._outcomes.get(timeout_s=_TICK_S)
-            except ChannelEnded:
-                break
+        for item in self._arrivals():
             if isinstance(item, Bundle):
                 self._take_over(store, item)
                 done += len(item)
@@ -374,6 +304,19 @@ class Batch:
         pace.note(done)
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
+
+    def _arrivals(self) -> Iterator[_Done | Bundle | None]:
+        """What is to be saved, as it comes; None where nothing came for a moment. Ends with the last one."""
+        while not self.is_cancelled:
+            try:
+                item = self._outcomes.get(timeout=_TICK_S)
+            except queue.Empty:
+                yield None
+                continue
+            if item is None:
+                return
+            self._room.release()
+            yield item
 
     def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
         for run, own, others in reversed(list(zip(self._runs, bundle.own, bundle.others, strict=True))):
@@ -423,11 +366,11 @@ class Batch:
 
     # ---- the other threads
 
-    def _guard(self, body: Callable[[], None]) -> None:
+    def _guard(self, body: Callable[..., None], *values: object) -> None:
         """An error in a thread ends the run cleanly, never silently."""
         try:
-            body()
-        except (Cancelled, ChannelEnded):
+            body(*values)
+        except Cancelled:
             pass
         except PoolClosed as problem:
             if not self.is_cancelled:
@@ -449,19 +392,31 @@ class Batch:
             log.warning("the images could not be counted in advance", exc_info=True)
 
     def _discover(self) -> None:
+        """Find the images, and have each one screened; the threads that do it have ended afterwards."""
+        try:
+            with ThreadPoolExecutor(self._threads, thread_name_prefix="screening") as threads:
+                self._guard(self._search, threads)
+        finally:
+            self._outcomes.put(None)
+
+    def _search(self, threads: ThreadPoolExecutor) -> None:
         with ResultQuery(self._database) as earlier:
             unchanged = self._unchanged(earlier)
             for ref in self._work.discover(unchanged.has if unchanged else lambda _path, _stream: False):
                 if unchanged:
                     unchanged.flush()  # they wait for nothing
                 if ref:
-                    self._refs.put(ref)
+                    self._wait_for_room()
+                    threads.submit(self._guard, self._screen, ref)
                     self._found += 1
             if unchanged:
                 unchanged.flush()
         self._is_found = True
-        self._outcomes.finish()
-        self._refs.finish()
+
+    def _wait_for_room(self) -> None:
+        self._room.acquire()
+        if self.is_cancelled:
+            raise Cancelled
 
     def _unchanged(self, earlier: ResultQuery) -> Unchanged | None:
         """What tells files that have not changed; None where none is taken over by that."""
@@ -472,25 +427,19 @@ class Batch:
 
     def _hand_over(self, bundle: Bundle) -> None:
         self._going.wait()
+        self._wait_for_room()
         self._found += len(bundle)
         self._outcomes.put(bundle)
 
-    def _work_off(self) -> None:
-        with ResultQuery(self._database) as earlier:
-            try:
-                while ref := self._refs.get():
-                    self._going.wait()
-                    if self.is_cancelled:
-                        raise Cancelled
-                    self._outcomes.put(self._outcome(ref, earlier))
-            except ChannelEnded:
-                self._outcomes.finish()
-
-    def _outcome(self, ref: ImageRef, earlier: ResultQuery) -> _Done:
-        known = self._earlier.outcomes(ref, earlier) if self._earlier else [None] * len(self._work.packs)
+    def _screen(self, ref: ImageRef) -> None:
+        self._going.wait()
+        if self.is_cancelled:
+            raise Cancelled
+        known = self._earlier.outcomes(ref) if self._earlier else [None] * len(self._work.packs)
         wanted = [number for number, outcome in enumerate(known) if outcome is None]
         screened = iter(self._work.screen(ref, wanted) if wanted else ())
-        return _Done([outcome or next(screened) for outcome in known], [outcome is not None for outcome in known])
+        outcomes = [outcome or next(screened) for outcome in known]
+        self._outcomes.put(_Done(outcomes, [outcome is not None for outcome in known]))
 
 
 # ---- a run put together: what is found, read, run and judged

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
@@ -207,12 +208,17 @@ class Bundle:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Earlier:
-    """The outcomes of the same work in the rows up to `last_row`, by content; where folders are watched, in all."""
+    """The outcomes of the same work in the rows up to `last_row`, by content; where folders are watched, in all.
+
+    Thread-safe: what `query` is used for here, one thread does after another.
+    """
 
     work: Work
     last_row: int
+    query: ResultQuery
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def outcomes(self, ref: ImageRef, query: ResultQuery) -> list[Outcome | None]:
+    def outcomes(self, ref: ImageRef) -> list[Outcome | None]:
         """By pack, that of the same bytes, as one of this image; None if there is none.
 
         The bytes that are hashed here may be others than discovery saw. So only what was found with the very header
@@ -228,12 +234,13 @@ class Earlier:
             raise
         except (OSError, FieldrayError):
             return [None] * len(packs)  # the decoder will report what is wrong with the file
-        found = (self._outcome(pack, ref, query, content_sha256) for pack in packs)
+        found = (self._outcome(pack, ref, content_sha256) for pack in packs)
         return [one and replace(one, facts=replace(one.facts, stamp=stamp)) for one in found]
 
-    def _outcome(self, pack: PackWork, ref: ImageRef, query: ResultQuery, content_sha256: str) -> Outcome | None:
+    def _outcome(self, pack: PackWork, ref: ImageRef, content_sha256: str) -> Outcome | None:
         last_row = _ANY_ROW if self.work.watch else self.last_row
-        known = query.earlier(pack.spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=last_row)
+        with self._lock:
+            known = self.query.earlier(pack.spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=last_row)
         if known is None or known.ref.header != ref.header:
             return None
         if isinstance(known, Screened) and not asked_for(known) and pack.check_header(ref.header) is not None:
