@@ -29,13 +29,12 @@ _CALLED_BY_OTHERS: Final = (
     "loadResource",
     "forward",
     "DECODER_DEPENDENCIES",
-    # Found by name or by the folder they lie in: entries of the tables of exporters, codecs and backends.
-    "EXPORTER",
-    "CODEC",
+    # Found by name: entries of the table of backends.
     "system_kind",
     "OpenDelegate",
     "__call__",
     "footer",
+    "normalize_text",
     "start_http_server",
     "find_class",
     "subscribe_topic",

@@ -23,13 +23,15 @@ from fieldray.reports.pdf_fonts import (
     FAMILY,
     FPDF,
     Align,
-    Fonts,
     FontWriter,
     MethodReturnValue,
     ViewerPreferences,
     WholeFont,
     XPos,
     YPos,
+    drawable,
+    lines,
+    usual_fonts,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ _ROLES: Final = {"notice": ("B", 9.5), "count": ("B", 10.0), "lead": ("B", 9.0),
 _JPEG_QUALITY: Final = 88
 _PAGES: Final = "\0" * 6  # stands for the number of pages in what is drawn, where no text has this letter
 
-logging.getLogger("fpdf").setLevel(logging.ERROR)  # it reports fonts that are subset
+for _library in ("fpdf", "fontTools"):  # they report each font that is subset, and each table that is left out
+    logging.getLogger(_library).setLevel(logging.ERROR)
 
 
 class Column(NamedTuple):
@@ -77,17 +80,13 @@ WHOLE: Final = Column(MARGIN, WIDTH)
 class Document(FPDF):
     """A4 pages. Texts are drawn as they are: whoever makes them has made them visible.
 
-    fonts                    of the export
-    texts                    all texts of the document, from which it is known which letters it needs
     title, notice, language  shown in a reader's title bar, at the foot of every page, and spoken in
     made                     when what it reports was made: the file says nothing of the day of the export
     """
 
-    def __init__(
-        self, fonts: Fonts, texts: Sequence[str], *, title: str, notice: str, language: str, made: datetime.datetime
-    ) -> None:
+    def __init__(self, *, title: str, notice: str, language: str, made: datetime.datetime) -> None:
         super().__init__(format="A4", unit="mm")
-        self._fonts, self._notice, self._marks = fonts, notice, Counter[int]()
+        self._notice, self._marks = notice, Counter[int]()
         self.pdf_version = PDF_VERSION
         self.alias_nb_pages(_PAGES)
         self.set_title(title)
@@ -99,17 +98,12 @@ class Document(FPDF):
         self.set_margins(MARGIN, MARGIN, MARGIN)
         self.c_margin = 0
         self.set_auto_page_break(False, margin=_FOOT)
-        every = [*texts, title, notice]
-        for font in fonts.usual(every, self):
-            self.fonts[font.fontkey] = font
-        fallbacks = fonts.fallbacks(every)
-        for family, path in fallbacks.items():
-            self.add_font(family, "", path)
-        self.set_fallback_fonts(list(fallbacks), exact_match=False)
+        self.fonts.update({font.fontkey: font for font in usual_fonts()})
         self.add_page()
 
-    def header(self) -> None:
-        """Nothing: a title is part of the text."""
+    def normalize_text(self, text: str) -> str:
+        """Of each text that fpdf2 is to draw."""
+        return text if _PAGES in text else drawable(text, self)
 
     def footer(self) -> None:
         """The notice and the page number."""
@@ -180,7 +174,6 @@ class Document(FPDF):
         colour: Colour = TEXT,
     ) -> None:
         """A piece of text, on the next page where this one has no room for it."""
-        text = self._fonts.drawable(text)
         height = size * 0.48
         self._set(style, size, colour)
         self._room(self._height(text, column.width, height))
@@ -215,9 +208,8 @@ class Document(FPDF):
         """Lines of a label and its value. A value that no page has room for goes on at the next."""
         height = size * 0.494
         for field in fields:
-            text = self._fonts.drawable(field.text)
             self._set("", size, TEXT)
-            self._room(self._height(text, column.width - label, height) + 0.6)
+            self._room(self._height(field.text, column.width - label, height) + 0.6)
             top = self.y
             with self._tagged("P"):
                 self._set("", size, MUTED)
@@ -226,16 +218,16 @@ class Document(FPDF):
                 below = self.y
                 self.set_xy(column.left + label, top)
                 self._set("", size, TEXT)
-                self._lines(column.width - label, height, text)
+                self._lines(column.width - label, height, field.text)
             self.set_y(max(below, self.y) + 0.6)
 
     def _lines(self, width: float, height: float, text: str) -> None:
-        lines = self._broken(text, width)
-        if lines is None:
+        broken = self._broken(text, width)
+        if broken is None:
             self.multi_cell(width, height, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
             return
         left = self.x
-        for line in lines:
+        for line in broken:
             self.set_x(left)
             self.cell(width, height, line, new_y=YPos.NEXT)
         self.set_x(MARGIN)
@@ -243,7 +235,6 @@ class Document(FPDF):
     def _table_row(self, table: Table, cells: Sequence[str], *, categories: Sequence[Category]) -> None:
         """One row; the words from the fifth column on have the colours of the categories."""
         colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
-        cells = [self._fonts.drawable(cell) for cell in cells]
         height = self._row_height(table, cells, style="")
         if self._room(height):
             self._table_head(table)
@@ -343,12 +334,12 @@ class Document(FPDF):
         """The lines of a text, None where the library has to find them; it takes far longer, for any letters."""
         font = self.current_font
         assert isinstance(font, WholeFont)
-        return self._fonts.lines(text, font, 1000 * width * self.k / self.font_size_pt)
+        return lines(text, font, 1000 * width * self.k / self.font_size_pt)
 
     def _height(self, text: str, width: float, line: float) -> float:
-        lines = self._broken(text, width)
-        if lines is not None:
-            return len(lines) * line
+        broken = self._broken(text, width)
+        if broken is not None:
+            return len(broken) * line
         found = self.multi_cell(width, line, text, align=Align.L, dry_run=True, output=MethodReturnValue.HEIGHT)
         return float(found)  # type: ignore[arg-type]
 

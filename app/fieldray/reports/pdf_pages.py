@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from PIL import Image
 
@@ -22,7 +21,6 @@ from fieldray.reports.document import Block, FindingText, ImageText, ShareChart,
 from fieldray.reports.exporter import RUN_MARK, StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf_document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
-from fieldray.reports.pdf_fonts import Fonts
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 
@@ -30,30 +28,26 @@ _IMAGE_SIDE: Final = 800  # pixels over 74 mm: 270 per inch
 
 
 def run_document(stored: StoredRun) -> bytes:
-    """The whole run. Texts are collected first: they decide which fonts are needed."""
+    """The whole run."""
     wording = Wording(stored)
-    table, run, title = wording.table(), wording.run(), wording.translator.text("Results of a screening run")
-    with Fonts() as fonts:
-        letters = [*texts_of((run, table)), wording.signature]
-        document = _document(fonts, letters, wording, stored, title=title)
-        document.heading(title, tag="H1", size=17)
-        document.add(run)
-        if table.rows:
-            document.add_page()
-            document.add((table,))
-        document.signature(wording.signature)
-        return document.finished()
+    table, title = wording.table(), wording.translator.text("Results of a screening run")
+    document = _document(wording, stored, title=title)
+    document.heading(title, tag="H1", size=17)
+    document.add(wording.run())
+    if table.rows:
+        document.add_page()
+        document.add((table,))
+    document.signature(wording.signature)
+    return document.finished()
 
 
 def month_document(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
     """A month of a site, that begins on this day."""
     made = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
-    notice, language = research_only(translator), translator.language
-    with Fonts() as fonts:
-        document = Document(fonts, list(texts_of(blocks)), title=title, notice=notice, language=language, made=made)
-        document.heading(title, tag="H1", size=17)
-        document.add(blocks)
-        return document.finished()
+    document = Document(title=title, notice=research_only(translator), language=translator.language, made=made)
+    document.heading(title, tag="H1", size=17)
+    document.add(blocks)
+    return document.finished()
 
 
 def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
@@ -67,14 +61,11 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
         if result.outcome.category != "not_an_image":
             results.setdefault(result.outcome.ref.study_key, []).append(result)
     together = itertools.chain.from_iterable(results.values())
-    with Fonts() as fonts:
-        for study in results.values():
-            fonts.foresee(texts_of([wording.of(result).image(result) for result in study]))
-        images = stored.read_images(together, _IMAGE_SIDE)
-        taken = set[str]()
-        for study in results.values():
-            name = _free_name(wording.study_name(study[0].outcome.ref), taken)
-            yield f"{name}.pdf", _study(list(itertools.islice(images, len(study))), fonts, wording, stored)
+    images = stored.read_images(together, _IMAGE_SIDE)
+    taken = set[str]()
+    for study in results.values():
+        name = _free_name(wording.study_name(study[0].outcome.ref), taken)
+        yield f"{name}.pdf", _study(list(itertools.islice(images, len(study))), wording, stored)
 
 
 def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
@@ -88,32 +79,23 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
     return name
 
 
-def _study(
-    images: list[tuple[StoredResult, ShownImage | Reason]], fonts: Fonts, wording: Wording, stored: StoredRun
-) -> bytes:
-    texts = [
-        wording.of(result).image(result, problem=image if isinstance(image, Reason) else None)
-        for result, image in images
-    ]
-    wordings = [wording.of(result) for result, _ in images]
-    about = [((*one.pack(), *one.run_fields()), one.provenance()) for one in wordings]
-    prior_title = wording.translator.text("Compared with a prior image")
-    title = wording.study_title(images[0][0].outcome.ref)
-    letters = [*texts_of(texts), *texts_of(about), prior_title, wording.signature, *wording.legend]
-    document = _document(fonts, letters, wording, stored, title=title)
-    for index, (text, (result, image), (pack, made)) in enumerate(zip(texts, images, about, strict=True)):
+def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Wording, stored: StoredRun) -> bytes:
+    document = _document(wording, stored, title=wording.study_title(images[0][0].outcome.ref))
+    for index, (result, image) in enumerate(images):
         if index:
             document.add_page()
-        of = stored.of(result)
+        one, of = wording.of(result), stored.of(result)
+        text = one.image(result, problem=image if isinstance(image, Reason) else None)
         ends = wording.legend if has_map(result.outcome, of.manifest) else None
         image_page(document, text, _as_shown(result, image, of), ends)
         if text.priors:
-            document.heading(prior_title)
+            document.heading(wording.translator.text("Compared with a prior image"))
             document.fields(text.priors)
         document.rule()
+        pack, made = (*one.pack(), *one.run_fields()), (*text.image, *one.provenance())
         document.beside(
             partial(document.fields, pack, column=_LEFT, label=22, size=_SMALL),
-            partial(document.fields, (*text.image, *made), column=_RIGHT, label=22, size=_SMALL),
+            partial(document.fields, made, column=_RIGHT, label=22, size=_SMALL),
         )
     document.signature(wording.signature)
     return document.finished()
@@ -137,9 +119,9 @@ def _thumbnail(outcome: Outcome) -> ShownImage | None:
     return ShownImage(pixels=facts.thumbnail, rows=facts.rows, columns=facts.columns)
 
 
-def _document(fonts: Fonts, texts: list[str], wording: Wording, stored: StoredRun, *, title: str) -> Document:
+def _document(wording: Wording, stored: StoredRun, *, title: str) -> Document:
     made = datetime.datetime.fromtimestamp(stored.run.ended_s or stored.run.started_s, datetime.UTC)
-    document = Document(fonts, texts, title=title, notice=wording.notice, language=wording.language, made=made)
+    document = Document(title=title, notice=wording.notice, language=wording.language, made=made)
     document.pdf_version += f"\n%{RUN_MARK}{started(stored.run)}"
     return document
 
@@ -151,18 +133,6 @@ _HALF: Final = (WIDTH - _GAP) / 2
 _LEFT: Final = Column(MARGIN, _HALF)
 _RIGHT: Final = Column(MARGIN + _HALF + _GAP, _HALF)
 _SMALL: Final = 7.0  # points
-
-
-def texts_of(value: Any) -> Iterator[str]:
-    """Every text in a value made of data classes and sequences."""
-    if isinstance(value, str):
-        yield value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from texts_of(getattr(value, field.name))
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from texts_of(part)
 
 
 def image_page(
@@ -252,25 +222,22 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 
 
 def audit_pdf(audit: AuditText) -> bytes:
-    """The document of an audit. Texts are collected first: they decide which fonts are needed."""
-    title, before, after = cut(audit.title), audit.before_charts(), audit.after_charts()
-    with Fonts() as fonts:
-        document = AuditDocument(
-            fonts,
-            list(texts_of((before, after))),
-            title=title,
-            notice=research_only(audit.translator),
-            language=audit.translator.language,
-            made=datetime.datetime.fromtimestamp(audit.report.subject.made_s, datetime.UTC),
-        )
-        document.heading(title, tag="H1", size=17)
-        document.add(before)
-        charts, ticks = audit.charts(), tuple(number(audit.translator, tick, digits=1) for tick in _TICKS)
-        document.charts(charts[:2], ticks)
-        if charts[2:]:
-            document.charts(charts[2:], ticks)
-        document.add(after)
-        return document.finished()
+    """The document of an audit."""
+    title = cut(audit.title)
+    document = AuditDocument(
+        title=title,
+        notice=research_only(audit.translator),
+        language=audit.translator.language,
+        made=datetime.datetime.fromtimestamp(audit.report.subject.made_s, datetime.UTC),
+    )
+    document.heading(title, tag="H1", size=17)
+    document.add(audit.before_charts())
+    charts, ticks = audit.charts(), tuple(number(audit.translator, tick, digits=1) for tick in _TICKS)
+    document.charts(charts[:2], ticks)
+    if charts[2:]:
+        document.charts(charts[2:], ticks)
+    document.add(audit.after_charts())
+    return document.finished()
 
 
 class AuditDocument(Document):

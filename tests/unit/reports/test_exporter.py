@@ -21,7 +21,6 @@ from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters, image_alias, side_by_side
 from fieldray.reports.outputs import is_own_report, own_text
-from fieldray.reports.pdf_pages import texts_of
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
 from outcomes import screened
@@ -177,7 +176,7 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
         text = file.read_bytes().decode("utf-8", "replace")
         if exporter.name.startswith("pdf"):
             words = Wording(run)
-            text = " ".join(texts_of([[words.row(1, one), words.image(one)] for one in results]))
+            text = str([(words.row(1, one), words.image(one)) for one in results])
             text += "" if missing("qpdf", "pdftotext") else pdf_text(file)
         assert not any(of in text for of in ("IVANOVA", "MARIA", "film", "Shevchenko", "Taras", "1814-03", "181403"))
         assert alias in text

@@ -26,7 +26,7 @@ from fieldray.reports.exporter import ReportOptions, is_own_pdf
 from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import write_studies
 from fieldray.reports.pdf_document import Document
-from fieldray.reports.pdf_fonts import FAMILY, Align, Fonts, MethodReturnValue, WholeFont
+from fieldray.reports.pdf_fonts import FAMILY, Align, MethodReturnValue, WholeFont, drawable, lines, usual_fonts
 from fieldray.reports.wording import Wording
 from outcomes import failed, image_ref, refused
 from report_programs import needs, pdf_text
@@ -300,35 +300,38 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     assert b"/Count 2" in only(tmp_path / "s").read_bytes()  # of one study; a file that is no image is of nobody
 
 
+def document() -> Document:
+    return Document(title="", notice="", language="en", made=datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC))
+
+
 def test_the_usual_letters_need_no_further_font() -> None:
-    with Fonts() as fonts:
-        assert fonts.fallbacks(["Пневмонія в дітей № 5 – 90 % «так» …", "Pneumonia Ż"]) == {}
-        (greek, japanese) = fonts.fallbacks(["Διον", "山"]).values()
-        assert greek.suffix == ".ttf"
-        assert japanese.suffix == ".otf"
-        folder = greek.parent
-        assert fonts.drawable("a𒀀山") == "a\\U00012000山"
-    assert not folder.exists()
+    plain, other = document(), document()
+    plain.paragraph("Пневмонія в дітей № 5 – 90 % «так» … Pneumonia Ż")
+    assert len(plain.fonts) == 2
+    for text, number in (("Διον", 3), ("山", 4), ("山田 Διον", 4)):
+        other.paragraph(text)
+        assert len(other.fonts) == number
+    assert drawable("a𒀀山\n", other) == "a\\U00012000山\\n"
+    meanings = b"".join(stream for stream in streams(other.finished(), within=b"beginbfchar"))
+    assert b"<5C71>" in meanings  # 山
+    assert b"<7530>" in meanings  # 田
+    assert b"<592A>" not in meanings  # 太: of further fonts only what is drawn
 
 
 def test_lines_break_where_the_library_breaks_them() -> None:
-    random = Random(7)
-    texts = ["".join(random.choices("abc W.Ї\xa0", k=random.randrange(1, 90))) for _ in range(150)]
-    with Fonts() as fonts:
-        made = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
-        document = Document(fonts, texts, title="", notice="", language="en", made=made)
-        for text in texts:
-            document.set_font(FAMILY, random.choice(["", "B"]), 9)
-            width, font = random.uniform(8, 60), document.current_font
-            assert isinstance(font, WholeFont)
-            broken = document.multi_cell(width, 4, text, align=Align.L, dry_run=True, output=MethodReturnValue.LINES)
-            assert fonts.lines(text, font, 1000 * width * document.k / 9) == tuple(broken)  # type: ignore[arg-type]
-        for text in ("a\nb", "a\u00adb", "山"):
-            assert fonts.lines(text, font, 1.0) is None
+    random, made = Random(7), document()
+    for text in ("".join(random.choices("abc W.Ї\xa0", k=random.randrange(1, 90))) for _ in range(150)):
+        made.set_font(FAMILY, random.choice(["", "B"]), 9)
+        width, font = random.uniform(8, 60), made.current_font
+        assert isinstance(font, WholeFont)
+        broken = made.multi_cell(width, 4, text, align=Align.L, dry_run=True, output=MethodReturnValue.LINES)
+        assert lines(text, font, 1000 * width * made.k / 9) == tuple(broken)  # type: ignore[arg-type]
+    for text in ("a\nb", "a\u00adb", "山"):
+        assert lines(text, usual_fonts()[0], 1.0) is None
 
 
 @pytest.mark.parametrize(
-    ("name", "lines"),
+    ("name", "broken"),
     [
         ("published-bacterial-pneumonia-2.jpg", ("published-bacterial-", "pneumonia-2.jpg")),
         ("a_b/viral_pneumonia_in_children.dcm", ("a_b/viral_pneumonia_in_", "children.dcm")),
@@ -336,34 +339,8 @@ def test_lines_break_where_the_library_breaks_them() -> None:
         ("x published-bacterial-pneumonia-2.jpg", ("x", "published-bacterial-", "pneumonia-2.jpg")),
     ],
 )
-def test_a_long_name_breaks_behind_its_marks(name: str, lines: tuple[str, ...]) -> None:
-    with Fonts() as fonts:
-        made = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
-        document = Document(fonts, [name], title="", notice="", language="en", made=made)
-        document.set_font(FAMILY, "", 8)
-        font = document.current_font
-        assert isinstance(font, WholeFont)
-        assert fonts.lines(name, font, 1000 * 38 * document.k / 8) == lines
-
-
-def test_a_document_tells_nothing_of_the_letters_of_others() -> None:
-    with Fonts() as fonts:
-        fonts.foresee(["山田", "Їжак", "Żółw"])
-        documents = [
-            Document(fonts, [text], title="", notice="", language="en", made=datetime.datetime.fromtimestamp(0))
-            for text in ("plain", "Їжак", "plain", "山")
-        ]
-        plain, ours, again, japanese = (document.fonts[FAMILY.lower()] for document in documents)
-        assert plain is again is japanese
-        assert isinstance(plain, WholeFont)
-        assert isinstance(ours, WholeFont)
-        assert ours.codes.keys() - plain.codes.keys() == set(range(0x400, 0x492))
-        documents[-1].set_font(FAMILY, "", 9)
-        documents[-1].cell(10, 4, "山")
-        data = documents[-1].finished()
-    meanings = b"".join(stream for stream in streams(data, within=b"beginbfchar"))
-    assert b"<5C71>" in meanings  # 山
-    assert b"<7530>" not in meanings  # 田
+def test_a_long_name_breaks_behind_its_marks(name: str, broken: tuple[str, ...]) -> None:
+    assert lines(name, usual_fonts()[0], 1000 * 38 * document().k / 8) == broken
 
 
 def test_a_long_text_ends_with_dots() -> None:
