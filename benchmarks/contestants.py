@@ -25,7 +25,7 @@ from typing import Any, Final
 from benchmarks.archive import USUAL, Archive
 from benchmarks.processes import child_command, watched
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.load import rotated
+from fieldray.bench.benchmark_case import rotated
 from fieldray.errors import FieldrayError
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message

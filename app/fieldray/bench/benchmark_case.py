@@ -13,11 +13,11 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from fieldray.errors import BackendProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import write_studies
 from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
+from fieldray.inference.worker import cpu_kind
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Points, Table
@@ -41,6 +42,7 @@ START_UP: Final = 2  # images at the start of a repetition that are kept apart
 FEWEST_IMAGES: Final = START_UP + 1
 
 Repetitions = Sequence[Sequence[float]]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,13 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
     return statistics.median(later_mean_ms(times_ms) / later_mean_ms(base_ms) for times_ms, base_ms in pairs)
 
 
+def rotated(items: Iterable[Item], by: int) -> list[Item]:
+    """Start with another one each time, so that no item always comes after the same one."""
+    found = list(items)
+    start = by % len(found)
+    return [*found[start:], *found[:start]]
+
+
 MOST_IMAGES: Final = 24  # different ones; a longer measurement repeats them
 _TIMEOUT_S: Final = 60.0
 _MEMORY_MB: Final = 2048
@@ -187,6 +196,12 @@ class BenchmarkCase:
             yield backend
         finally:
             backend.close()
+
+
+def cpu_case(model: Model, threads: int = 1, *, priority: Priority = "normal") -> BenchmarkCase:
+    """The model in a process of its own on the CPU."""
+    name = f"cpu, {threads} thread{'s' * (threads > 1)}" + (f", priority {priority}" if priority != "normal" else "")
+    return BenchmarkCase(name=name, model=model, kind=cpu_kind(threads=threads), priority=priority)
 
 
 def on_every_backend(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]:

@@ -1,9 +1,9 @@
-"""`bench device` and `bench host`: the time per image of what can run a pack, in rounds that take turns.
+"""How long an image takes: every case in every scope under every load, in rounds that take turns; and its report.
 
 `bench device` times each pack on each backend, with and without reading, the first images apart. `bench host` says what
 threads, number format and other devices gain on this computer: method 3 of the dissertation found a factor of
 up to 8.66 between the best and the worst host. What a command can change is measured, every variant against the
-simplest one; the rest is only stated.
+simplest one; the rest is only stated. `bench load` (`load`) measures beside other work.
 
 Every repetition runs in fresh processes, so that iteration 1 really is the first. The repetitions of everything that
 is compared are interleaved, so that other load on the machine falls on all of it alike.
@@ -16,12 +16,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
     BenchmarkCase,
-    Block,
     Effort,
     LoadedImage,
     Points,
@@ -29,43 +29,62 @@ from fieldray.bench.benchmark_case import (
     Summary,
     Table,
     accelerator_cases,
+    cpu_case,
     one_worker,
     paired_ratio,
+    rotated,
     summarise,
     time_images,
 )
+from fieldray.bench.machine import NO_LOAD, Level, MeasuredLoad, measured_load, parallel_load
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import Say
-from fieldray.inference.worker import cpu_kind
 from fieldray.reasons import Reason, reason
 from fieldray.workers.pool import Workers
 
 NETWORK: Final = "network alone"
 FILE: Final = "file to scores"
-MESSAGES: Final = "network and messages between processes"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Measurement:
-    """The times of one case in one scope (NETWORK, FILE or MESSAGES), in milliseconds by repetition.
+    """The times of one case in one scope (NETWORK or FILE) under one load, in milliseconds by repetition.
 
     energy   what the CPU drew in each repetition, where that is counted: joules, and in how many seconds
+    loads    before each repetition, while the program did nothing else
     """
 
     case: BenchmarkCase
-    scope: str
+    scope: str = NETWORK
+    level: Level = NO_LOAD
     repetitions: list[list[float]] = field(default_factory=list)
     energy: list[tuple[float, float]] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """The name in reports."""
-        return f"{self.case.name}, {self.scope}"
+    loads: list[MeasuredLoad] = field(default_factory=list)
 
     @property
     def summary(self) -> Summary:
         """The summary of all repetitions."""
         return summarise(self.repetitions)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was measured, for the JSON file."""
+        return {
+            "case": self.case.name,
+            "backend": self.case.kind.name,
+            "pack": self.case.model.pack_name,
+            "model_sha256": self.case.model.model_sha256,
+            "scope": self.scope,
+            "ran_on": sorted(self.case.details),
+            **asdict(self.summary),
+            "first_ratio": self.summary.first_ratio,
+            "times_ms": self.repetitions,
+        }
+
+    def times_as_fast(self, measured: Iterable[Measurement]) -> float:
+        """How many times as fast as the first of `measured` in the same scope and under the same load."""
+        base = next(one for one in measured if (one.scope, one.level) == (self.scope, self.level))
+        return 1 / paired_ratio(self.repetitions, base.repetitions)
 
 
 class EnergyMeter:
@@ -111,20 +130,49 @@ def measure(
     *,
     notify: Say,
     scopes: Sequence[str] = (NETWORK, FILE),
+    levels: Sequence[Level] = (NO_LOAD,),
+    cores: int = 1,
+    settle_s: float = 0.0,
+    least_s: float = 0.0,
     readers: Callable[[], Workers] = one_worker,
     meter: EnergyMeter | None = None,
 ) -> tuple[Measurement, ...]:
-    """Measure every case on its images in each scope, all of them in turn. Raises BackendProblem."""
-    meter = meter or EnergyMeter()
-    measurements = tuple(Measurement(case=case, scope=scope) for case in cases for scope in scopes)
+    """Measure every case on its images in each scope under each load, all of them in turn.
+
+    Parameters
+    ----------
+    cores
+        How many processes make a load.
+    settle_s
+        Each load runs alone for so many seconds, and is measured, before images run beside it.
+    least_s
+        A repetition of the network alone takes at least so many seconds, however fast its images are.
+    readers
+        Opens what reads files.
+
+    Raises
+    ------
+    BackendProblem, OSError
+    """
+    timed = partial(time_case, count=effort.images, least_s=least_s, readers=readers)
+    found = {
+        (case, level, scope): Measurement(case=case, scope=scope, level=level)
+        for case in cases
+        for level in levels
+        for scope in scopes
+    }
     for repetition in range(effort.repeats):
-        notify(f"repetition {repetition + 1} of {effort.repeats}")
-        for one in measurements:
-            images = cases[one.case]
-            with meter.counting(one.energy):
-                times_ms = time_case(one.case, images, one.scope, count=effort.images, readers=readers)
-            one.repetitions.append(times_ms)
-    return measurements
+        for level in rotated(levels, repetition):
+            beside = f", {level.name}" if len(levels) > 1 else ""
+            notify(f"repetition {repetition + 1} of {effort.repeats}{beside}")
+            with parallel_load(level, cores=cores) as processes:
+                load = measured_load(processes, cores=cores, within_s=settle_s)
+                for case, scope in itertools.product(rotated(cases, repetition), scopes):
+                    one = found[case, level, scope]
+                    one.loads.append(load)
+                    with meter.counting(one.energy) if meter else contextlib.nullcontext():
+                        one.repetitions.append(timed(case, cases[case], scope))
+    return tuple(found.values())
 
 
 def time_case(
@@ -133,22 +181,23 @@ def time_case(
     scope: str,
     *,
     count: int,
+    least_s: float = 0.0,
     readers: Callable[[], Workers] = one_worker,
 ) -> list[float]:
     """Milliseconds of `count` images, one at a time, beginning with the first one of fresh processes.
 
-    scope    of the network alone, with the messages between the processes, or with reading and preparing each file
-    readers  opens what reads files
+    scope  of the network alone, or with reading and preparing each file, and the messages between the processes
 
     Raises BackendProblem.
     """
+    if scope == NETWORK:
+        with case.opened() as backend:
+            return time_images(backend, images, count=count, least_s=least_s)
     times_ms = list[float]()
-    with readers() if scope == FILE else contextlib.nullcontext() as pool, case.opened() as backend:
-        if scope == NETWORK:
-            return time_images(backend, images, count=count)
+    with readers() as pool, case.opened() as backend:
         for image in itertools.islice(itertools.cycle(images), count):
             began_s = time.perf_counter()
-            tensor = pool.tensor(image.ref, case.model.manifest.input) if pool else None
+            tensor = pool.tensor(image.ref, case.model.manifest.input)
             # an image that can no longer be read (a drive was unplugged) still costs its time
             backend.run(tensor.values[0] if tensor else image.values)
             times_ms.append((time.perf_counter() - began_s) * 1000)
@@ -170,27 +219,33 @@ class Costs:
 
 
 def device_report(
-    measurements: Sequence[Measurement], *, costs: Costs, problems: Mapping[str, Reason], images: str
+    measured: Sequence[Measurement],
+    *,
+    problems: Mapping[str, Reason],
+    images: str,
+    costs: Costs = Costs(),
+    more: Sequence[str] = (),
 ) -> Report:
-    """Tables. `problems` says what could not be measured; `images` is a phrase for what was run on."""
-    times = times_table((one.name, one.summary) for one in measurements)
-    blocks: list[Block] = [times, _rates(measurements, costs)]
-    notes = [f"Run on {images}."]
-    if any(one.energy for one in measurements):
+    """Tables. `problems` says what could not be measured, `more` what else is to say of it; `images` what it ran on."""
+    notes = [f"Run on {images}, in a fresh process for each repetition."]
+    if any(one.energy for one in measured):
         notes.append(
             "W of the CPU: of its packages while it was measured, with the start of processes and all else that ran."
         )
-    details = {one.case.name: ", ".join(sorted(one.case.details)) for one in measurements}
+    details = {one.case.name: ", ".join(sorted(one.case.details)) for one in measured}
     notes += [f"{name}: {detail}." for name, detail in details.items()]
     notes += [f"Not measured: {name}. {why.text}" for name, why in problems.items()]
-    blocks.append(Points("What was measured", tuple(notes)))
     return Report(
         kind="bench-device",
         title="Fieldray: time and rate of each backend",
-        blocks=tuple(blocks),
+        blocks=(
+            times_table((f"{one.case.name}, {one.scope}", one.summary) for one in measured),
+            _rates(measured, costs),
+            Points("How it was measured, and what was not", (*notes, *more)),
+        ),
         data={
             "images": images,
-            "measurements": [_data(one, costs) for one in measurements],
+            "measurements": [_data(one, measured, costs) for one in measured],
             "not_measured": {name: why.text for name, why in problems.items()},
         },
     )
@@ -214,16 +269,17 @@ def per_cost(summary: Summary, cost: float | None) -> float | None:
     return summary.fps_avg / cost if cost else None
 
 
-def _rates(measurements: Sequence[Measurement], costs: Costs) -> Table:
+def _rates(measured: Sequence[Measurement], costs: Costs) -> Table:
     rows = []
-    for one in measurements:
+    for one in measured:
         summary, (power_w, source) = one.summary, _power(one, costs)
         cells = [f"{fps:.2f}" for fps in (summary.fps_min, summary.fps_avg, summary.fps_max)]
+        cells += [f"{one.times_as_fast(measured):.2f}"]
         cells.append("not measured" if power_w is None else f"{power_w:.3g} ({source})")
         cells += ["" if value is None else f"{value:.3g}" for value in _per_costs(one, costs)]
-        rows.append((one.name, *cells))
-    columns = ("", "FPS min", "FPS avg", "FPS max", "W", "FPS / W", "FPS / USD")
-    return Table("Images per second, from the third image on", columns, tuple(rows))
+        rows.append((f"{one.case.name}, {one.scope}", *cells))
+    columns = ("", "FPS min", "FPS avg", "FPS max", "times as fast", "W", "FPS / W", "FPS / USD")
+    return Table("Images per second, from the third image on; times as fast as the first", columns, tuple(rows))
 
 
 def _power(one: Measurement, costs: Costs) -> tuple[float | None, str]:
@@ -239,27 +295,19 @@ def _per_costs(one: Measurement, costs: Costs) -> tuple[float | None, float | No
     return per_cost(one.summary, _power(one, costs)[0]), per_cost(one.summary, price_usd)
 
 
-def _data(one: Measurement, costs: Costs) -> dict[str, Any]:
+def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> dict[str, Any]:
     (power_w, source), (per_w, per_usd) = _power(one, costs), _per_costs(one, costs)
     return {
-        "name": one.name,
-        "backend": one.case.kind.name,
-        "pack": one.case.model.pack_name,
-        "model_sha256": one.case.model.model_sha256,
-        "scope": one.scope,
-        "ran_on": sorted(one.case.details),
+        **one.facts,
+        "times_as_fast": one.times_as_fast(measured),
         "power_w": power_w,
         "power_is": None if power_w is None else source,
         "fps_per_w": per_w,
         "fps_per_usd": per_usd,
-        **asdict(one.summary),
-        "first_ratio": one.summary.first_ratio,
-        "times_ms": one.repetitions,
     }
 
 
-BASELINE: Final = "cpu, 1 thread"
-_NOT_MEASURED: Final = (
+NOT_MEASURED: Final = (
     "The USB port of a device cannot be changed by a command: plug it into a USB 2 port, then into a USB 3 port, "
     "and compare two runs of bench device.",
     "The power plan and the governor belong to the system: change them, then compare two runs.",
@@ -269,62 +317,13 @@ _NOT_MEASURED: Final = (
 
 
 def host_variants(model: Model, *, cores: int, float_file: bytes | None, max_clock: bool) -> tuple[BenchmarkCase, ...]:
-    """The ways to run a model, the simplest one first.
+    """The ways to run a model, the simplest one first, with at most `cores` threads.
 
-    Parameters
-    ----------
-    model
-        The network to run.
-    cores
-        The largest number of threads.
-    float_file
-        The same network in floating point, if there is one.
-    max_clock
-        Whether a device whose clock can be chosen runs at the highest one, too.
+    float_file  the same network in floating point, if there is one
+    max_clock   whether a device whose clock can be chosen runs at the highest one, too
     """
-    lean = cpu_kind(threads=1)
-    found = [BenchmarkCase(name=BASELINE, model=model, kind=lean)]
-    threads = 2
-    while threads <= cores:
-        found.append(BenchmarkCase(name=f"cpu, {threads} threads", model=model, kind=cpu_kind(threads=threads)))
-        threads *= 2
+    found = [cpu_case(model, 2**power) for power in range(cores.bit_length())]
     if float_file is not None:
-        in_float = replace(model, files={"litert": float_file}, golden=None)
-        found.append(BenchmarkCase(name="cpu, 1 thread, floating point", model=in_float, kind=lean))
+        in_float = cpu_case(replace(model, files={"litert": float_file}, golden=None))
+        found.append(replace(in_float, name=f"{in_float.name}, floating point"))
     return (*found, *accelerator_cases(model, max_clock=max_clock))
-
-
-def times_as_fast(variant: Measurement, measured: Sequence[Measurement]) -> float:
-    """How many times as fast as the first of `measured`."""
-    return 1 / paired_ratio(variant.repetitions, measured[0].repetitions)
-
-
-def variant_blocks(
-    measured: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str
-) -> tuple[Block, ...]:
-    """A table of the gains, and what could not be measured."""
-    columns = ("", "images / s", "ms per image", "times as fast", "ran on")
-    rows = []
-    for variant in measured:
-        summary = variant.summary
-        figures = (f"{summary.fps_avg:.1f}", f"{summary.mean_ms:.2f}", f"{times_as_fast(variant, measured):.2f}")
-        rows.append((variant.case.name, *figures, ", ".join(sorted(variant.case.details))))
-    notes = [f"Run on {images}, in a fresh process for each repetition."]
-    notes += [f"{name}: {why.text}" for name, why in problems.items()]
-    return (
-        Table(f"Gain of each variant against {BASELINE}", columns, tuple(rows)),
-        Points("How it was measured, and what was not", (*notes, *_NOT_MEASURED)),
-    )
-
-
-def variant_data(measured: Sequence[Measurement]) -> list[dict[str, Any]]:
-    """The figures, for the JSON file."""
-    return [
-        {
-            "name": variant.case.name,
-            "times_as_fast": times_as_fast(variant, measured),
-            "ran_on": sorted(variant.case.details),
-            "times_ms": variant.repetitions,
-        }
-        for variant in measured
-    ]

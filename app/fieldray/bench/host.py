@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from fieldray.backends import CPU, EDGE_TPU
-from fieldray.bench.benchmark_case import Block, Points, Report, find_images, one_worker
+from fieldray.bench.benchmark_case import Points, Report, find_images, one_worker
 from fieldray.bench.machine import MachineFacts, machine_facts
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceState
@@ -267,22 +267,25 @@ def verdict(found: Iterable[Finding]) -> str:
     return "This computer can screen." if can_screen(found) else "This computer cannot screen yet."
 
 
-def host_report(
-    parts: Sequence[Part], *, kind: str, measured: Sequence[Block] = (), variants: Sequence[Mapping[str, Any]] = ()
-) -> Report:
+def host_report(parts: Sequence[Part], *, measured: Report | None = None) -> Report:
     """The verdict, the findings by weight, what was measured, and the facts."""
     found = findings(parts)
     facts = {name: value for part in parts for name, value in part.facts.items()}
     listed = Points("Facts", tuple(f"{name}: {value}" for name, value in facts.items()))
     return Report(
-        kind=kind,
+        kind="bench-host" if measured else "doctor",
         title="Fieldray: this computer",
-        blocks=(Points("Verdict", (verdict(found),)), *_lists(found), *measured, listed),
+        blocks=(
+            Points("Verdict", (verdict(found),)),
+            *_lists(found),
+            *(measured.blocks if measured else ()),
+            listed,
+        ),
         data={
             "can_screen": can_screen(found),
             "findings": [{"weight": one.weight, "code": one.reason.code, "text": one.reason.text} for one in found],
             "facts": facts,
-            "variants": list(variants),
+            **(measured.data if measured else {}),
         },
     )
 

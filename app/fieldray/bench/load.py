@@ -1,8 +1,8 @@
 """`bench load`: how much slower an image gets while other programs work, and what helps.
 
 As in figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on every core. The
-command's own processes make the load, and the system's counters say how much of it was really there. Every cell is
-measured in a fresh process; the repetitions of all cells are interleaved, and ratios are taken within one round.
+command's own processes make the load, and the system's counters say how much of it was really there. Ratios are taken
+within one round.
 """
 
 from __future__ import annotations
@@ -12,36 +12,33 @@ import datetime
 import itertools
 import json
 import statistics
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
     MOST_IMAGES,
     BenchmarkCase,
     Effort,
-    LoadedImage,
     Points,
     Report,
-    Summary,
     Table,
     accelerator_cases,
+    cpu_case,
     find_images,
     one_worker,
     paired_ratio,
     read_images,
-    summarise,
-    time_images,
     usable,
     when_and_where,
 )
-from fieldray.bench.device import times_table
-from fieldray.bench.machine import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
+from fieldray.bench.device import NETWORK, Measurement, times_table
+from fieldray.bench.device import measure as measure_all
+from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
-from fieldray.domain.run import Count, Say
-from fieldray.inference.worker import cpu_kind
+from fieldray.domain.run import Count
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import scratch_folder, user_data
 from fieldray.persistence import require_plain, write_atomically
@@ -51,114 +48,15 @@ from fieldray.reasons import Reason
 from fieldray.surroundings import usable_cores
 from fieldray.typed_json import decoded
 
-Item = TypeVar("Item")
-_SETTLE_S: Final = 1.0
-_LEAST_S: Final = 1.5  # long enough for several bursts of a user's work
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Cell:
-    """One case under one level.
-
-    repetitions  milliseconds per image
-    loads_alone  the load before each measurement, while the program did nothing else
-    loads        the load during each measurement
-    """
-
-    case: BenchmarkCase
-    level: Level
-    repetitions: list[list[float]] = field(default_factory=list)
-    loads_alone: list[MeasuredLoad] = field(default_factory=list)
-    loads: list[MeasuredLoad] = field(default_factory=list)
-
-    @property
-    def summary(self) -> Summary:
-        """The summary of all repetitions."""
-        return summarise(self.repetitions)
-
-    @property
-    def load(self) -> MeasuredLoad:
-        """The load during the measurement, medians over the repetitions."""
-        return _median(self.loads)
-
-    @property
-    def alone(self) -> MeasuredLoad:
-        """The load before the measurement, medians over the repetitions."""
-        return _median(self.loads_alone)
-
-
-def _median(loads: Sequence[MeasuredLoad]) -> MeasuredLoad:
-    made = statistics.median(load.made for load in loads)
-    return MeasuredLoad(made=made, machine=statistics.median(load.machine for load in loads))
+# Each load alone for a second, and long enough beside it for several bursts of a user's work.
+measure = partial(measure_all, scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, least_s=1.5)
 
 
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
     """The ways to run a model; load slows some of them more than others."""
-    lean = cpu_kind(threads=1)
-    cases = [BenchmarkCase(name="cpu, 1 thread", model=model, kind=lean)]
-    if cores > 1:
-        cases.append(BenchmarkCase(name=f"cpu, {cores} threads", model=model, kind=cpu_kind(threads=cores)))
-    cases.append(BenchmarkCase(name="cpu, 1 thread, priority raised", model=model, kind=lean, priority="raised"))
-    cases.append(BenchmarkCase(name="cpu, 1 thread, priority lowered", model=model, kind=lean, priority="lowered"))
-    return (*cases, *accelerator_cases(model))
-
-
-def measure(
-    cases: Sequence[BenchmarkCase],
-    images: Sequence[LoadedImage],
-    effort: Effort,
-    *,
-    cores: int,
-    notify: Say,
-    levels: Sequence[Level] = LEVELS,
-    settle_s: float = _SETTLE_S,
-    least_s: float = _LEAST_S,
-) -> tuple[Cell, ...]:
-    """Measure every case under every level.
-
-    Parameters
-    ----------
-    cases, images
-        What is measured, and on what.
-    effort
-        The number of repetitions and of images.
-    cores
-        How many processes make the load.
-    notify
-        Hears what is being done.
-    levels
-        The loads.
-    settle_s
-        Each load runs alone for so many seconds, and is measured, before images run beside it.
-    least_s
-        A repetition takes at least so many seconds, however fast its images are.
-
-    Raises
-    ------
-    BackendProblem, OSError
-    """
-    cells = {(level, case): Cell(case=case, level=level) for level in levels for case in cases}
-    for repetition in range(effort.repeats):
-        for level in rotated(levels, repetition):
-            notify(f"repetition {repetition + 1} of {effort.repeats}, {level.name}")
-            with parallel_load(level, cores=cores) as processes:
-                alone = LoadMeter(processes, cores=cores)
-                time.sleep(settle_s)
-                measured = alone.read()
-                for case in rotated(cases, repetition):
-                    cell = cells[level, case]
-                    cell.loads_alone.append(measured)
-                    with case.opened() as backend:
-                        meter = LoadMeter(processes, cores=cores)
-                        cell.repetitions.append(time_images(backend, images, count=effort.images, least_s=least_s))
-                        cell.loads.append(meter.read())
-    return tuple(cells.values())
-
-
-def rotated(items: Sequence[Item], by: int) -> list[Item]:
-    """Start with another one each time, so that no item always comes after the same one."""
-    start = by % len(items)
-    return [*items[start:], *items[:start]]
+    plain = (cpu_case(model), cpu_case(model, cores))[: 1 + (cores > 1)]
+    moved = (cpu_case(model, priority="raised"), cpu_case(model, priority="lowered"))
+    return (*plain, *moved, *accelerator_cases(model))
 
 
 # V. Taran, dissertation, KPI Kyiv 2022: increase of the mean time against no load, by backend and level
@@ -171,23 +69,30 @@ DISSERTATION: Final[Marks] = {
 _QUIET: Final = 0.1  # share of the CPU that others may use, or that a load may miss
 
 
-def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images: str) -> Report:
+def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> Report:
     """Tables; `cells` include every case under no load."""
     disturbed = _disturbance(cells)
     marks = {} if disturbed else DISSERTATION  # such figures are compared with nothing
-    notes = [f"Run on {images}, in a fresh process for each repetition.", *disturbed]
+    notes = list[str]()
+    for (backend, level), mark in marks.items():
+        of_both = [one for one in cells if (one.case.kind.name, one.level.name) == (backend, level)]
+        if of_both:
+            least = min(of_both, key=partial(increase, cells=cells))
+            found = f"{percent(increase(least, cells))} ({least.case.name})"
+            notes.append(f"The least increase of {backend} at {level} is {found}, the dissertation's {percent(mark)}.")
+    notes += [f"Run on {images}, in a fresh process for each repetition.", *disturbed]
     notes += [f"{name}: not measured. {why.text}" for name, why in problems.items()]
     return Report(
         kind="bench-load",
         title="Fieldray: time of an image while other programs work",
         blocks=(
             _increases(cells, marks),
-            Points("What helps", (*_verdicts(cells, marks), *notes)),
-            times_table((f"{cell.case.name}, {cell.level.name}", cell.summary) for cell in _by_case(cells)),
+            Points("What helps", tuple(notes)),
+            times_table((f"{one.case.name}, {one.level.name}", one.summary) for one in cells),
         ),
         data={
             "images": images,
-            "cells": [_data(cell, cells) for cell in cells],
+            "cells": [_data(one, cells) for one in cells],
             "is_disturbed": bool(disturbed),
             "dissertation": [{"backend": key[0], "level": key[1], "increase": marks[key]} for key in marks],
             "not_measured": {name: why.text for name, why in problems.items()},
@@ -195,74 +100,48 @@ def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images
     )
 
 
-def increase(cell: Cell, cells: Sequence[Cell]) -> float:
+def increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
     """The share by which the mean time grew against the same case under no load; 0.273 is +27.3 %."""
     (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
     return paired_ratio(cell.repetitions, base.repetitions) - 1
 
 
-def _increases(cells: Sequence[Cell], marks: Marks) -> Table:
-    columns = ("", "load alone", "load beside", "all", "mean ms", "p95 ms", "increase", "dissertation")
+def load_of(cell: Measurement) -> MeasuredLoad:
+    """The load before the measurements, medians over the repetitions."""
+    made, machine = ([getattr(load, name) for load in cell.loads] for name in ("made", "machine"))
+    return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
+
+
+def _increases(cells: Sequence[Measurement], marks: Marks) -> Table:
     rows = tuple(
         (
             f"{cell.case.name}, {cell.level.name}",
-            f"{cell.alone.machine:.0%}",
-            f"{cell.load.made:.0%}",
-            f"{cell.load.machine:.0%}",
+            f"{load_of(cell).machine:.0%}",
             f"{cell.summary.mean_ms:.2f}",
             f"{cell.summary.p95_ms:.2f}",
             percent(increase(cell, cells)) if cell.level != NO_LOAD else "",
             percent(marks.get((cell.case.kind.name, cell.level.name))),
         )
-        for cell in _by_case(cells)
+        for cell in cells
     )
     title = (
-        "Mean time from the third image on, against no load. Shares of the CPU as the system counted them: all "
-        "programs before the measurement (load alone), the load during it (beside), all programs during it (all)"
+        "Mean time from the third image on, against no load; the share of the CPU that all programs used before it, as "
+        "the system counted"
     )
-    return Table(title, columns, rows)
+    return Table(title, ("", "load", "mean ms", "p95 ms", "increase", "dissertation"), rows)
 
 
-def _by_case(cells: Sequence[Cell]) -> list[Cell]:
-    names = list(dict.fromkeys(cell.case.name for cell in cells))
-    return sorted(cells, key=lambda cell: names.index(cell.case.name))
-
-
-def _verdicts(cells: Sequence[Cell], marks: Marks) -> list[str]:
-    """For each backend at the heaviest level: the case with the smallest increase, and whether the mark is met."""
-    heaviest = max((cell.level for cell in cells), key=lambda level: level.share)
-    return [
-        sentence
-        for backend in dict.fromkeys(cell.case.kind.name for cell in cells)
-        if (sentence := _verdict(backend, heaviest, cells, marks))
-    ]
-
-
-def _verdict(backend: BackendName, level: Level, cells: Sequence[Cell], marks: Marks) -> str | None:
-    mark = marks.get((backend, level.name))
-    under_load = [cell for cell in cells if cell.level == level and cell.case.kind.name == backend]
-    if mark is None or level == NO_LOAD or not under_load:
-        return None
-    best = min(under_load, key=lambda cell: increase(cell, cells))
-    grown = increase(best, cells)
-    verdict = "below" if grown < mark else "not below"
-    return (
-        f"Under {level.name} parallel load the smallest increase is {percent(grown)} ({best.case.name}): "
-        f"{verdict} the dissertation's {percent(mark)} for {backend}."
-    )
-
-
-def _disturbance(cells: Sequence[Cell]) -> list[str]:
+def _disturbance(cells: Sequence[Measurement]) -> list[str]:
     """Warnings: other programs were busy before any load was made, or the load fell short."""
     warnings = []
-    others = max(cell.alone.machine for cell in cells if cell.level == NO_LOAD)
+    others = max(load_of(cell).machine for cell in cells if cell.level == NO_LOAD)
     if others > _QUIET:
         warnings.append(
             f"This computer was not idle: other programs used {others:.0%} of its CPU while nothing was measured and "
             "no load was made, so these increases say little. Measure again with other programs closed."
         )
     # a user's load is uneven, so that a second of it may be far from its share
-    made = {cell.level: cell.alone.made for cell in cells if not cell.level.is_irregular}
+    made = {cell.level: load_of(cell).made for cell in cells if not cell.level.is_irregular}
     warnings += [
         f"The load of {level.name} fell short: it got {share:.0%} of the CPU."
         for level, share in made.items()
@@ -276,20 +155,9 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{share * 100:+.1f} %"
 
 
-def _data(cell: Cell, cells: Sequence[Cell]) -> dict[str, Any]:
-    return {
-        "case": cell.case.name,
-        "backend": cell.case.kind.name,
-        "pack": cell.case.model.pack_name,
-        "ran_on": sorted(cell.case.details),
-        "level": asdict(cell.level),
-        "load_alone": asdict(cell.alone),
-        "load_beside": asdict(cell.load),
-        "loads_beside": [asdict(load) for load in cell.loads],
-        "increase": increase(cell, cells),
-        **asdict(cell.summary),
-        "times_ms": cell.repetitions,
-    }
+def _data(cell: Measurement, cells: Sequence[Measurement]) -> dict[str, Any]:
+    measured = {"level": asdict(cell.level), "load": asdict(load_of(cell)), "increase": increase(cell, cells)}
+    return {**cell.facts, **measured}
 
 
 # ---- The last study on this computer, which the window shows and has done again in a process of its own.
@@ -380,7 +248,7 @@ def _study(order: Order) -> KeptStudy:
 
     with scratch_folder() as drawn_in, one_worker() as decoders:
         images = read_images(find_images(None, count=MOST_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
-    cells = measure(cases, images, _STUDY_EFFORT, cores=usable_cores(), notify=notify)
+    cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, cores=usable_cores(), notify=notify)
     keep(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
     study = kept_study()
     assert study is not None

@@ -273,24 +273,16 @@ def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process,
         yield tuple(psutil.Process(child.pid) for child in children)
 
 
-class LoadMeter:
-    """Measures the load from its creation to `read`."""
+def measured_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
+    """The load of so many seconds, which this waits for; none of none."""
+    began_s, before_s, machine = time.perf_counter(), _processor_s(processes), psutil.cpu_times()
+    time.sleep(within_s)
+    made = (_processor_s(processes) - before_s) / ((time.perf_counter() - began_s) * cores)
+    return MeasuredLoad(made=made, machine=busy_share(machine, psutil.cpu_times()))
 
-    def __init__(self, processes: Sequence[psutil.Process], *, cores: int) -> None:
-        self._processes = processes
-        self._cores = cores
-        self._began_s = time.perf_counter()
-        self._before_s = self._processor_s()
-        self._machine = psutil.cpu_times()
 
-    def read(self) -> MeasuredLoad:
-        """The load since creation."""
-        elapsed_s = time.perf_counter() - self._began_s
-        made = (self._processor_s() - self._before_s) / (elapsed_s * self._cores)
-        return MeasuredLoad(made=made, machine=busy_share(self._machine, psutil.cpu_times()))
-
-    def _processor_s(self) -> float:
-        return sum(times.user + times.system for times in (process.cpu_times() for process in self._processes))
+def _processor_s(processes: Sequence[psutil.Process]) -> float:
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
 
 
 def busy_share(before: object, after: object) -> float:

@@ -95,7 +95,7 @@ def run_doctor(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench.host import can_screen, findings, host_report
 
     parts = _parts(lambda: chosen_model(options), console)
-    show(host_report(parts, kind="doctor"), options.out, console)
+    show(host_report(parts), options.out, console)
     return 0 if can_screen(findings(parts)) else 1
 
 
@@ -125,7 +125,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     model, cores = chosen_model(options), usable_cores()
     cases, problems = _usable(load.load_cases(model, cores=cores))
     with _images(options, cases) as (given, images, effort):
-        cells = load.measure(cases, given[cases[0]], effort, cores=cores, notify=console.bar)
+        cells = load.measure(given, effort, cores=cores, notify=console.bar)
     report = load.load_report(cells, problems=problems, images=images)
     load.keep(report)
     return show(report, options.out, console)
@@ -147,10 +147,9 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
         )
     )
     with _images(options, cases) as (given, images, effort):
-        measured = device.measure(given, effort, notify=console.bar, scopes=(device.MESSAGES,))
-    blocks = device.variant_blocks(measured, problems=problems, images=images)
-    report = host_report(parts, kind="bench-host", measured=blocks, variants=device.variant_data(measured))
-    return show(report, options.out, console)
+        measured = device.measure(given, effort, notify=console.bar, scopes=(device.NETWORK,))
+    report = device.device_report(measured, problems=problems, images=images, more=device.NOT_MEASURED)
+    return show(host_report(parts, measured=report), options.out, console)
 
 
 def _parts(load: Callable[[], Model], console: Console) -> tuple[Part, ...]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
-from fieldray.bench.load import Cell
+from fieldray.bench.device import Measurement
 from fieldray.bench.machine import Level, MeasuredLoad
 from fieldray.domain.image import ImageRef, PixelMap, Tensor
 from fieldray.domain.model import BackendName, InputSpec, Model
@@ -91,8 +91,8 @@ class ReadersOfNames:
         self.events.append("readers closed")
 
 
-def cell(case: BenchmarkCase, level: Level, *means_ms: float, others: float = 0.0) -> Cell:
+def cell(case: BenchmarkCase, level: Level, *means_ms: float, others: float = 0.0) -> Measurement:
     """A repetition of four images for each mean: iterations 1 and 2 take 50 ms, which must not count."""
-    made = MeasuredLoad(made=level.share, machine=others)
+    load = MeasuredLoad(made=level.share, machine=max(level.share, others))
     repetitions = [[50.0, 50.0, mean - 1, mean + 1] for mean in means_ms]
-    return Cell(case=case, level=level, repetitions=repetitions, loads=[made], loads_alone=[made])
+    return Measurement(case=case, level=level, repetitions=repetitions, loads=[load])

@@ -125,7 +125,7 @@ def test_the_serious_comes_first() -> None:
 
 
 def test_the_report_is_json_and_reads_from_the_top() -> None:
-    report = host_report([of_machine(MACHINE), Part([STOP], {})], kind="doctor")
+    report = host_report([of_machine(MACHINE), Part([STOP], {})])
     data = json.loads(json.dumps(report.data))
     assert data["can_screen"] is False
     assert data["findings"] == [{"weight": "stop", "code": "no_pack", "text": reason("no_pack").text}]

@@ -8,7 +8,7 @@ import pytest
 from bench_cases import IMAGES, ReadersOfNames, Record
 
 from fieldray.bench.benchmark_case import read_images, time_images, usable
-from fieldray.bench.device import FILE, MESSAGES, NETWORK, Effort, measure, time_case
+from fieldray.bench.device import FILE, NETWORK, Effort, measure, time_case
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -27,7 +27,7 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     readers = cast("Any", ReadersOfNames)
     measured = measure(cases, Effort(repeats=2, images=3), notify=notes.append, readers=readers)
     starts = [event for event in events if "start" in event]
-    assert starts == ["a: start", "a: start", "b: start", "b: start"] * 2
+    assert starts == [f"{name}: start" for name in "aabbbbaa"]  # not always b after a
     assert [(one.case.name, one.scope) for one in measured] == [
         ("a", NETWORK),
         ("a", FILE),
@@ -48,13 +48,6 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
         *("a: close", "readers closed"),
     ]
     assert from_file.summary.images == 1
-
-
-def test_a_stream_goes_round_the_images() -> None:
-    record = Record("one")
-    times_ms = time_case(record.case(), IMAGES, MESSAGES, count=4)
-    assert record.events[1:-1] == [f"one: {grey}" for grey in (10, 20, 30, 10)]
-    assert len(times_ms) == 4
 
 
 def test_a_fast_network_runs_longer_than_its_count() -> None:

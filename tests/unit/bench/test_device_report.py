@@ -38,7 +38,17 @@ def test_times() -> None:
 def test_rates_for_each_watt_and_dollar() -> None:
     network, _ = table("Images per second").rows
     # 1000 / 12, 1000 / 10, 1000 / 8; 100 / 2 W; 100 / 80 USD
-    assert network[1:] == ("83.33", "100.00", "125.00", "2 (typed in)", "50", "1.25")
+    assert network[1:] == ("83.33", "100.00", "125.00", "1.00", "2 (typed in)", "50", "1.25")
+
+
+def test_ways_are_compared_with_the_first() -> None:
+    slow, fast = (Measurement(case=Record(name).case()) for name in ("slow", "fast"))
+    slow.repetitions.extend([[9, 9, 4], [9, 9, 8]])
+    fast.repetitions.extend([[9, 9, 2], [9, 9, 4]])
+    found = device_report([slow, fast], problems={}, images="2 images", more=("The port was not changed.",))
+    assert [one["times_as_fast"] for one in found.data["measurements"]] == [1, 2]
+    assert found.blocks[1].rows[1][4] == "2.00"
+    assert found.blocks[2].sentences[-1] == "The port was not changed."
 
 
 def counters(tree: Path, zone: str, name: str, energy_uj: int) -> Path:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench_cases import Record
-
 from fake_compilers import edgetpu_model
-from fieldray.bench import device
-from fieldray.bench.benchmark_case import Table
+from fieldray.bench.device import host_variants
 from fieldray.bench.host import Part, Trial, findings, inspect, of_storage, try_screening
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, PackProblem
@@ -76,24 +73,12 @@ def test_without_a_pack_the_trial_says_so() -> None:
 
 
 def test_ways_to_run() -> None:
-    names = [case.name for case in device.host_variants(tiny_model(), cores=5, float_file=b"x", max_clock=True)]
+    names = [case.name for case in host_variants(tiny_model(), cores=5, float_file=b"x", max_clock=True)]
     assert names == [
-        device.BASELINE,
+        "cpu, 1 thread",
         "cpu, 2 threads",
         "cpu, 4 threads",
         "cpu, 1 thread, floating point",
         "edgetpu",
         "edgetpu, highest clock",
     ]
-
-
-def test_ways_are_compared_with_the_first() -> None:
-    slow, fast = (device.Measurement(case=Record(name).case(), scope=device.MESSAGES) for name in ("slow", "fast"))
-    slow.repetitions.extend([[9, 9, 4], [9, 9, 8]])
-    fast.repetitions.extend([[9, 9, 2], [9, 9, 4]])
-    assert device.times_as_fast(fast, [slow, fast]) == 2
-    table, _ = device.variant_blocks([slow, fast], problems={}, images="2 images")
-    assert isinstance(table, Table)
-    # mean of 2 and 4 ms: 333.3 a second
-    assert table.rows[1][:4] == ("fast", "333.3", "3.00", "2.00")
-    assert [one["times_as_fast"] for one in device.variant_data([slow, fast])] == [1, 2]
