@@ -6,7 +6,6 @@ codec, which saves pydicom's copies. Everything else goes through pydicom, which
 
 from __future__ import annotations
 
-import contextlib
 import io
 import struct
 from collections.abc import Iterator
@@ -49,10 +48,8 @@ from fieldray.imaging.codec import (
     syntax_of,
 )
 from fieldray.imaging.dicom_header import (
-    LENIENT_PYDICOM,
     UNDEFINED_LENGTH,
     DicomHeader,
-    SharedContext,
     inflated,
     problem_without_pixels,
     read_header,
@@ -89,18 +86,8 @@ _KEYWORDS: Final = (
 )
 
 
-@contextlib.contextmanager
-def _without_pillows_limit() -> Iterator[None]:
-    limit = PIL.Image.MAX_IMAGE_PIXELS
-    PIL.Image.MAX_IMAGE_PIXELS = None
-    try:
-        yield
-    finally:
-        PIL.Image.MAX_IMAGE_PIXELS = limit
-
-
 # Sizes are checked before a decoder sees a frame, with one limit for all kinds of files.
-_OWN_LIMIT_FOR_PILLOW: Final = SharedContext(_without_pillows_limit)
+PIL.Image.MAX_IMAGE_PIXELS = None
 
 
 def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
@@ -108,13 +95,12 @@ def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = Non
 
     Raises Unreadable; Unusable `colour` or `no_pixel_data`.
     """
-    with LENIENT_PYDICOM, _OWN_LIMIT_FOR_PILLOW:
-        try:
-            return _decode(data, frame, needed, whole or Whole())
-        except (FieldrayError, MemoryError):
-            raise
-        except Exception as error:  # parsers and codecs raise whatever the damaged bytes lead them to
-            raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
+    try:
+        return _decode(data, frame, needed, whole or Whole())
+    except (FieldrayError, MemoryError):
+        raise
+    except Exception as error:  # parsers and codecs raise whatever the damaged bytes lead them to
+        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
 def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) -> Image:

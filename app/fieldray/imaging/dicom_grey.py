@@ -152,7 +152,7 @@ def _is_lower_part_dark(stored: NDArray[Any]) -> bool:
     if stored[-1].any():
         return False
     filled = np.flatnonzero(stored.any(axis=1))
-    return filled.size > 0 and len(stored) - 1 - filled[-1] >= _DARK_SHARE * len(stored)
+    return bool(filled.size and len(stored) - 1 - filled[-1] >= _DARK_SHARE * len(stored))
 
 
 # ---- stored values to pixels

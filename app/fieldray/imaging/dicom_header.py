@@ -12,11 +12,10 @@ import io
 import logging
 import math
 import struct
-import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -122,49 +121,11 @@ _BINARY: Final = frozenset(
 )
 
 
-class SharedContext:
-    """A context for what holds in the whole process, such as a library's settings: entered once for all threads.
-
-    The first to enter makes the change, the last to leave undoes it.
-    """
-
-    def __init__(self, change: Callable[[], AbstractContextManager[None]]) -> None:
-        self._change = change
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._undo = ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._undo.enter_context(self._change())
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._undo.close()
-
-
-@contextmanager
-def _lenient_and_silent() -> Iterator[None]:
-    log, settings = logging.getLogger("pydicom"), config.settings
-    level, mode = log.level, settings.reading_validation_mode
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        log.setLevel(logging.CRITICAL + 1)
-        settings.reading_validation_mode = config.IGNORE
-        try:
-            yield
-        finally:
-            settings.reading_validation_mode = mode
-            log.setLevel(level)
-
-
 # pydicom reports every departure from the standard, and archives are full of them. It logs the values as well, and
 # names of patients do not belong in a log. What matters is in the image's notes or in the reason.
-LENIENT_PYDICOM: Final = SharedContext(_lenient_and_silent)
+config.settings.reading_validation_mode = config.IGNORE
+logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
+warnings.filterwarnings("ignore", module="pydicom")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from fieldray.domain.purpose import view_of_code
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_header import (
     INDEX_CLASS,
-    LENIENT_PYDICOM,
     Begun,
     DicomHeader,
     HeaderTooLong,
@@ -86,19 +85,18 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFou
 
     Raises OSError; Unreadable for a damaged header, Unusable if there is no image or there are too many frames.
     """
-    with LENIENT_PYDICOM:
-        try:
-            header = _header(stream)
-            return index_found(stream) if header.media_class == INDEX_CLASS else _frames(header, ref)
-        except FieldrayError:
+    try:
+        header = _header(stream)
+        return index_found(stream) if header.media_class == INDEX_CLASS else _frames(header, ref)
+    except FieldrayError:
+        raise
+    except OSError as error:
+        if error.errno is not None:
             raise
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            # pydicom's own, for a sequence that breaks off
-            raise Unreadable(reason("truncated")) from error
-        except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
-            raise Unreadable(reason("damaged", detail="its header cannot be read")) from error
+        # pydicom's own, for a sequence that breaks off
+        raise Unreadable(reason("truncated")) from error
+    except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
+        raise Unreadable(reason("damaged", detail="its header cannot be read")) from error
 
 
 def _header(stream: BinaryIO) -> DicomHeader:

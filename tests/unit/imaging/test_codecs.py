@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import struct
@@ -32,7 +31,6 @@ from fieldray.imaging.codecs.htj2k import decode_fast_wavelets, decode_high_thro
 from fieldray.imaging.codecs.jpeg import decode_jpeg
 from fieldray.imaging.codecs.jpeg2000 import decode_wavelets, is_whole_codestream, wavelets_of
 from fieldray.imaging.codecs.rle import decode_run_lengths
-from fieldray.imaging.dicom_header import SharedContext
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
@@ -206,60 +204,10 @@ def test_openjph_still_reports_an_error_where_it_is_looked_for(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_reading_leaves_the_libraries_as_they_were(tmp_path: Path) -> None:
-    """In a process of its own: nothing is changed by an import, and all is put back after a file."""
-    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=RLELossless)
-    code = """
-import logging, sys
-from pathlib import Path
-import PIL.Image
-from pydicom import config
-from pydicom.pixels import get_decoder
-from pydicom.uid import JPEGLossless
-def state():
-    plugins = get_decoder(JPEGLossless).available_plugins
-    return (PIL.Image.MAX_IMAGE_PIXELS, logging.getLogger("pydicom").level, config.settings.reading_validation_mode,
-            plugins)
-before = state()
-import fieldray.workers.looking, fieldray.imaging.dicom
-assert state() == before, state()
-from fieldray.domain.image import ImageRef
-from fieldray.imaging.reading import decode
-from fieldray.imaging.identify import identify
-path = Path(sys.argv[1])
-with path.open("rb") as stream:
-    identify(stream, ImageRef(path=path))
-decode(path.read_bytes(), ImageRef(path=path))
-assert state() == before, state()
-"""
-    done = python(code, path)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("syntax", [JPEGLossless, JPEGLSLossless, JPEG2000Lossless, HTJ2KLossless, RLELossless])
 def test_colours_are_read_of_every_compression(syntax: UID, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax, photometric="RGB")
     np.testing.assert_array_equal(_read(path), IMAGE >> 4)
-
-
-def test_settings_hold_until_the_last_one_inside_has_left() -> None:
-    state: list[str] = []
-
-    @contextlib.contextmanager
-    def change() -> Iterator[None]:
-        state.append("ours")
-        yield
-        state.append("theirs")
-
-    shared = SharedContext(change)
-    with shared:
-        with shared:
-            assert state == ["ours"]
-        assert state == ["ours"]
-    assert state == ["ours", "theirs"]
-    with pytest.raises(OSError), shared:
-        raise OSError
-    assert state == ["ours", "theirs"] * 2
 
 
 def test_no_name_of_a_patient_gets_into_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
