@@ -268,8 +268,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "watch_waits": "{path} cannot be read now. Is its drive connected? Watching goes on when it is back.",
     "watch_goes_on": "{path} can be read again. Watching goes on.",
     "files_lost": "Files that could not be read: {count}. If they are on a drive, connect it and press Start: only what failed is screened again.",
-    "watch_nothing": "nothing yet",
-    "watch_known": Plural("nothing new; {count} image was screened before", "nothing new; {count} images were screened before", by="count"),
     "next_run": Plural("{count} file or folder will be screened after this run.", "{count} files or folders will be screened after this run.", by="count"),
     "question_closed": "Another pack is in use now, so the question before is closed. Choose the pack for {paths}.",
     "saved": Plural("{count} file or folder was saved in {folder}.", "{count} files or folders were saved in {folder}.", by="count"),

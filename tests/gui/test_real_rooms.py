@@ -129,9 +129,8 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     bench.past_runs.open(run_id)
     until(lambda: bench.screening.past is not None and len(said()) == 5)
     assert said() == first
-    action = next(notice.action for notice in bench.board.notices if notice.key == "other_pack")
-    action.command()
-    until(lambda: bench.packs.beside.models and bench.packs.loading is None)
+    bench.packs.beside.tick(found, is_on=True)
+    until(lambda: bench.packs.beside.models)
     bench.screening.start()
     until(lambda: bench.screening.past is None and bench.screening.state == "finished" and len(said()) == 5)
     assert said() == first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from fieldray.domain.finding import Finding, Screened, decide
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.run import Drive, DrivesChanged, Verdict
 from fieldray.errors import PackProblem
-from fieldray.packs.site_choices import RememberedPack
 from fieldray.pipeline.history import PastRun
 from fieldray.reasons import reason
 from fieldray.settings import Settings
@@ -251,7 +249,7 @@ def test_a_ticked_pack_is_taken_back_and_the_pack_in_use_has_no_box(desk: Desk) 
     assert not ticked(desk)  # it is the first one now
 
 
-def test_a_run_of_two_packs_is_opened_again_and_its_packs_taken_once_more(screened_by_two: Desk) -> None:
+def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
     desk = screened_by_two
     tick(desk, "tuberculosis")
     models = desk.rooms.library.models
@@ -267,12 +265,8 @@ def test_a_run_of_two_packs_is_opened_again_and_its_packs_taken_once_more(screen
     desk.until_listed(3)
     assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")
     desk.until_shown("“Adults 1.0.0 + Tuberculosis 1.0.0”. Press Start to screen with “Adults 1.0.0”.")
-    press(desk.window.banners, "Use its packs")
-    desk.until(lambda: ticked(desk) == ["tuberculosis"])
+    tick(desk, "tuberculosis")
     desk.until(lambda: "These results are from" not in desk.notices)
-    desk.window.actions_by_name["start"].trigger()
-    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
-    assert [one.pack_name for one in desk.rooms.session.packs_beside[-1]] == ["tuberculosis-1.0.0"]
 
 
 def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
@@ -299,18 +293,3 @@ def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
         comparing.start()
         desk.until(lambda: comparing.prior is not None and not comparing.is_searching)
         assert comparing.prior.outcome.pack_name == desk.bench.beside.row.outcome.pack_name == name
-
-
-def test_a_folder_that_was_screened_with_two_packs_is_not_gone_on_with_by_one_without_a_word(
-    screened_by_two: Desk,
-) -> None:
-    desk = screened_by_two
-    remembered = partial(desk.rooms.memory.find, [Path("/images")])
-    desk.until(lambda: remembered() == RememberedPack("adults", beside=("tuberculosis",)))
-    tick(desk, "tuberculosis")  # not any more
-    assert not ticked(desk)
-    desk.choose()
-    desk.until_shown("The last run here was also screened with tuberculosis. This one is not.")
-    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
-    desk.finish()
-    desk.until(lambda: remembered() == RememberedPack("adults"))

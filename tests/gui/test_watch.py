@@ -9,8 +9,7 @@ from desk import Desk, press
 from fake_rooms import save, screened
 from PySide6.QtWidgets import QFileDialog, QLineEdit
 
-from fieldray.domain.finding import Outcome
-from fieldray.domain.run import OutcomeReady, Progress, RunChanged
+from fieldray.domain.run import Progress, RunChanged
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
 
@@ -22,10 +21,6 @@ def watch(desk: Desk, folder: Path) -> None:
     dialog.findChild(QLineEdit).setText(str(folder))
     dialog.accept()
     desk.until(lambda: desk.bench.screening.state == "running")
-
-
-def arrive(desk: Desk, outcome: Outcome) -> None:
-    desk.rooms.publish(OutcomeReady(run_id=1, row_id=1, outcome=outcome))
 
 
 def stop(desk: Desk) -> None:
@@ -40,15 +35,12 @@ def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: 
     desk.rooms.session.outcomes = []
     watch(desk, tmp_path)
     assert desk.rooms.session.watched == [True]
-    desk.until_shown(f"Watching {tmp_path} since ", "Last to arrive: nothing yet.")
+    desk.until_shown(f"Watching {tmp_path} since ")
     desk.rooms.publish(Progress(done=3, total=5, total_is_final=False, images_per_s=0.1, remaining_s=20.0))
     desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 done, 2 waiting")
-    desk.until_shown("Last to arrive: nothing new; 3 images were screened before.")
-    arrive(desk, screened(7, 0.5))
-    desk.until_shown("Last to arrive: DOE PERSON 007, ")
     stop(desk)
     desk.until_shown("Watching was stopped. New results: 1. Files that wait for the next watch: 2.")
-    assert "Last to arrive" not in desk.notices
+    assert "Watching" not in desk.notices.replace("Watching was stopped", "")
 
 
 def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: Path) -> None:
@@ -56,8 +48,7 @@ def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: P
     watch(desk, tmp_path)
     for code, words in (("watch_waits", "cannot be read now"), ("watch_goes_on", "can be read again")):
         desk.rooms.publish(RunChanged(run_id=1, state="running", notes=(reason(code, path=str(tmp_path)),)))
-        arrive(desk, screened(1, 0.5))  # what was under way
-        desk.until_shown(f"{tmp_path} {words}", "Last to arrive: DOE PERSON 001")
+        desk.until_shown(f"{tmp_path} {words}", f"Watching {tmp_path} since ")
     assert "cannot be read now" not in desk.notices
     stop(desk)
     desk.until_shown("Watching was stopped.")
@@ -71,15 +62,6 @@ def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) ->
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path=tmp_path)))
     desk.until_shown("Screening ended early")
     assert "Watching" not in desk.notices
-
-
-def test_names_are_hidden_in_what_arrived_last(desk: Desk, tmp_path: Path) -> None:
-    desk.rooms.session.outcomes = []
-    watch(desk, tmp_path)
-    arrive(desk, screened(7, 0.5))
-    desk.until_shown("Last to arrive: DOE PERSON 007, ")
-    desk.window.actions_by_name["hide_patient"].trigger()
-    assert "Last to arrive: Image 1, " in desk.notices and "DOE" not in desk.notices
 
 
 @pytest.mark.parametrize("is_watch_first", [False, True])

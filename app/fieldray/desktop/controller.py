@@ -17,7 +17,7 @@ from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import Background, Bridge, OpenServices, Services
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.judging import Judging, Reading
-from fieldray.desktop.list_reader import image_title, pack_title
+from fieldray.desktop.list_reader import pack_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -193,8 +193,6 @@ class Controller(QObject):
             case OutcomeReady():
                 self.rows.outcome_ready(event.row_id, event.outcome)
                 self._count_patient(event.outcome, event.pack)
-                if not event.is_resumed and not event.pack:
-                    self.screening.show_watch(partial(self._title, event))
             case Progress():
                 self.screening.take_progress(event)
             case Speed():
@@ -223,10 +221,6 @@ class Controller(QObject):
                 self.board.post_reason(f"{OF_RUN}files_lost", reason("files_lost", count=self._lost_files))
         if event.state in ("finished", "failed"):
             self.ended.emit()
-
-    def _title(self, event: OutcomeReady, translator: Translator) -> str:
-        hides = bool(self.settings["hide_patient"])
-        return image_title(translator, event.row_id, event.outcome, hides_patient=hides)
 
     def _run_started(self) -> None:
         self.rows.open(None)
@@ -320,10 +314,7 @@ class Controller(QObject):
         if self.screening.manifest is None or not after or was == now or self.rows.run_id is None:
             self.board.withdraw("other_pack")
             return
-        packs, past = (self.screening.manifest, *self.rows.beside), self.screening.past
-        point = next((point.name for point in past.spec.operating_points), "") if past else ""
-        known = [model for model in before if model]
-        again = Action(lambda t: t.text("Use its packs"), lambda: self.packs.use_again(known, point=point))
+        packs = self.screening.manifest, *self.rows.beside
         self.board.post(
             "other_pack",
             lambda t: t.text(
@@ -332,7 +323,6 @@ class Controller(QObject):
                 after=" + ".join(pack_title(t, model.manifest) for model in after),
             ),
             level="warning",
-            action=again if len(known) == len(before) > 1 else None,
         )
 
     def _take_backend(self, event: BackendChanged) -> None:

@@ -108,13 +108,6 @@ class PackChoice(QObject):
             asked_for=asked_for,
         )
 
-    def use_again(self, models: Sequence[Model], *, point: str) -> None:
-        """Use the packs of a run as far as they are here: the first one, at this point, and the others with it."""
-        self.beside.taken = ()
-        for number, model in enumerate(models):
-            if found := next((entry for entry in self.candidates if is_of(model, entry)), None):
-                self.beside.tick(found, is_on=True) if number else self.use(found, point=point)
-
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
         """As `use`, for a pack that a person chose at another time, for a folder or for all."""
         self.use(candidate, point=point, asked_for=False)
@@ -453,11 +446,6 @@ class PacksBeside(QObject):
     @property
     def models(self) -> tuple[Model, ...]:
         return tuple(model for _, model in self.taken)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Under which a folder remembers them."""
-        return tuple(entry.lasting_name for entry, _ in self.taken)
 
     def has(self, candidate: PackCandidate) -> bool:
         """Whether it is ticked."""

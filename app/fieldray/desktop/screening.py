@@ -20,7 +20,6 @@ from fieldray.formatting import moment
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.verified import known_manifest
 from fieldray.reasons import Reason, reason
-from fieldray.translation import LocalText
 
 if TYPE_CHECKING:
     from fieldray.packs.site_choices import RememberedPack
@@ -51,8 +50,7 @@ class Screening(QObject):
         self._used: tuple[Model, ...] = ()
         self._batch: Batch | None = None
         self._next: dict[bool, tuple[Path, ...]] = {False: (), True: ()}  # what is to be watched has no end: it is last
-        self.watches = self._has_arrived = False
-        self._since_s, self._stop = 0.0, Action(lambda t: t.text("Stop"), self.stop)
+        self.watches = False
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._seen: IntentQuestion | None = None
         self.paths: tuple[Path, ...] = ()
@@ -197,28 +195,9 @@ class Screening(QObject):
             level: Level = "warning" if note.code in ("drift_evidence", "watch_waits") else "info"
             self._board.post_reason(key, note, level=level)
 
-    def show_watch(self, last: LocalText | None = None) -> None:
-        """Where a folder is watched: since when, and what came last that was not screened before."""
-        since, now, known = self._since_s, time.time(), self.progress.done if self.progress else 0
-        nothing = reason("watch_known", count=known) if known else reason("watch_nothing")
-        self._has_arrived = last is not None
-        if self.watches and self.state in ("starting", "running"):
-            self._board.post(
-                "watch",
-                lambda t: t.text(
-                    "Watching {folders} since {since}. Last to arrive: {image}.",
-                    folders=_listed(self.paths),
-                    since=moment(t, since),
-                    image=f"{last(t)}, {moment(t, now)}" if last else t.reason(nothing),
-                ),
-                action=self._stop,
-            )
-
     def take_progress(self, event: Progress) -> None:
         """How far the batch is."""
-        before, self.progress = self.progress, event
-        if not self._has_arrived and event.done != (before.done if before else 0):
-            self.show_watch()
+        self.progress = event
         self.changed.emit()
 
     def end(self) -> Callable[[], None]:
@@ -307,10 +286,11 @@ class Screening(QObject):
         self._board.supersede(_failed(intent.paths))
         self.paths, self.manifest, self.run_models = intent.paths, models[0].manifest, models
         self.progress = self.run_id = self.past = None
-        self.watches, self._since_s = intent.watches, time.time()
+        self.watches = intent.watches
         self._remember(intent, remembered)
         self._enter("starting")
-        self.show_watch()
+        if intent.watches:
+            self._say_watching(intent.paths, time.time())
         self.started.emit()
         point, ages_confirmed = self.packs.point_name, bool(intent.ages_confirmed)
         self._use(models)
@@ -323,24 +303,21 @@ class Screening(QObject):
             failed=self._not_started,
         )
 
+    def _say_watching(self, folders: Sequence[Path], since_s: float) -> None:
+        self._board.post(
+            "watch",
+            lambda t: t.text("Watching {folders} since {since}.", folders=_listed(folders), since=moment(t, since_s)),
+            action=Action(lambda t: t.text("Stop"), self.stop),
+        )
+
     def _remember(self, intent: Intent, remembered: RememberedPack | None) -> None:
         """What a folder is screened with is known the next time. The site's default needs no remembering."""
         pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
-        before, beside = remembered.beside if remembered else (), self.packs.beside.names
-        if lost := ", ".join(name.partition("@")[0] for name in before if name not in beside):
-            text = lost
-            self._board.post(
-                "beside",
-                lambda t: t.text("The last run here was also screened with {packs}. This one is not.", packs=text),
-                level="warning",
-            )
-        if ((pack.name, point), beside) != (known, before) and pack.source.trust != "legacy":
+        if (pack.name, point) != known and pack.source.trust != "legacy":
             self.background.ask(
-                lambda services: services.memory.remember(
-                    intent.paths, pack.name, operating_point=point, beside=beside
-                ),
+                lambda services: services.memory.remember(intent.paths, pack.name, operating_point=point),
                 channel="whose",
             )
 
