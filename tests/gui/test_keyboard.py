@@ -14,7 +14,7 @@ from typing import get_args
 
 import pytest
 from desk import Desk
-from fake_rooms import FINGERPRINT, FakeRooms, candidate, screened
+from fake_rooms import FakeRooms, candidate, screened
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible
 from PySide6.QtTest import QTest
@@ -324,9 +324,7 @@ def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterat
     yield ModelCard(text, translator, window)
     yield LocalPointDialog(text, translator, window)
     for kind in get_args(QuestionKind):
-        fingerprint = FINGERPRINT if kind == "unknown_key" else ""
-        question = PackQuestion(kind=kind, candidate=asked, reason=why, fingerprint=fingerprint)
-        yield PackDialog(question, bench.packs, translator, window)
+        yield PackDialog(PackQuestion(kind=kind, candidate=asked, reason=why), bench.packs, translator, window)
     yield SettingsDialog(bench.settings, translator, window)
     used = PackInUse(name=text, version=text, model_sha256="0" * 64, ages_years=(18, 95), source=asked)
     yield ages_box(

@@ -230,10 +230,15 @@ def test_a_broken_pack_hides_none_beside_it(desk: Desk) -> None:
     desk.until(lambda: "nested" in texts(desk.window.packs_page) and "2.0.0" in texts(desk.window.packs_page))
 
 
-def test_a_pack_that_turns_out_broken_hides_none_beside_it(desk: Desk) -> None:
+def test_a_pack_that_turns_out_broken_is_told_and_hides_none_beside_it(desk: Desk) -> None:
     replayed = replace(on_edgetpu(version="9.0.0"), folder=EDGETPU / "fieldray" / "aaa")
     desk.rooms.library.problems[replayed.folder] = PackProblem(reason("pack_tampered", name="model.tflite"))
     plug_in(desk, replayed, on_edgetpu())
+    desk.until_shown("is not the one that was signed")
+    assert in_use(desk) == "made-up-1.2.0"
+    desk.window.actions_by_name["packs"].trigger()
+    buttons = desk.window.packs_page.findChildren(QPushButton)
+    [button for button in buttons if button.text() == "Use"][1].click()
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
 
 

@@ -15,7 +15,7 @@ from fieldray.desktop.notices import Action
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import shared_ages
 from fieldray.domain.run import Drive, DrivesChanged
-from fieldray.errors import FieldrayError, PackNotTrusted
+from fieldray.errors import FieldrayError
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
@@ -35,7 +35,6 @@ class PackQuestion:
     kind: QuestionKind
     candidate: PackCandidate
     reason: Reason
-    fingerprint: str = ""
 
 
 class PackChoice(QObject):
@@ -58,8 +57,6 @@ class PackChoice(QObject):
         self.is_persons_choice = False  # or that of a drive plugged in; not taken from memory or the settings
         self.point_name: str | None = None
         self.question: PackQuestion | None = None
-        self._noticed: PackQuestion | None = None  # it waits behind a notice
-        self._unfit: set[Path] = set()  # seen to be broken only when they were loaded
         self.may_switch = True  # no run is under way
         self.beside = PacksBeside(background)
         for signal in (self.model_changed, self.listed):
@@ -79,38 +76,28 @@ class PackChoice(QObject):
 
     # ---- what a person does
 
-    def use(
-        self,
-        candidate: PackCandidate,
-        *,
-        point: str = "",
-        asked_for: bool = True,
-        allow_older: bool = False,
-        allow_legacy: bool = False,
-        signer: str = "",
-    ) -> None:
+    def use(self, candidate: PackCandidate, *, point: str = "", yes: QuestionKind | None = None) -> None:
         """Load a pack and use it, at its first operating point or at `point`.
 
-        `asked_for`: a person chose it, so a question is put at once, not in a notice. `signer`: the key whose pack may
-        have another signer's name.
+        yes  the question that a person answered so, if the library had one
         """
-        self.loading, self.question, self._noticed, self.is_persons_choice = candidate, None, None, True
+        self.loading, self.question, self.is_persons_choice = candidate, None, True
         for key in ("pack", "offer", "drive"):
             self._board.withdraw(key)
         self.asked.emit()
         self.listed.emit()
+        signer = candidate.fingerprint if yes == "namesake" else ""
         self._ask(
             lambda library: library.load(
-                candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy, signer=signer
+                candidate.folder, allow_older=yes == "older", allow_legacy=yes == "legacy", signer=signer
             ),
             lambda model: self._loaded(candidate, model, point),
             candidate,
-            asked_for=asked_for,
         )
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
         """As `use`, for a pack that a person chose at another time, for a folder or for all."""
-        self.use(candidate, point=point, asked_for=False)
+        self.use(candidate, point=point)
         self.is_persons_choice = False
 
     def answer_yes(self, question: PackQuestion) -> None:
@@ -120,19 +107,14 @@ class PackChoice(QObject):
         """
         if question is not self.question:
             return
-        self.loading = question.candidate
-        if question.kind == "unknown_key":
-            candidate = question.candidate
-            self._ask(
-                lambda library: library.keys.trust(question.fingerprint), lambda _: self._trusted(candidate), candidate
-            )
-        else:
-            self.use(
-                question.candidate,
-                allow_older=question.kind == "older",
-                allow_legacy=question.kind == "legacy",
-                signer=question.fingerprint,
-            )
+        candidate = question.candidate
+        if question.kind != "unknown_key":
+            self.use(candidate, yes=question.kind)
+            return
+        self.loading = candidate
+        self._ask(
+            lambda library: library.keys.trust(candidate.fingerprint), lambda _: self._trusted(candidate), candidate
+        )
 
     def answer_no(self, question: PackQuestion) -> None:
         """A person said no to a question: everything stays as it was."""
@@ -186,7 +168,7 @@ class PackChoice(QObject):
         return PacksInReach(
             used=PackInUse.of(self.source, self.model) if self.source and self.model else None,
             beside=tuple(PackInUse.of(*entry) for entry in self.beside.taken),
-            ready=tuple(entry for entry in entries if entry and self._is_ready(entry)),
+            ready=tuple(entry for entry in entries if entry and entry.problem is None),
             is_persons_choice=self.is_persons_choice,
             is_settled=self.is_listed and not is_busy,
         )
@@ -226,15 +208,13 @@ class PackChoice(QObject):
         work: Callable[[PackLibrary], T],
         done: Callable[[T], object],
         candidate: PackCandidate | None = None,
-        *,
-        asked_for: bool = True,
     ) -> None:
         """Ask the library for something; what it refuses is a problem of `candidate`."""
         self._background.ask(
             lambda services: work(services.library),
             channel="packs",
             done=done,
-            failed=lambda error: self._problem(error, candidate, asked_for=asked_for),
+            failed=lambda error: self._problem(error, candidate),
         )
 
     def _fit_beside(self) -> None:
@@ -243,11 +223,10 @@ class PackChoice(QObject):
     def _listed(self, found: tuple[PackCandidate, ...]) -> None:
         known = {entry.folder for entry in self.candidates}
         self.candidates, self.is_listed = found, True
-        self._unfit.clear()
         self.listed.emit()
-        for question in (self.question, self._noticed):
-            if question is not None and not any(_is_same(question.candidate, entry) for entry in found):
-                self._lose(question)
+        asked = self.question.candidate if self.question is not None else None
+        if asked is not None and not any(_is_same(asked, entry) for entry in found):
+            self._say_another_there(asked)  # there is nothing left to say yes to
         on_drives = [entry for entry in found if entry.origin == "drive"]
         new = [entry for entry in on_drives if entry.folder not in known]
         if not on_drives:
@@ -260,12 +239,15 @@ class PackChoice(QObject):
         self._fit_beside()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
         is_chosen = self.model is not None and self.is_persons_choice and self.source_is_here
-        if best and self.may_switch and not is_chosen:
-            self.use(best, asked_for=False)
-        elif best:
-            self._offer(best)
-        elif self.may_switch:
+        if best and best.problem is None and self.may_switch and not is_chosen:
+            self.use(best)
+            return
+        if best and self.may_switch:
+            self._board.withdraw("drive")
+        if self.may_switch:
             self.settle()
+        if best:
+            self._offer(best)
 
     def _trusted(self, candidate: PackCandidate) -> None:
         self.loading = None
@@ -301,63 +283,21 @@ class PackChoice(QObject):
             lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
         )
 
-    def _problem(self, error: FieldrayError, candidate: PackCandidate | None, *, asked_for: bool = True) -> None:
+    def _problem(self, error: FieldrayError, candidate: PackCandidate | None) -> None:
         self.loading = None
         self.listed.emit()
-        question = _question(error, candidate) if candidate else None
-        if question is None:
-            self._unfit |= {candidate.folder} if candidate else set()
+        kind = _KINDS.get(error.reason.code)
+        if candidate is None or kind is None:
             self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.look))
-        elif not _is_about(question):
-            self._say_another_there(question.candidate)
-            return
-        elif asked_for:
-            self._put(question)
+        elif _is_about(error.reason, candidate):
+            self._put(PackQuestion(kind=kind, candidate=candidate, reason=error.reason))
         else:
-            action = Action(lambda t: t.text("Review…"), lambda: self._put(question))
-            self._board.post_reason("pack", question.reason, level="warning", action=action)
-            self._noticed = question
-        if not asked_for:
-            self._use_ready(is_broken=question is None)
+            self._say_another_there(candidate)
 
     def _put(self, question: PackQuestion | None) -> None:
         """Put a question to a person; None: none is open any more."""
-        self.question, self._noticed = question, None
+        self.question = question
         self.asked.emit()
-
-    def _lose(self, question: PackQuestion) -> None:
-        """There is nothing left to say yes to."""
-        if question is self.question:
-            self._say_another_there(question.candidate)
-        else:
-            self._noticed = None
-            self._board.withdraw("pack")
-
-    def _is_ready(self, candidate: PackCandidate) -> bool:
-        """Whether it needs no question and was not found broken since the packs were listed."""
-        return candidate.problem is None and candidate.folder not in self._unfit
-
-    def _use_ready(self, *, is_broken: bool) -> None:
-        """The pack of a drive is broken or waits for an answer; beside a broken one may be the one that was meant.
-
-        Where there is none in use, the site's default is used meanwhile.
-        """
-        on_drives = (entry for entry in self.candidates if entry.origin == "drive" and self._is_ready(entry))
-        beside = next(on_drives, None) if is_broken else None
-        if beside is not None and not self.uses(beside):
-            self.use(beside, asked_for=False)
-        elif self.model is None and (default := self.default) is not None:
-            self._ask(  # without a word of the question that waits: its notice stays
-                lambda library: library.load(default.folder),
-                lambda model: self._loaded_meanwhile(default, model),
-                default,
-                asked_for=False,
-            )
-
-    def _loaded_meanwhile(self, candidate: PackCandidate, model: Model) -> None:
-        if self.model is None and is_of(model, candidate):
-            self.source, self.model, self.point_name, self.is_persons_choice = candidate, model, None, False
-            self.model_changed.emit()
 
     def _forget(self) -> None:
         self.model, self.source, self.point_name = None, None, None
@@ -374,12 +314,17 @@ class PackChoice(QObject):
         )
 
     def _offer(self, candidate: PackCandidate) -> None:
-        action = Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate))
-        self._board.post(
-            "offer",
-            lambda t: t.text("A pack was found on a drive: {name}. Choose it to use it.", name=candidate.pack_name),
-            action=action,
-        )
+        """A pack on a drive is not used by itself: there is something to be asked or said, or another was chosen."""
+        why, name = candidate.problem, candidate.pack_name
+        use = Action(lambda t: t.text("Review…") if why else t.text("Use this pack"), lambda: self.use(candidate))
+        if why is not None:
+            self._board.post_reason("offer", why, level="warning", action=use if candidate.can_screen else None)
+        else:
+            self._board.post(
+                "offer",
+                lambda t: t.text("A pack was found on a drive: {name}. Choose it to use it.", name=name),
+                action=use,
+            )
 
     def _say_another_there(self, candidate: PackCandidate) -> None:
         """Nothing that was said of a pack holds for another one that lies in its place."""
@@ -400,6 +345,7 @@ class PackChoice(QObject):
 
 
 _KINDS: Final[Mapping[str, QuestionKind]] = {
+    "pack_unknown_key": "unknown_key",
     "pack_legacy": "legacy",
     "pack_older": "older",
     "pack_namesake": "namesake",
@@ -407,20 +353,11 @@ _KINDS: Final[Mapping[str, QuestionKind]] = {
 }
 
 
-def _question(error: FieldrayError, candidate: PackCandidate) -> PackQuestion | None:
-    if isinstance(error, PackNotTrusted):
-        return PackQuestion(kind="unknown_key", candidate=candidate, reason=error.reason, fingerprint=error.fingerprint)
-    kind = _KINDS.get(error.reason.code)
-    key = candidate.fingerprint if kind == "namesake" else ""
-    return PackQuestion(kind=kind, candidate=candidate, reason=error.reason, fingerprint=key) if kind else None
-
-
-def _is_about(question: PackQuestion) -> bool:
+def _is_about(why: Reason, candidate: PackCandidate) -> bool:
     """Whether what was refused is the pack that was listed: a drive may hold another one by now."""
-    candidate, found = question.candidate, dict(question.reason.parameters)
-    listed = {"fingerprint": candidate.fingerprint, "version": candidate.version}
+    found, listed = dict(why.parameters), {"fingerprint": candidate.fingerprint, "version": candidate.version}
     is_same = all(found.get(name, value) == value for name, value in listed.items())
-    return is_same and (question.kind != "legacy" or candidate.trust == "legacy")
+    return is_same and (why.code != "pack_legacy" or candidate.trust == "legacy")
 
 
 def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:

@@ -62,8 +62,8 @@ class PackDialog(QDialog):
         parts = [label(title, role="title"), label(f"{name}  {question.candidate.version}", role="heading")]
         if question.kind in ("older", "namesake"):
             parts.append(label(translator.reason(question.reason)))
-        if question.fingerprint:
-            fingerprint = label(*fingerprint_lines(question.fingerprint))
+        if question.kind in ("unknown_key", "namesake"):
+            fingerprint = label(*fingerprint_lines(question.candidate.fingerprint))
             fingerprint.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
             fingerprint.setAlignment(Qt.AlignmentFlag.AlignCenter)
             parts.append(fingerprint)
