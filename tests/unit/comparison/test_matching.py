@@ -1,4 +1,7 @@
-"""Normalised cross-correlation by FFT is what its formula says, and its peaks are apart."""
+"""What the search, the mesh and the outlines compute, against formulas and figures worked out by hand.
+
+That together they bring two images over each other is in test_compare.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldray.comparison.matching import blurred, correlate, fast_length, find_peaks, joined, own_offset
+from fieldray.comparison.compare import outline, outline_pull
+from fieldray.comparison.matching import (
+    IDENTITY,
+    LEAST_JACOBIAN,
+    Affine,
+    blurred,
+    correlate,
+    find_peaks,
+    least_jacobian,
+    own_offset,
+    relaxed,
+    warped,
+)
+from fieldray.domain.comparison import FRAME_SIDE
 
 
 def direct(search: np.ndarray, template: np.ndarray) -> np.ndarray:
@@ -49,15 +65,6 @@ def test_a_flat_window_and_a_flat_template_are_like_nothing() -> None:
     assert (correlate(search[None], np.full((1, 8, 8), 1e6 + 0.1)) == 0).all()
 
 
-def test_many_templates_in_one_image_and_in_images_of_their_own() -> None:
-    random = np.random.default_rng(3)
-    search, templates = random.normal(size=(1, 25, 25)), random.normal(size=(4, 6, 7))
-    together = correlate(search, templates)
-    each = correlate(np.repeat(search, 4, axis=0), templates)
-    np.testing.assert_allclose(together, each, atol=1e-12)
-    np.testing.assert_allclose(together[2], direct(search[0], templates[2]), atol=1e-9)
-
-
 def test_channels_are_averaged() -> None:
     random = np.random.default_rng(4)
     search, template = random.normal(size=(20, 20, 3)), random.normal(size=(5, 5, 3))
@@ -80,10 +87,6 @@ def test_a_template_in_its_own_image_is_exactly_at_its_place() -> None:
     assert (peaks.columns - columns)[0] == pytest.approx(21, abs=1e-6)
 
 
-def test_a_flat_template_has_no_offset() -> None:
-    assert [offset.tolist() for offset in own_offset(np.ones((2, 10, 10, 3)))] == [[0, 0], [0, 0]]
-
-
 def test_the_second_peak_is_at_a_distance() -> None:
     surface = np.zeros((1, 21, 21))
     surface[0, 10, 10], surface[0, 10, 11] = 0.9, 0.8  # its own slope
@@ -95,24 +98,55 @@ def test_the_second_peak_is_at_a_distance() -> None:
     assert find_peaks(surface, exclusion_px=3).columns[0] == pytest.approx(10.4)
 
 
-def test_a_peak_on_the_border_says_so() -> None:
-    surface = np.zeros((2, 15, 15))
-    surface[0, 0, 7], surface[1, 7, 7] = 1, 1
-    assert find_peaks(surface, exclusion_px=2).is_at_border.tolist() == [True, False]
-
-
 def test_an_exclusion_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="too small"):
         find_peaks(np.zeros((1, 9, 9)), exclusion_px=5)
 
 
-def test_peaks_of_several_calls_are_one() -> None:
-    surfaces = np.random.default_rng(6).normal(size=(5, 11, 11))
-    whole = find_peaks(surfaces, exclusion_px=3)
-    parts = joined([find_peaks(surfaces[:2], exclusion_px=3), find_peaks(surfaces[2:], exclusion_px=3)])
-    assert parts.first.tolist() == whole.first.tolist()
-    assert parts.is_at_border.tolist() == whole.is_at_border.tolist()
+GRID = np.stack(np.meshgrid(np.arange(20, 500, 40.0), np.arange(20, 500, 40.0), indexing="ij"), -1).reshape(-1, 2)
 
 
-def test_lengths_of_transforms_have_small_factors() -> None:
-    assert [fast_length(length) for length in (1, 7, 11, 97, 160, 161)] == [1, 8, 12, 100, 160, 162]
+def test_matches_that_cross_do_not_fold_the_mesh() -> None:
+    targets = GRID + np.random.default_rng(1).normal(0, 60, GRID.shape)
+    field, _ = relaxed(GRID, targets, np.ones(len(GRID)), rest=IDENTITY, stiffness=0.01)
+    assert least_jacobian(field) >= LEAST_JACOBIAN
+
+
+def test_the_jacobian_tells_scale_and_folds() -> None:
+    shrunk = Affine(np.diag([0.5, 0.8]), np.zeros(2)).displacement()
+    assert least_jacobian(shrunk) == pytest.approx(0.4, abs=1e-4)
+    mirrored = Affine(np.diag([1.0, -1.0]), np.zeros(2)).displacement()
+    assert least_jacobian(mirrored) == pytest.approx(-1, abs=1e-4)
+
+
+def test_warping_takes_what_lies_at_place_and_displacement() -> None:
+    image = np.arange(48, dtype=np.float32).reshape(6, 8)
+    shift = np.zeros((6, 8, 2), np.float32)
+    shift[..., 0], shift[..., 1] = 1, 2
+    np.testing.assert_array_equal(warped(image, shift)[:5, :6], image[1:, 2:])
+    assert (warped(image, shift)[5] == 0).all()  # beyond the last row
+    np.testing.assert_array_equal(warped(image, np.zeros((6, 8, 2))), image)
+
+
+STILL = IDENTITY.displacement()
+
+
+def disc(radius: float) -> np.ndarray:
+    """A mask of the frame."""
+    down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
+    return np.asarray(np.hypot(down - 256, across - 256) < radius)
+
+
+def test_an_outline_pulls_by_its_distance_less_a_slack() -> None:
+    points, targets = outline_pull(outline(disc(110)), outline(disc(100)), STILL)
+    pulled = np.hypot(*(targets - points).T)
+    assert len(points) > 40
+    assert np.median(pulled) == pytest.approx(8, abs=0.7)
+    outward = ((targets - points) * (points - 256)).sum(axis=1)
+    assert (outward > 0).all()
+
+
+def test_no_outline_pulls_nowhere() -> None:
+    nothing = outline(np.zeros((FRAME_SIDE, FRAME_SIDE), bool))
+    assert [len(found) for found in outline_pull(nothing, outline(disc(40)), STILL)] == [0, 0]
+    assert [len(found) for found in outline_pull(outline(disc(40)), nothing, STILL)] == [0, 0]
