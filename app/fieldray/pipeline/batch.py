@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import Progress, Publish, Resuming, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
@@ -81,11 +81,6 @@ class _Done:
     outcomes: Sequence[Outcome]
     are_resumed: Sequence[bool]
 
-    @property
-    def doubtful(self) -> Outcome:
-        """One that failed, if any did."""
-        return next((outcome for outcome in self.outcomes if isinstance(outcome, Failed)), self.outcomes[0])
-
 
 class Batch:
     """One run. `pause`, `resume` and `cancel` return at once and may be called from any thread.
@@ -119,7 +114,7 @@ class Batch:
         self._lock = threading.Lock()
         self.reason: Reason | None = None
         self._notes: list[tuple[Reason, ...]] = [() for _ in work.packs]
-        self._found = 0
+        self._found = self._done = self._screened = 0
         self._is_complete = False
         self._estimate = 0
         self._is_found = False
@@ -279,30 +274,27 @@ class Batch:
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
         notes = [reason("points_differ", packs=said)] if len(set(points.values())) > 1 else []
         self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []), *notes)
-        done, pace, watch = 0, Pace(clock=time.monotonic), self._work.watch
+        pace, watch = Pace(clock=time.monotonic), self._work.watch
         pace.restart(0)
         progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
         for item in self._arrivals():
             if isinstance(item, Bundle):
                 self._take_over(store, item)
-                done += len(item)
-            elif item and (watch is None or watch.keeps(item.doubtful, is_new=not all(item.are_resumed))):
-                saved = list(zip(self._runs, item.outcomes, item.are_resumed, strict=True))
-                # The first pack's last: where it is listed, what the others say is there.
-                events = [run.save(store, outcome, is_resumed=known) for run, outcome, known in reversed(saved)]
-                for event in reversed(events):
-                    self._publish(event)
-                done += 1
-            self._follow_pause(store, pace, done)
+                self._done += len(item)
+            elif item:
+                if watch is None or all(map(watch.keeps, item.outcomes)):
+                    self._save(store, item)
+                self._done += 1
+            self._follow_pause(store, pace)
             if progress.is_due():
-                pace.note(done)
-                self._publish(self._progress(done, pace))
+                pace.note(self._done)
+                self._publish(self._progress(pace))
                 if watch and (news := watch.news()):
                     self._enter(self.state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())
-        pace.note(done)
-        self._publish(self._progress(done, pace))
+        pace.note(self._done)
+        self._publish(self._progress(pace))
         self._publish(self._statistics.speed())
 
     def _arrivals(self) -> Iterator[_Done | Bundle | None]:
@@ -318,6 +310,14 @@ class Batch:
             self._room.release()
             yield item
 
+    def _save(self, store: ResultStore, done: _Done) -> None:
+        saved = list(zip(self._runs, done.outcomes, done.are_resumed, strict=True))
+        # The first pack's last: where it is listed, what the others say is there.
+        events = [run.save(store, outcome, is_resumed=known) for run, outcome, known in reversed(saved)]
+        for event in reversed(events):
+            self._publish(event)
+        self._screened += not all(done.are_resumed)
+
     def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
         for run, own, others in reversed(list(zip(self._runs, bundle.own, bundle.others, strict=True))):
             taken = run.take_over(store, own, others)
@@ -325,24 +325,31 @@ class Batch:
             for event in events:
                 self._publish(event)
 
-    def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
+    def _follow_pause(self, store: ResultStore, pace: Pace) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
         if wanted != self.state:
             for run in self._runs:
                 store.set_state(run.run_id, wanted)
-            pace.restart(done)
+            pace.restart(self._done)
             self._enter(wanted)
 
-    def _progress(self, done: int, pace: Pace) -> Progress:
-        total = self._found if self._is_found else max(self._found, self._estimate)
-        total = done + self._work.watch.waiting if self._work.watch else total
+    def _progress(self, pace: Pace) -> Progress:
+        total = self._total
         return Progress(
-            done=done,
+            done=self._done,
             total=total,
             total_is_final=self._is_found,
             images_per_s=pace.images_per_s(),
-            remaining_s=pace.remaining_s(max(0, total - done)),
+            remaining_s=pace.remaining_s(total - self._done),
         )
+
+    @property
+    def _total(self) -> int:
+        """Images, as far as is known: files, where folders are watched."""
+        found = max(self._found, self._done)
+        if self._work.watch:
+            return found + self._work.watch.waiting
+        return found if self._is_found else max(found, self._estimate)
 
     def _end(self, store: ResultStore) -> None:
         with self._lock:
@@ -350,7 +357,8 @@ class Batch:
         if self._is_complete:
             self._notes[0] = tuple(self._work.noticed())
         elif self._work.watch:
-            self._notes[0] = (self._work.watch.ended(),)
+            waiting = self._total - self._done
+            self._notes[0] = (reason("watch_stopped", results=self._screened, waiting=waiting),)
         for run in self._runs:
             self._notes[run.number] += run.end(store, self._end_state, self.reason)
 
