@@ -50,8 +50,8 @@ def check_packs(place: Place, log: Log, end: str) -> None:
     """What was told as installed is there, every pack is whole, and installing all again leaves nothing else."""
     root = place.home / "packs"
     found = {path.name: _name_of(path) for path in root.iterdir() if path.name[0] != "."} if root.is_dir() else {}
-    for event in log:
-        require(event[0] != "installed" or event[2] in found, f"told as installed, but gone: {event[2]}")
+    for name in (event[2] for event in log if event[0] == "installed"):
+        require(name in found, f"told as installed, but gone: {name}")
     library = PackLibrary(place.home)
     usable = [pack for pack in library.installed() if pack.trust == "trusted"]
     require(len(usable) == len(found), "a pack that is there is not listed as usable")
