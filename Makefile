@@ -64,10 +64,10 @@ FUZZ_DATA ?= ../shared/data
 FUZZ_MINUTES ?= 5
 fuzz: $(VENV)/.robustness     ## ten thousand damaged files, and readers led to code not reached before; figures in build
 	$(BIN)/python tests/fuzz/run_guided.py --minutes $(FUZZ_MINUTES) --seed $(SEED)
-	$(BIN)/python tests/fuzz/run_fuzz.py --files 10000 --seed 1 --data $(FUZZ_DATA) --page
+	$(BIN)/python tests/fuzz/run_fuzz.py --files 10000 --seed 1 --data $(FUZZ_DATA)
 
 fuzz-structures: $(STAMP)     ## a million structures broken in meaning, a line per part of the program that reads them; figures in build
-	$(BIN)/python tests/fuzz/run_structures.py --inputs 1000000 --seed 1 --page
+	$(BIN)/python tests/fuzz/run_structures.py --inputs 1000000 --seed 1
 
 # ROOM is a room of tools/mutation.py, MODULES some of its files.
 ROOM ?= domain

@@ -1,11 +1,14 @@
 """Reads inputs that are led by what code they reach: the second part of `make fuzz`, or
 
-    python tests/fuzz/run_guided.py [--minutes N] [--seed N] [--only TARGET] [--keep] [--page [SUBJECT]]
+    python tests/fuzz/run_guided.py [--minutes N] [--seed N] [--only TARGET] [--keep]
 
-One line per target; figures in build/fuzz-guided.json and, with --page, as a page in build/benchmarks; ends with 1
-if anything was found. What was found is kept beside the figures, as small as it could be made, to become a case of
-`corpus.py`. It begins with the kept inputs, and with what earlier runs left in build/fuzz-guided/corpus; --keep adds to
-the kept ones what reached more.
+One line per target; figures in build/fuzz-guided.json; ends with 1 if anything was found. What was found is kept beside
+the figures, as small as it could be made, to become a case of `corpus.py`. It begins with the kept inputs, and with
+what earlier runs left in build/fuzz-guided/corpus; --keep adds to the kept ones what reached more.
+
+A finding is what it is of `make fuzz-structures`, but for the time: 10 s of CPU time, since watched code is slower.
+Places are branches of the program, pydicom and zipfile, and comparisons, as libFuzzer counts them; those that are
+passed while modules are imported are not among them.
 
 The kept inputs are a zip for each target, in `tests/fuzz/kept`. They were made by this run out of nothing but
 structures that targets make; no image of a person is among them.
@@ -19,7 +22,7 @@ import io
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,15 +32,15 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fieldray.bench.benchmark_case import Points, Report
 from fuzz.corpus import CASES
-from fuzz.run_structures import COLUMNS, MEASURED, found, said
-from fuzz.run_structures import keep as save
+from fuzz.run_structures import asked_for, judge
 from fuzz.structures.reading import Reader
 from fuzz.structures.running import run_guided
 from fuzz.structures.target import Target
 from fuzz.structures.targets import TARGETS
-from harness.runner import Found, Page, long_run, say, table
+from harness.case import Case
+from harness.runner import add_case_options, long_run, tried
+from harness.world import World
 
 GUIDED: Final = ("dicom-header", "dicomdir", "zip", "manifest", "wire", "answers", "channel", "chunks")
 """What others wrote and anybody may hand over; any target can be asked for."""
@@ -120,59 +123,38 @@ def _name(data: bytes) -> str:
 # ---- the run
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """How long, which targets, and whether what reached more is kept."""
-    parser.add_argument("--minutes", type=float, default=5.0, help="over all targets (default: 5)")
-    parser.add_argument(
-        "--only", action="append", choices=list(TARGETS), help="only this target; can be given more than once"
-    )
-    parser.add_argument("--keep", action="store_true", help="keep what reached more, in tests/fuzz/kept")
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    """Every target for its share of the time; those that are not led by themselves are to be asked for."""
+    names = asked_for(options, tuple(TARGETS) if options.only else GUIDED)
+    seconds = 60 * options.minutes / max(1, len(names))
+    for name in names:
+        attempt = partial(_read, name=name, seconds=seconds, options=options)
+        yield Case(name=name, tried=f"{seconds:.0f} s of {TARGETS[name].reads}", attempt=attempt)
 
 
-def run(options: argparse.Namespace) -> Found:
-    """Every target for its share of the time, a line each."""
-    names = tuple(options.only or GUIDED)
-    say(f"{options.minutes:g} minutes over {len(names)} targets, seed {options.seed}")
-    seconds = 60 * options.minutes / len(names)
-    guide = partial(guided, seconds=seconds, seed=options.seed, out=options.out, keep=options.keep)
-    return found([guide(name) for name in names], seed=options.seed)
-
-
-def guided(name: str, *, seconds: float, seed: int, out: Path, keep: bool) -> dict[str, Any]:
+def _read(world: World, *, name: str, seconds: float, options: argparse.Namespace) -> None:
     """Read inputs of a target for so long."""
-    corpus = out.parent / out.stem / "corpus" / name
+    corpus = options.out.parent / options.out.stem / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
     begin = [*inputs_of(name), *(case.data() for case in CASES.values() if case.target == name)]
     for number, data in enumerate(begin):
         (corpus / f"begin-{number:03}").write_bytes(data)
-    tally, findings, reached = run_guided(name, seconds=seconds, seed=seed, corpus=corpus.resolve())
-    save(findings, out.parent / out.stem)
-    if keep:
+    tally, findings, (reached, by) = run_guided(name, seconds=seconds, seed=options.seed, corpus=corpus.resolve())
+    if options.keep:
         keep_needed(TARGETS[name], [path.read_bytes() for path in corpus.iterdir()])
-    return said(name, tally, findings, (*reached, len(inputs_of(name))))
+    world.counts.update({"places reached": reached, "by": by, "kept": len(inputs_of(name))})
+    judge(world, tally, findings, out=options.out)
 
 
-def report(facts: Mapping[str, Any]) -> Report:
-    """The figures as a table, and what its columns mean."""
-    targets = facts["targets"]
-    came = ("target", "inputs", "accepted", "places reached", "by inputs", "kept", "findings", "inputs/s", "most, ms")
-    run_facts = (
-        f"Read in {facts['seconds']:.0f} s: {sum(each['inputs'] for each in targets):,} inputs of "
-        f"{len(targets)} parts of the program (seed {facts['seed']}), each a change of one that had reached code "
-        "which no other had.",
-        "A finding is what it is of `make fuzz-structures`, but for the time: 10 s of CPU time, since watched code is "
-        "slower.",
-        "Places: branches of the program, pydicom and zipfile, and comparisons, as libFuzzer counts them; those that "
-        "are passed while modules are imported are not among them. Kept: the inputs in tests/fuzz/kept.",
-    )
-    blocks = (
-        Points("What was run", run_facts),
-        table("What came of it", targets, {name: COLUMNS[name] for name in came}),
-    )
-    return Report(kind="fuzz-guided", title="Fieldray: guided fuzzing", blocks=blocks, data=facts)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How long, which targets, and whether what reached more is kept."""
+    add_case_options(parser)
+    parser.add_argument("--minutes", type=float, default=5.0, help="over all targets (default: 5)")
+    parser.add_argument("--keep", action="store_true", help="keep what reached more, in tests/fuzz/kept")
 
 
 if __name__ == "__main__":
-    needs = ("Linux", "Atheris (the extra robustness)")
-    page = Page(subject="guided-fuzzing", measured=MEASURED, report=report)
-    sys.exit(long_run(run, add_options, usage=__doc__, figures="build/fuzz-guided.json", needs=needs, page=page))
+    needs, figures = ("Linux", "Atheris (the extra robustness)"), "build/fuzz-guided.json"
+    sys.exit(
+        long_run(lambda asked: tried(cases(asked), asked), add_options, usage=__doc__, figures=figures, needs=needs)
+    )

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attack.run_attack import found
 from harness.case import Attempt, Case, NotPossible
 from harness.record import check_fate, check_rows
-from harness.runner import try_all, try_case
+from harness.runner import found, try_all, try_case
 from harness.table import ATTACKS, POWERCUTS
 from harness.world import World
 

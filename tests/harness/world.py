@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cached_property
@@ -117,7 +118,7 @@ class Running:
 
 
 class World:
-    """See the module's text. Used as a context; not shared by threads."""
+    """See the module's text. Used as a context; not shared by threads. In `counts` a case may count what came of it."""
 
     def __init__(self, program: Sequence[str], *, limit_s: float) -> None:
         self.program = tuple(program)
@@ -126,6 +127,7 @@ class World:
         self.images = self.folder / "images"
         self.images.mkdir()
         self.peak_mb = {"parent": 0.0, "child": 0.0}
+        self.counts: Counter[str] = Counter()
         self._mark = uuid.uuid4().hex
         self._until = time.monotonic() + limit_s
         self._started: list[Running] = []

@@ -37,15 +37,23 @@ class Moment:
 
 
 def cut(
-    stage: Stage, name: str, *, seed: int, lucks: int, most: int | None = None, fault: Fault | None = None
+    stage: Stage,
+    name: str,
+    *,
+    seed: int,
+    lucks: int,
+    most: int | None = None,
+    fault: Fault | None = None,
+    figures: Figures | None = None,
 ) -> Figures:
     """Perform an act once and cut its power at every change.
 
-    fault  what the disk refuses meanwhile
-    lucks  how many disks are drawn by chance for each change and model, beside all and nothing
-    most   so many disks at most, drawn from all of them
+    fault    what the disk refuses meanwhile
+    lucks    how many disks are drawn by chance for each change and model, beside all and nothing
+    most     so many disks at most, drawn from all of them
+    figures  those of before, to which these are added
     """
-    act, place, figures = ACTS[name], stage.place, Figures({"act": name})
+    act, place, figures = ACTS[name], stage.place, figures or Figures()
     act.prepare(place)
     disks = {model: Disk(place.root, model) for model in MODELS}
     watched = Disk(place.root, "ordered")
@@ -55,7 +63,7 @@ def cut(
         raise AssertionError(f"{name} was not performed: {done.problem} {done.crash}")
     changes = stage.changes
     logged = [before, *(change.data for change in changes if change.kind == "told")]
-    figures.counts = {"changes": len(changes)}
+    figures.counts["changes"] += len(changes)
     versions = _versions(watched, changes, act)
     _require_recorded(watched.now(), place)
     moments = _moments(len(changes), random.Random(f"{seed} {name}"), lucks=lucks, most=most)
@@ -64,7 +72,7 @@ def cut(
         if (known := hash((count, frozenset(state.items())))) in seen:
             continue
         seen.add(known)
-        figures.states[moment.model] += 1
+        figures.counts[moment.model] += 1
         with figures.judging(moment, under=f"{moment.model}: "):
             place.write(state)
             # what was refused may be there or not: a later one that was brought to the disk is told apart by `check`

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from powercut.place import Lost
 
@@ -17,15 +17,11 @@ _MOST_EXAMPLES: Final = 12
 class Figures:
     """What came of one thing that was tried at many moments.
 
-    name    what it is called, and what was tried: an act or two programs at once
     counts  what was tried how often, and what was given as the reason
     lost    what did not hold, each with how often; `examples` says where it is found again
     """
 
-    name: Mapping[str, str]
-    counts: dict[str, int] = field(default_factory=dict)
-    states: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
@@ -40,19 +36,7 @@ class Figures:
             if len(self.examples) < _MOST_EXAMPLES:
                 self.examples.append(f"{where}: {what}")
 
-    def add(self, other: Figures) -> None:
-        """Those of the same act, tried otherwise."""
-        self.counts = {name: max(count, self.counts.get(name, 0)) for name, count in other.counts.items()}
-        self.states += other.states
-        self.lost += other.lost
-        self.examples = [*self.examples, *other.examples][:_MOST_EXAMPLES]
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON has them."""
-        counted = {"states": dict(self.states), "reasons": dict(self.reasons), "lost": dict(self.lost)}
-        return {**self.name, **self.counts, **counted, "examples": self.examples}
-
-
-def lost_in(facts: Mapping[str, Any]) -> int:
-    """How much did not hold, over all parts."""
-    return sum(sum(row["lost"].values()) for part in facts.values() if isinstance(part, list) for row in part)
+    def require_none_lost(self) -> None:
+        """Raise Lost with all that did not hold."""
+        if self.lost:
+            raise Lost("\n".join([*(f"{what}: {count} times" for what, count in self.lost.items()), *self.examples]))

@@ -47,20 +47,20 @@ KINDS: Final[Sequence[Kind]] = (
 
 def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None = None) -> Figures:
     """Perform an act again and again, the disk refusing something at every change, or at `most` of them."""
-    act, place, figures = ACTS[name], stage.place, Figures({"act": name, "kind": kind.name})
+    act, place, figures = ACTS[name], stage.place, Figures()
     act.prepare(place)
     before, chance = place.read(), random.Random(f"{seed} {name} {kind.name}")
     changes = stage.perform(name).changes
     numbers: Sequence[int] = range(1, changes + 1)
     if most is not None and most < len(numbers):
         numbers = sorted(chance.sample(numbers, most))
-    figures.counts = {"changes": changes, "tried": len(numbers)}
+    figures.counts.update({"changes": changes, "tried": len(numbers)})
     for number in numbers:
         fault = Fault(first=number, how=kind.how, error=kind.error, room=chance.randrange(0, 8192))
         place.write(before)
         done = stage.perform(name, fault=fault)
         log = place.log
-        figures.reasons.update(given := _reasons(done, log))
+        figures.counts.update(given := _reasons(done, log))
         with figures.judging(fault):
             if done.crash:
                 raise Lost(done.crash.strip().splitlines()[-1])

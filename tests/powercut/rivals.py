@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from powercut.exporting import check_export
 from powercut.figures import Figures
 from powercut.keeping import check_packs
 from powercut.place import Log, Lost, Place, log_of, require, require_complete, require_whole
+from powercut.stage import Stage
 from powercut.storing import check_deleted, check_verdicts
 
 _LIMIT_S: Final = 120.0
@@ -27,10 +29,10 @@ _SILENT: Final = {"crash": "one ended without a word, or not at all", "problem":
 _PERMITTED: Final = frozenset({"history_in_use", "history_no_run"})
 
 
-def rival(place: Place, name: str, *, rounds: int, seed: int) -> Figures:
+def rival(stage: Stage, name: str, *, rounds: int, seed: int) -> Figures:
     """Let two programs at each other so often."""
-    names, check = RIVALRIES[name]
-    acts, figures = [ACTS[act] for act in names], Figures({"name": name}, {"rounds": rounds, "killed": 0})
+    place, (names, check) = stage.place, RIVALRIES[name]
+    acts, figures = [ACTS[act] for act in names], Figures(Counter(rounds=rounds))
     chance = random.Random(f"{seed} {name}")
     for number in range(rounds):
         acts[0].prepare(place)
@@ -39,7 +41,7 @@ def rival(place: Place, name: str, *, rounds: int, seed: int) -> Figures:
         figures.counts["killed"] += sum(life < _LIMIT_S for life in lives)
         given = [event[1] for lines in logs for event in lines if event[0] == "problem"]
         given += [one["problem"][0] for one in ended if one["problem"]]
-        figures.reasons.update(given)
+        figures.counts.update(given)
         with figures.judging(f"round {number}"):
             for one in ended:
                 require(not one["crash"], one["crash"].strip().rpartition("\n")[2])
