@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 import sys
@@ -36,26 +35,11 @@ from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from phantoms import LOSSLESS, LOSSY, saved, scaled, write_dicom
-from program import python
 
 SYNTAX = UID("1.2.826.0.1.3680043.8.498.1.2.3.4")  # an invented private transfer syntax
 IMAGE = chest_phantom(416, 360, 7, abnormal=True)
 # 69.6 pixels are needed of each side, twice as many are left: 360 // 139.1 = 2
 NEEDED = target_size(InputSpec(height=64, width=64, margin=0.04, intensity="as_displayed"))
-
-# A compression as a colleague would add it: one module.
-MODULE = """
-import zlib
-import numpy as np
-from fieldray.imaging.codec import Codec
-
-
-def decode(frame):
-    return np.frombuffer(zlib.decompress(frame.source), "<" + frame.kind).reshape(frame.rows, frame.columns)
-
-
-CODEC = Codec(name="zlib", transfer_syntaxes=frozenset({"1.2.826.0.1.3680043.8.498.1.2.3.4"}), decode=decode)
-"""
 
 
 def _decode(frame: Frame) -> NDArray[np.uint16]:
@@ -136,29 +120,6 @@ def test_what_a_codec_leaves_and_nothing_else_decodes_is_named(registered: Codec
 def test_values_of_another_shape_are_not_shown(registered: Codec, tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="damaged"):
         _read(_write(tmp_path / "image.dcm", size=(400, 360)))
-
-
-def test_one_file_in_the_package_is_a_codec(tmp_path: Path) -> None:
-    """In a process of its own, which is given a package of codecs that holds one file more."""
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "deflate.py").write_text(MODULE)
-    path = _write(tmp_path / "image.dcm")
-    code = """
-import json, sys
-from pathlib import Path
-import fieldray.imaging.codecs as package
-package.__path__.append(sys.argv[1])
-from fieldray.domain.image import ImageRef
-from fieldray.imaging.reading import decode
-from fieldray.imaging.reduction import TargetSize
-path = Path(sys.argv[2])
-images = [decode(path.read_bytes(), ImageRef(path=path), needed=needed) for needed in (None, TargetSize(70, 70))]
-print(json.dumps([[image.step, int(image.pixels.sum())] for image in images]))
-"""
-    done = python(code, tmp_path / "more", path)
-    assert done.returncode == 0, done.stderr
-    (full, total), (reduced, _) = json.loads(done.stdout)
-    assert (full, total, reduced) == (1, int(IMAGE.sum()), 2)
 
 
 def test_every_compression_has_one_codec() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,30 +24,11 @@ from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
 from outcomes import screened
 from phantoms import write_dicom
-from program import python
 from report_programs import missing, pdf_text
 from report_runs import KEY, results_of, run_with, screened_files
 from stores import save_run
 
 MARK = b"counted by a test"
-
-# A format as a colleague would add it: one module.
-MODULE = """
-from fieldray.reports.exporter import Exporter
-from fieldray.reports.outputs import own_text
-
-
-def write(path, stored):
-    with own_text(path, is_own, inputs=stored.inputs) as stream:
-        stream.write(f"counted by a test: {sum(1 for _ in stored.results)}")
-
-
-def is_own(head):
-    return head.startswith(b"counted by a test")
-
-
-EXPORTER = Exporter(name="count", suffix=".count", title="Count", write=write, is_own=is_own)
-"""
 
 
 def write(path: Path, stored: StoredRun) -> None:
@@ -121,28 +101,6 @@ def test_a_format_that_is_not_available_says_why(absent: None, tmp_path: Path) -
 def test_a_name_is_given_once(count: Exporter) -> None:
     with pytest.raises(ValueError, match="taken"):
         EXPORTERS.register(count)
-
-
-def test_one_file_in_the_package_is_a_format(tmp_path: Path) -> None:
-    """In a process of its own, which is given a package of formats that holds one file more."""
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "count.py").write_text(MODULE)
-    code = """
-import json, sys
-import fieldray.reports.exporters as package
-package.__path__.append(sys.argv[1])
-from fieldray.__main__ import main
-from fieldray.imaging.synthetic import chest_phantom
-from fieldray.pipeline.export import export_run
-from pathlib import Path
-print(json.dumps([str(path) for path in export_run(Path(sys.argv[2]), 1, Path(sys.argv[3]), ["count"])]))
-main(["screen", "--help"])
-"""
-    done = python(code, tmp_path / "more", database(tmp_path), tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    (written,) = json.loads(done.stdout.splitlines()[0])
-    assert Path(written).read_bytes() == MARK + b": 1"
-    assert "--formats count,csv,json," in done.stdout
 
 
 @pytest.mark.parametrize("suffix", ["dcm", "png"])
