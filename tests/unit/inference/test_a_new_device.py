@@ -1,88 +1,59 @@
 """A device that this file alone adds to the program: the door is open.
 
-The device "abacus" works out the tiny network's formula in this process. It can be plugged in and pulled out, and it
-can be out of order.
+The device "abacus" works out the tiny network's formula in this process. It can be out of order. (That a device may
+come and go is in test_engine.py and tests/faults.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from backend_fakes import Behaviour, FakeBackend, grey, grey_score
+from backend_fakes import Behaviour, FakeBackend
 
 from fieldray.backends import BACKENDS, BackendEntry, device_choices
 from fieldray.bench.benchmark_case import accelerator_cases, on_every_backend, usable
 from fieldray.cli import run
 from fieldray.errors import UsageProblem
-from fieldray.inference.backend import BackendKind, BackendOptions, system_kinds
-from fieldray.inference.engine import Engine
+from fieldray.inference.backend import BackendKind, BackendOptions
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from harness.record import json_lines
 from program import write_images
 from tiny_models import tiny_model
-from waiting import WAIT_S, Events
 
 MODEL = tiny_model()
 NOT_HERE = reason("start_failed", detail="there is no abacus")
 
 
-class Socket:
-    """Where an abacus is plugged in; the watch of this kind, too."""
-
-    def __init__(self) -> None:
-        self.problem: Reason | None = None
-        self.is_watched = False
-        self.plug: Callable[[], None] = lambda: None
-        self.pull: Callable[[Reason], None] = lambda why: None
-
-    def start(self) -> None:
-        self.is_watched = True
-
-    def close(self) -> None:
-        self.is_watched = False
-
-    def watch(self, plugged: Callable[[], None], unplugged: Callable[[Reason], None]) -> Socket:
-        self.plug, self.pull = plugged, unplugged
-        return self
-
-
-SOCKET = Socket()
 ENTRY = BackendEntry(name="abacus", title="Abacus", roles=("abacus", "litert"), kind=f"{__name__}:kind")
+
+
+PROBLEMS: list[Reason] = []
 
 
 def kind(_: BackendOptions) -> BackendKind:
     return BackendKind(
         entry=ENTRY,
         open=lambda: FakeBackend(Behaviour()),
-        probe=lambda model: SOCKET.problem,
-        watch=SOCKET.watch,
+        probe=lambda model: next(iter(PROBLEMS), None),
         permanent=frozenset({NOT_HERE.code}),
         absent=frozenset({NOT_HERE.code}),
     )
 
 
 @pytest.fixture(autouse=True)
-def abacus() -> Iterator[Socket]:
-    SOCKET.problem = None
+def abacus() -> Iterator[None]:
     with BACKENDS.added(ENTRY):
-        yield SOCKET
-    assert not SOCKET.is_watched
+        yield
+    PROBLEMS.clear()
 
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     write_images(tmp_path / "images", 4)
     return tmp_path / "images"
-
-
-def open_engine(events: Events, *, device: str = "auto") -> Engine:
-    """As a session opens it."""
-    engine = Engine(events, device=device, kinds=system_kinds(BackendOptions(publish=events)))
-    engine.open(MODEL)
-    return engine
 
 
 def test_the_command_line_runs_images_on_it(
@@ -94,9 +65,9 @@ def test_the_command_line_runs_images_on_it(
 
 
 def test_where_it_is_demanded_its_own_reason_ends_the_run(
-    images: Path, pack_options: list[str], abacus: Socket, capfd: pytest.CaptureFixture[str]
+    images: Path, pack_options: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    abacus.problem = NOT_HERE
+    PROBLEMS.append(NOT_HERE)
     assert run(["screen", str(images), *pack_options, "--device", "abacus", "--json", "-"]) != 0
     printed = capfd.readouterr()
     assert not printed.out and NOT_HERE.text in printed.err
@@ -109,33 +80,6 @@ def test_help_and_settings_name_it(capfd: pytest.CaptureFixture[str]) -> None:
     assert BACKENDS.title("abacus") == "Abacus"
     with pytest.raises(UsageProblem, match="auto, abacus, edgetpu, cpu"):
         Settings({"device": "slide rule"})
-
-
-def test_it_comes_and_goes_and_no_image_is_lost(abacus: Socket) -> None:
-    abacus.problem = NOT_HERE
-    events = Events()
-    with open_engine(events) as engine:
-        assert abacus.is_watched
-        assert engine.submit(grey(1)).result(WAIT_S).backend == "cpu"
-        assert not events.states("abacus")  # that there never was one is no loss to tell anybody of
-        abacus.problem = None
-        abacus.plug()
-        events.wait_for("abacus", "ready")
-        assert engine.submit(grey(2)).result(WAIT_S).backend == "abacus"
-        abacus.pull(reason("worker_died"))
-        answer = engine.submit(grey(3)).result(WAIT_S)
-        assert answer.backend == "cpu"
-        assert answer.scores["opacity"] == pytest.approx(grey_score(3), abs=0.02)
-        assert events.wait_for("abacus", "unavailable").reason == reason("worker_died")
-
-
-def test_a_device_that_is_not_wanted_is_neither_watched_nor_run(abacus: Socket) -> None:
-    with open_engine(Events(), device="cpu") as engine:
-        assert engine.submit(grey(1)).result(WAIT_S).backend == "cpu"
-        assert not abacus.is_watched
-        engine.choose("abacus", "accelerator")
-        assert abacus.is_watched
-        assert engine.submit(grey(2)).result(WAIT_S).backend == "abacus"
 
 
 def test_without_a_file_of_its_roles_the_pack_does_not_run_on_it() -> None:
