@@ -278,13 +278,13 @@ class Batch:
         pace.restart(0)
         progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
         for item in self._arrivals():
-            if isinstance(item, Bundle):
-                self._take_over(store, item)
-                self._done += len(item)
-            elif item:
+            if isinstance(item, _Done):
                 if watch is None or all(map(watch.keeps, item.outcomes)):
                     self._save(store, item)
                 self._done += 1
+            elif item:
+                self._take_over(store, item)
+                self._done += len(item[0])
             self._follow_pause(store, pace)
             if progress.is_due():
                 pace.note(self._done)
@@ -319,8 +319,8 @@ class Batch:
         self._screened += not all(done.are_resumed)
 
     def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
-        for run, own, others in reversed(list(zip(self._runs, bundle.own, bundle.others, strict=True))):
-            taken = run.take_over(store, own, others)
+        for run, rows in reversed(list(zip(self._runs, bundle, strict=True))):
+            taken = run.take_over(store, rows)
             events = outcomes_ready(store, taken) if self._work.resuming.reports_each else [taken]
             for event in events:
                 self._publish(event)
@@ -436,7 +436,7 @@ class Batch:
     def _hand_over(self, bundle: Bundle) -> None:
         self._going.wait()
         self._wait_for_room()
-        self._found += len(bundle)
+        self._found += len(bundle[0])
         self._outcomes.put(bundle)
 
     def _screen(self, ref: ImageRef) -> None:

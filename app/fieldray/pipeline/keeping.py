@@ -147,9 +147,9 @@ class KeptRun:
         self._by_content += is_resumed
         return OutcomeReady(run_id=self.run_id, row_id=row_id, outcome=outcome, is_resumed=is_resumed, pack=self.number)
 
-    def take_over(self, store: ResultStore, own: Sequence[int], others: Sequence[int]) -> ResultsTakenOver:
+    def take_over(self, store: ResultStore, earlier: Sequence[int]) -> ResultsTakenOver:
         """Take over earlier results: rows of the run itself, and of other runs; what is to be told of them."""
-        rows = store.take_over(self.run_id, own=own, others=others)
+        rows = store.take_over(self.run_id, earlier)
         kinds = store.kinds(rows)
         self._note(rows, kinds)
         self._by_sample += len(rows)
@@ -195,15 +195,7 @@ _AT_ONCE: Final = 1024
 _ANY_ROW: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """Rows of results to be taken over: by pack, of the run itself, and of other runs."""
-
-    own: tuple[tuple[int, ...], ...]
-    others: tuple[tuple[int, ...], ...]
-
-    def __len__(self) -> int:
-        return len(self.own[0]) + len(self.others[0])
+Bundle = Sequence[tuple[int, ...]]  # by pack, rows of results to be taken over; one for each of the images
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -264,70 +256,40 @@ class Unchanged:
         hand_over: Callable[[Bundle], None],
     ) -> None:
         known = query.runs()
-        self._packs = [_FilesOfPack(query, known, run_id, spec) for run_id, spec in runs]
+        self._packs = [
+            [_FilesOfRun(query, one) for one in (run_id, *_alike(known, run_id, spec)[:_MOST_RUNS])]
+            for run_id, spec in runs
+        ]
         self._stamps, self._hand_over = stamps, hand_over
+        self._waiting: list[tuple[int, ...]] = []  # by image, its row of each pack
         self._due_s = 0.0
 
     def has(self, path: Path, stream: BinaryIO) -> bool:
         """Whether an open file is one of them for every pack; its image needs nothing more then. Raises OSError."""
         key = os.fsencode(path)
-        found = [pack.find(key) for pack in self._packs]
-        stamps = {one.stamp if one else None for one in found}
+        found = [next((one for run in pack if (one := run.find(key))), (0, None)) for pack in self._packs]
+        stamps = {stamp for _, stamp in found}
         if len(stamps) > 1 or not (stamp := stamps.pop()) or self._stamps.now(path, stream) != stamp:
             return False
         if not self._waiting:
             self._due_s = time.monotonic() + _MOST_WAIT_S
-        for pack, one in zip(self._packs, found, strict=True):
-            if one:
-                (pack.own if one.is_own else pack.others).append(one.row_id)
-        if self._waiting >= _BUNDLE or time.monotonic() > self._due_s:
+        self._waiting.append(tuple(row_id for row_id, _ in found))
+        if len(self._waiting) >= _BUNDLE or time.monotonic() > self._due_s:
             self.flush()
         return True
-
-    @property
-    def _waiting(self) -> int:
-        return len(self._packs[0].own) + len(self._packs[0].others)
 
     def flush(self) -> None:
         """Hand over what there is."""
         if self._waiting:
-            own, others = zip(*(pack.taken() for pack in self._packs), strict=True)
-            self._hand_over(Bundle(own, others))
+            rows, self._waiting = self._waiting, []
+            self._hand_over(list(zip(*rows, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A result of a file in the store, and the stamp of the file then."""
-
-    row_id: int
-    stamp: bytes | None
-    is_own: bool
-
-
-class _FilesOfPack:
-    """The files that a pack has results of, in its run and in earlier ones of the same work; and the rows that wait."""
-
-    def __init__(self, query: ResultQuery, known: Sequence[Run], run_id: int, spec: RunSpec) -> None:
-        same = (spec.model_sha256, spec.settings_hash)
-        others = [run for run in known if run.run_id != run_id]
-        like = [run.run_id for run in others if (run.spec.model_sha256, run.spec.settings_hash) == same]
-        self._runs = [_FilesOfRun(query, found) for found in (run_id, *like[:_MOST_RUNS])]
-        self.own: list[int] = []
-        self.others: list[int] = []
-
-    def find(self, key: bytes) -> _Known | None:
-        """The newest result of the file with this key; None where there is none."""
-        for index, run in enumerate(self._runs):
-            if found := run.find(key):
-                return _Known(*found, is_own=not index)
-        return None
-
-    def taken(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The rows that wait, of the run and of others: they wait no more."""
-        rows = tuple(self.own), tuple(self.others)
-        self.own.clear()
-        self.others.clear()
-        return rows
+def _alike(known: Sequence[Run], run_id: int, spec: RunSpec) -> list[int]:
+    """The other runs with the same model and settings, in the order of those that are known."""
+    same = (spec.model_sha256, spec.settings_hash)
+    others = [run for run in known if run.run_id != run_id]
+    return [run.run_id for run in others if (run.spec.model_sha256, run.spec.settings_hash) == same]
 
 
 class _FilesOfRun:

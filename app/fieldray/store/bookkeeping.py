@@ -65,7 +65,7 @@ _COPY_LISTED: Final = f"""
     SELECT copy.run_id, copy.id, {_OF_LISTED}
     FROM results AS earlier JOIN work_list AS listed ON listed.run_id = earlier.run_id AND listed.result_id = earlier.id
     JOIN results AS copy ON copy.run_id = ?1 AND copy.image_key = earlier.image_key
-    WHERE earlier.id IN (SELECT value FROM json_each(?2)) RETURNING rank
+    WHERE earlier.run_id != ?1 AND earlier.id IN (SELECT value FROM json_each(?2)) RETURNING rank
 """
 
 
@@ -81,7 +81,7 @@ def list_result(execute: Execute, run_id: int, row_id: int, outcome: Outcome) ->
 
 
 def list_copies(execute: Execute, run_id: int, of: Sequence[int]) -> None:
-    """List the rows of a run that were copied from these of other runs, where those are listed."""
+    """List the rows of a run that were copied from those of these in other runs, where those are listed."""
     ranks = Counter(row["rank"] for row in execute(_COPY_LISTED, run_id, json.dumps(of)))
     for rank, number in ranks.items():
         _count(execute, run_id, category_of(rank), number)
@@ -170,7 +170,7 @@ _PRESENT: Final = f"UPDATE results SET absent_s = NULL WHERE absent_s IS NOT NUL
 # Rows of other runs become new ones of this run.
 _COPY_ROWS: Final = f"""
     INSERT INTO results ({{names}}) SELECT {{values}} FROM results
-    WHERE {_GIVEN} RETURNING id, image_key, result_hash
+    WHERE run_id != :run_id AND {_GIVEN} RETURNING id, image_key, result_hash
 """
 _OF_COPY: Final = {
     "run_id": ":run_id",
@@ -188,20 +188,18 @@ def checked_key(value: object) -> bytes:
     return value
 
 
-def see_again(connection: sqlite3.Connection, run_id: int, row_ids: Sequence[int]) -> list[sqlite3.Row]:
-    """Rows of a run itself are results of its present pass: their id, image_key, result_hash."""
-    about = {"run_id": run_id, "rows": json.dumps(row_ids)}
-    seen = connection.execute(_SEEN, about).fetchall()
+def take_over(connection: sqlite3.Connection, run_id: int, row_ids: Sequence[int]) -> list[sqlite3.Row]:
+    """Rows of a run itself become results of its present pass, rows of other runs are copied to it.
+
+    The id, image_key and result_hash of each in the run, those of its own first.
+    """
+    about = {"run_id": run_id, "rows": json.dumps(row_ids), "now_s": time.time()}
+    own = connection.execute(_SEEN, about).fetchall()
     connection.execute(_PRESENT, about)
-    return seen
-
-
-def copy_rows(connection: sqlite3.Connection, run_id: int, row_ids: Sequence[int]) -> list[sqlite3.Row]:
-    """Make copies of rows of other runs, as `see_again` would tell of them."""
     names = [row["name"] for row in connection.execute("PRAGMA table_info (results)") if row["name"] != "id"]
     values = [_OF_COPY.get(name, name) for name in names]
-    query = _COPY_ROWS.format(names=", ".join(names), values=", ".join(values))
-    return connection.execute(query, {"run_id": run_id, "rows": json.dumps(row_ids), "now_s": time.time()}).fetchall()
+    copy = _COPY_ROWS.format(names=", ".join(names), values=", ".join(values))
+    return own + connection.execute(copy, about).fetchall()
 
 
 # ---- images that are gone

@@ -354,24 +354,21 @@ class ResultStore(ResultQuery):
         (key,) = self._made(lambda row: bookkeeping.checked_key(row["value"]), self._all(bookkeeping.KEY))
         return key
 
-    def take_over(self, run_id: int, *, own: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    def take_over(self, run_id: int, earlier: Sequence[int]) -> tuple[int, ...]:
         """Commit earlier results as seen by the present pass of a run, all or none; their rows in it.
 
-        own     rows of the run itself
-        others  rows of other runs
+        earlier  rows of the run itself, which are the first ones then, and of other runs
 
         Raises StorageProblem (results_lost) where one is gone.
         """
         with self._transaction():
-            found = bookkeeping.see_again(self._connection, run_id, own) if own else []
-            copies = bookkeeping.copy_rows(self._connection, run_id, others) if others else []
-            if len(found) + len(copies) < len(own) + len(others):
-                counts = {"found": len(found) + len(copies), "saved": len(own) + len(others)}
-                raise StorageProblem(reason("results_lost", path=self.path, **counts))
-            for row in (*found, *copies):
+            rows = bookkeeping.take_over(self._connection, run_id, earlier)
+            if len(rows) < len(earlier):
+                raise StorageProblem(reason("results_lost", path=self.path, found=len(rows), saved=len(earlier)))
+            for row in rows:
                 self._verdicts.bring(run_id, row["id"], row["result_hash"], row["image_key"])
-            bookkeeping.list_copies(self._all, run_id, others)
-            row_ids = tuple(row["id"] for row in (*found, *copies))
+            bookkeeping.list_copies(self._all, run_id, earlier)
+            row_ids = tuple(row["id"] for row in rows)
             for row_id, row in self._stored(SELECT, bookkeeping.unlisted(self._all, run_id, row_ids)).items():
                 bookkeeping.list_result(self._all, run_id, row_id, self._results([row])[0].outcome)
         return row_ids

@@ -42,7 +42,7 @@ def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(stor
     store.set_verdict(high, AGREE, judged=stamped("a", score=0.9))
     store.finish(first)
     second = store.open_run(OTHER)
-    copies = store.take_over(second, own=[], others=[low, high])
+    copies = store.take_over(second, [low, high])
     assert len(copies) == 2 and not set(copies) & {high, low}
     assert listed(store, second) == [("a", True), ("b", True)]
     verdicts = {row.outcome.ref.path.name: row.verdict for row in store.rows(second)}
@@ -61,7 +61,7 @@ def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultSto
     store.set_state(run_id, "cancelled")
     store.set_verdict(judged, AGREE, judged=stamped("a"))
     assert store.open_run(SPEC) == run_id
-    assert store.take_over(run_id, own=[seen], others=[]) == (seen,)
+    assert store.take_over(run_id, [seen]) == (seen,)
     assert store.finish(run_id) == 1
     assert listed(store, run_id) == [("a", True)]
     assert store.row(seen).verdict == AGREE  # given in the finished run while this one was stopped
@@ -74,16 +74,14 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
     store.finish(first)
     second = store.open_run(OTHER)
     own = store.save(second, stamped("b"), spec=OTHER)
-    for lost in ({"own": [own], "others": [there, 999]}, {"own": [own, there], "others": []}):
-        with pytest.raises(StorageProblem) as caught:
-            store.take_over(second, **lost)
-        count = len(lost["own"]) + len(lost["others"])
-        assert caught.value.reason == reason("results_lost", path=store.path, found=count - 1, saved=count)
-        assert listed(store, second) == [("b", False)]
-    taken = store.take_over(second, own=[own], others=[there])
+    with pytest.raises(StorageProblem) as caught:
+        store.take_over(second, [own, there, 999])
+    assert caught.value.reason == reason("results_lost", path=store.path, found=2, saved=3)
+    assert listed(store, second) == [("b", False)]
+    taken = store.take_over(second, [there, own])
     assert taken[0] == own and len(taken) == 2
     assert sorted(listed(store, second)) == [("a", True), ("b", True)]
-    assert store.take_over(second, own=[], others=[]) == ()
+    assert store.take_over(second, []) == ()
 
 
 # ---- stamps

@@ -401,10 +401,10 @@ def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore
     bookkeeping.unlist_result(store._all, earlier, rows[1])
 
     run_id = store.open_run(SPEC, fresh=True)
-    copies = [*store.take_over(run_id, own=(), others=rows[:5]), *store.take_over(run_id, own=(), others=rows[5:])]
+    copies = [*store.take_over(run_id, rows[:5]), *store.take_over(run_id, rows[5:])]
     assert all_listed(store, run_id) == expected
 
     bookkeeping.unlist_result(store._all, run_id, copies[2])
     assert all_listed(store, run_id) != expected
-    store.take_over(run_id, own=copies, others=())
+    store.take_over(run_id, copies)
     assert all_listed(store, run_id) == expected
