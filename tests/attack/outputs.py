@@ -28,13 +28,14 @@ def linked_folders(world: World) -> None:
     for folder in (victim, maps, out):
         folder.mkdir()
     (maps / "below").symlink_to(victim)
-    for ending in ("-sr", "-sc", "-seg", "-studies"):
-        (out / f"fieldray-run-1{ending}").symlink_to(victim)
-    (out / "fieldray-run-1.pdf").symlink_to(victim / "new")
-    screen = ("screen", world.images, *world.pack_options)
-    world.run(*screen, "--maps", maps).ends_with(1, 2).says("is a link")
+    world.run("screen", world.images, *world.pack_options, "--maps", maps).ends_with(1, 2).says("is a link")
+    export = ("history", "export", 1, "--out", out, "--formats", "sr,sc,seg,pdf,pdf-studies")
+    world.run(*export).ends_with(0)
+    for path in out.iterdir():
+        path.rename(world.folder / path.name)
+        path.symlink_to(victim / "new" if path.suffix == ".pdf" else victim)
     for form in ("sr", "sc", "seg", "pdf", "pdf-studies"):
-        world.run(*screen, "--out", out, "--formats", form).ends_with(0, 1, 2)
+        world.run(*export[:-1], form).ends_with(0, 1, 2)
     assert not any(victim.iterdir()), f"a link was followed: {sorted(victim.iterdir())}"
 
 

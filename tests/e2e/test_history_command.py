@@ -76,7 +76,8 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
 ) -> None:
     shutil.rmtree(images)
     done = screened("history", "export", "1", "--out", tmp_path / "out", "--formats", "csv,pdf-studies").ends_with(0)
-    assert len((tmp_path / "out" / "fieldray-run-1.csv").read_text("utf-8-sig").splitlines()) == 7
+    (table,) = (tmp_path / "out").glob("fieldray-run-1-*.csv")
+    assert len(table.read_text("utf-8-sig").splitlines()) == 7
     (folder,) = (found for found in (tmp_path / "out").iterdir() if found.is_dir())
     assert len(list(folder.iterdir())) == 6
     assert "which may name a patient" in done.err

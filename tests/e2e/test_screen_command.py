@@ -81,9 +81,10 @@ def test_files_that_are_no_images_are_counted_apart_everywhere(
         done.prints("4 images in", "refused 0  failed 1  not an image 2")
         lines = json_lines((tmp_path / "lines").read_text())
         assert Counter((line["category"], line["images"]) for line in lines)["not an image", 0] == 2
-    exported = json.loads((out / "fieldray-run-1.json").read_text())
+    document, table = next(out.glob("*.json")), next(out.glob("*.csv"))
+    exported = json.loads(document.read_text())
     assert (exported["about"]["counts"]["refused"], exported["about"]["counts"]["not_an_image"]) == (0, 2)
-    rows = list(csv.DictReader((out / "fieldray-run-1.csv").read_text("utf-8-sig").splitlines()))
+    rows = list(csv.DictReader(table.read_text("utf-8-sig").splitlines()))
     assert [row["category"] for row in rows][-2:] == ["not an image", "not an image"]
     assert not any(row["category"] == "refused" for row in rows)
     runs = json.loads(fieldray("history", "list", "--json", "-").out)["runs"]
@@ -115,10 +116,11 @@ def test_results_are_exported(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 3)
     out = tmp_path / "out"
     screen("--out", out, "--names", "--json", tmp_path / "lines").ends_with(0)
-    assert sorted(path.name for path in out.iterdir()) == ["fieldray-run-1.csv", "fieldray-run-1.json"]
-    with (out / "fieldray-run-1.csv").open(encoding="utf-8-sig", newline="") as stream:
+    table, whole = sorted(out.iterdir())
+    assert (table.suffix, whole.suffix) == (".csv", ".json")
+    with table.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    document = json.loads((out / "fieldray-run-1.json").read_text(encoding="utf-8"))
+    document = json.loads(whole.read_text(encoding="utf-8"))
     lines = json_lines((tmp_path / "lines").read_text())
     assert len(rows) == len(document["results"]) == len(lines) == 3
     assert {row["path"]: float(row["score"]) for row in rows} == {line["path"]: line["score"] for line in lines}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,12 +20,11 @@ from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Count, Run, RunSpec, StoredResult
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
-from fieldray.persistence import clear_abandoned, is_plain, storage_problem
+from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.auditing import doubts_of
 from fieldray.processes.child import Call, Child, served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
-from fieldray.reports.content import started
 from fieldray.reports.exporter import (
     EXPORTERS,
     PLAIN,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from fieldray.workers.pool import Workers
 
 _AHEAD: Final = 4  # images that wait, read, for each that is being read
-_HEAD_BYTES: Final = 2**16
 _CAPTURES: Final = "sc"  # written first: what refers to them refers to those that were written
 
 OpenReaders = Callable[[], "Workers"]
@@ -70,7 +69,7 @@ def export_run(
     """Write a run into a folder, one output per format; with the runs of other packs over the same images.
 
     database  the results' file
-    run_id    the run; its number is part of the names, `fieldray-run-<id>.csv` for example
+    run_id    the run
     formats   names of exporters; without any, every available one that is a default
     spec      to know the run by: after a backup was put back, another one may have its number
     packs     those in use; the run's own pack is looked for among the installed ones where it is another
@@ -97,7 +96,7 @@ def export_run(
             read_preview=partial(images.preview, query),
         )
         done, total = itertools.count(), len(exporters) * sum(sum(one.counts.values()) for one in (first, *beside))
-        paths, captures = _paths(folder, run, exporters), frozenset[int]()
+        paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in exporters], frozenset[int]()
         for exporter, path in sorted(zip(exporters, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
             results = _counted(query.listed_together([one.run_id for one in runs]), lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
@@ -148,29 +147,9 @@ def run_of(query: ResultQuery, run_id: int, spec: RunSpec | None = None) -> Run:
     return run
 
 
-def _paths(folder: Path, run: Run, exporters: Sequence[Exporter]) -> list[Path]:
-    """Where to write: the first names under which there is nothing, or what was written for this very run."""
-    for number in itertools.count(1):
-        ending = f"-{number}" if number > 1 else ""
-        paths = [folder / f"fieldray-run-{run.run_id}{ending}{exporter.suffix}" for exporter in exporters]
-        if not any(map(partial(_is_of_another, run), exporters, paths)):
-            return paths
-    raise AssertionError("numbers do not end")
-
-
-def _is_of_another(run: Run, exporter: Exporter, path: Path) -> bool:
-    """Whether a report of another run is there, or a folder of such. Anything else the exporter replaces or refuses."""
-    try:
-        is_folder = path.is_dir() and not path.is_symlink()
-        file = next(path.iterdir(), path) if is_folder else path
-        if not (is_plain(file) and file.is_file()):
-            return False
-        with file.open("rb") as stream:
-            head = stream.read(_HEAD_BYTES)
-    except OSError as error:
-        raise storage_problem(error, path) from error
-    known = exporter.started_of(head)
-    return exporter.is_own(head) and known != started(run) and (is_folder or known is not None)
+def _name(run: Run) -> str:
+    """Of its outputs, as `fieldray-run-12-20261122-090507`: a run of another computer may have its number."""
+    return f"fieldray-run-{run.run_id}-{datetime.datetime.fromtimestamp(run.started_s):%Y%m%d-%H%M%S}"
 
 
 def _exporter(name: str) -> Exporter:

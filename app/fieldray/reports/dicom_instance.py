@@ -28,10 +28,9 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import Run, StoredResult
+from fieldray.domain.run import StoredResult
 from fieldray.formatting import DICOM_DATE
-from fieldray.reports.content import started
-from fieldray.reports.exporter import DICOM_WRITER, RUN_MARK, StoredRun, image_alias, is_own_dicom, shown_header
+from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, is_own_dicom, shown_header
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MOST_LETTERS: Final = 64
@@ -247,15 +246,13 @@ def reference(source: Source) -> Dataset:
     return item(ReferencedSOPClassUID=source.sop_class_uid, ReferencedSOPInstanceUID=source.sop_instance_uid, **frame)
 
 
-def as_file(dataset: Dataset, run: Run, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
-    """The object as a DICOM file (PS3.10), which says that this program wrote it, and of which run."""
+def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
+    """The object as a DICOM file (PS3.10), which says that this program wrote it."""
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
     meta.TransferSyntaxUID = UID(transfer_syntax)
     meta.ImplementationClassUID = IMPLEMENTATION
     meta.ImplementationVersionName = DICOM_WRITER
-    meta.PrivateInformationCreatorUID = IMPLEMENTATION
-    meta.PrivateInformation = f"{RUN_MARK}{started(run)}".encode()
     dataset.file_meta = meta
     stream = io.BytesIO()
     dcmwrite(stream, dataset, enforce_file_format=True)

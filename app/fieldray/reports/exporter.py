@@ -138,12 +138,6 @@ class StoredRun:
         return self
 
 
-def marked(head: bytes) -> str | None:
-    """What stands behind `RUN_MARK` in the beginning of a file."""
-    found = _STARTED.search(head)
-    return found[1].decode() if found else None
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Exporter:
     """One format.
@@ -156,9 +150,6 @@ class Exporter:
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`, perhaps into
                         a folder of such files
     is_default          whether it is written where nobody names formats
-    started_of          when the run began that such a file is about, as `content.started` writes it, or None. A report
-                        of another run is not replaced, nor a folder that does not say: another computer may have saved
-                        it here, or this one before its results were deleted
     unavailable_reason  why the format cannot be written on this computer, or None
     """
 
@@ -168,7 +159,6 @@ class Exporter:
     write: Callable[[Path, StoredRun], None]
     is_own: Callable[[bytes], bool]
     is_default: bool = True
-    started_of: Callable[[bytes], str | None] = marked
     unavailable_reason: Callable[[], Reason | None] = always_available
 
 
@@ -176,8 +166,6 @@ class Exporter:
 # information of a DICOM object the name of who wrote it (PS3.10 7.1).
 PDF_VERSION: Final = "1.7\n%fieldray report"
 DICOM_WRITER: Final = "FIELDRAY_REPORT"
-RUN_MARK: Final = "fieldray run "  # before the begin of the run that such a file is about, at its own beginning
-_STARTED: Final = re.compile(f"{RUN_MARK}([0-9T:+-]+)".encode())
 _PREAMBLE: Final = 128
 _META_BYTES: Final = 1024
 

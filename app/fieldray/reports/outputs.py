@@ -30,7 +30,6 @@ from fieldray.persistence import (
 )
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS
-from fieldray.reports.exporters.csv import is_table
 
 Recognise = Callable[[bytes], bool]
 # What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
@@ -176,10 +175,9 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
 def is_own_report(head: bytes) -> bool:
     """Whether a file that begins with `head` (its first kilobytes) is an export, a list of lines or a map of ours.
 
-    Results are often kept beside the images, where the next run meets them. A table is also recognised after a
-    spreadsheet has saved it with another separator.
+    Results are often kept beside the images, where the next run meets them.
     """
-    if _is_lines(head) or head.startswith(_AUDIT_START) or is_table(head, separators=";\t"):
+    if _is_lines(head) or head.startswith(_AUDIT_START):
         return True
     # what a class map means, as `--maps` writes it beside the map
     is_class_map = head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head

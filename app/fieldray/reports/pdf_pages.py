@@ -16,9 +16,8 @@ from fieldray.domain.run import StoredResult
 from fieldray.formatting import number, research_only
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.content import started
 from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, cut
-from fieldray.reports.exporter import RUN_MARK, StoredRun
+from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf_document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
 from fieldray.reports.wording import Wording
@@ -121,9 +120,7 @@ def _thumbnail(outcome: Outcome) -> ShownImage | None:
 
 def _document(wording: Wording, stored: StoredRun, *, title: str) -> Document:
     made = datetime.datetime.fromtimestamp(stored.run.ended_s or stored.run.started_s, datetime.UTC)
-    document = Document(title=title, notice=wording.notice, language=wording.language, made=made)
-    document.pdf_version += f"\n%{RUN_MARK}{started(stored.run)}"
-    return document
+    return Document(title=title, notice=wording.notice, language=wording.language, made=made)
 
 
 _IMAGE_WIDTH: Final = 64.0  # of each of two; mm

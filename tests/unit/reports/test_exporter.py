@@ -82,7 +82,8 @@ def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(co
     path = database(tmp_path)
     for _ in range(2):
         (written,) = export_run(path, 1, tmp_path / "out", ["count"])
-        assert (written.name, written.read_bytes()) == ("fieldray-run-1.count", MARK + b": 1")
+        assert (written.suffix, written.read_bytes()) == (".count", MARK + b": 1")
+    assert list((tmp_path / "out").iterdir()) == [written]
     assert is_own_report(written.read_bytes())
     every = [place.suffix for place in export_run(path, 1, tmp_path / "all")]
     assert every == [".csv", ".json", ".count"]

@@ -133,20 +133,13 @@ def test_what_a_run_writes_is_known(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if not is_own_report(path.read_bytes()[: 2**15])] == []
 
 
-def test_a_table_is_known_however_it_was_saved_again() -> None:
-    for separator in (",", ";", "\t"):
-        for quote in ("", '"'):
-            for mark in (b"", b"\xef\xbb\xbf"):
-                line = separator.join(f"{quote}{name}{quote}" for name in (*COLUMNS, "a new one"))
-                assert is_own_report(mark + line.encode() + b"\r\n1;2;3\r\n")
-
-
 @pytest.mark.parametrize(
     "head",
     [
         b"",
         b"Dear colleague,\n",
         b"path,study,image\n",
+        b"\xef\xbb\xbf" + ";".join(COLUMNS).encode() + b"\r\n1;2;3\r\n",  # saved again by a spreadsheet
         b"study,path," + ",".join(COLUMNS[2:]).encode(),
         b'{"about": {"program": "another"}}',
         b'{"path": "a", "study": "b", "image": "c", "status": "screened"}\n',

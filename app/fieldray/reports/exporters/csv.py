@@ -15,7 +15,6 @@ unchanged.
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,11 +25,9 @@ from fieldray.reports.exporter import Exporter, StoredRun
 if TYPE_CHECKING:
     from fieldray.reports.content import Value
 
-# Every table has these, whatever other versions add.
-_FIRST_COLUMNS: Final = ("path", "study", "image")
-_ITS_COLUMNS: Final = frozenset({"status", "score", "decision", "model_sha256", "content_sha256", "notice"})
-# As the program writes it: a spreadsheet that saves a table again leaves the quotes out.
-_WITH_SEMICOLONS: Final = '\ufeff"path";"study";'.encode()
+# How a table begins that this version or another wrote: a spreadsheet that saves it again leaves the quotes out.
+_FIRST: Final = ('"path"', '"study"', '"image"', '"study_date"', '"view"')
+_STARTS: Final = tuple(f"\ufeff{between.join(_FIRST)}{between}".encode() for between in ",;")
 _UNSEEN: Final = "\\s\\x00-\\x20\\x7f-\\xa0\\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 _QUOTES: Final = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _SIGNS: Final = "=+\\-@\uff1d\uff0b\uff0d\uff20\u2212\ufe62\ufe63\ufe66\ufe6b"
@@ -61,21 +58,8 @@ def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[st
 
 
 def is_own(head: bytes) -> bool:
-    """Whether a file that begins with `head` is such a table, of this version or another."""
-    return is_table(head, separators=";," if head.startswith(_WITH_SEMICOLONS) else ",")
-
-
-def is_table(head: bytes, *, separators: str) -> bool:
-    """The same of a table that a spreadsheet may have saved again with one of these separators."""
-    line = head.decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
-    for separator in separators:
-        try:
-            columns = next(csv.reader([line], delimiter=separator), [])
-        except csv.Error:  # a carriage return in the middle of the line, as in any file of bytes
-            return False
-        if tuple(columns[:3]) == _FIRST_COLUMNS and set(columns) >= _ITS_COLUMNS:
-            return True
-    return False
+    """Whether a file that begins with `head` is such a table, with nothing that a person may have added."""
+    return head.startswith(_STARTS)
 
 
 def harmless(value: Value) -> Value:
@@ -86,14 +70,4 @@ def harmless(value: Value) -> Value:
     return guarded if guarded.startswith("'") else _BREAK.sub("'", guarded)
 
 
-def started_of(head: bytes) -> str | None:
-    """When the run of such a table began, if it has a row."""
-    separator = ";" if head.startswith(_WITH_SEMICOLONS) else ","
-    rows = csv.DictReader(io.StringIO(head.decode("utf-8-sig", "replace"), newline=""), delimiter=separator)
-    row = next(rows, {})
-    return row.get("run_started") or None
-
-
-EXPORTER: Final = Exporter(
-    name="csv", suffix=".csv", title="CSV", write=write_csv, is_own=is_own, started_of=started_of
-)
+EXPORTER: Final = Exporter(name="csv", suffix=".csv", title="CSV", write=write_csv, is_own=is_own)

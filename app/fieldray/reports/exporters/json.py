@@ -17,7 +17,6 @@ from fieldray.reports.exporter import Exporter, StoredRun
 
 _NOT_PLAIN: Final = re.compile("[^\\x20-\\x7e\\n]")
 _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*"fieldray"')
-_STARTED: Final = re.compile(rb'"started"\s*:\s*"([-+:T0-9]+)"')
 
 
 def write_json(path: Path, stored: StoredRun) -> None:
@@ -56,12 +55,4 @@ def is_own(head: bytes) -> bool:
     return bool(_BEGINNING.match(head))
 
 
-def started_of(head: bytes) -> str | None:
-    """When the run of such a document began."""
-    found = _STARTED.search(head)
-    return found[1].decode() if found else None
-
-
-EXPORTER: Final = Exporter(
-    name="json", suffix=".json", title="JSON", write=write_json, is_own=is_own, started_of=started_of
-)
+EXPORTER: Final = Exporter(name="json", suffix=".json", title="JSON", write=write_json, is_own=is_own)

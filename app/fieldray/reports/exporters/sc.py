@@ -44,7 +44,7 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
             stored.leave_out(result, image)
             return number, None
         capture = secondary_capture(subject, image, wording.of(result))
-        return number, as_file(capture, stored.run, transfer_syntax=JPEGBaseline8Bit)
+        return number, as_file(capture, transfer_syntax=JPEGBaseline8Bit)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
         images = enumerate(stored.read_images(stored.results, SIDE), 1)

@@ -31,7 +31,7 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
         if mask is not None and source is None:
             stored.leave_out(subject.result, reason("no_capture"))
         elif mask is not None and source is not None:
-            yield subject.number, as_file(segmentation(subject, mask, source), stored.run)
+            yield subject.number, as_file(segmentation(subject, mask, source))
 
 
 EXPORTER: Final = Exporter(

@@ -14,7 +14,7 @@ def write_reports(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.dicom_instance import as_file, subjects_of, write_objects
     from fieldray.reports.dicom_structured import structured_report
 
-    files = ((subject.number, as_file(structured_report(subject), stored.run)) for subject in subjects_of(stored))
+    files = ((subject.number, as_file(structured_report(subject))) for subject in subjects_of(stored))
     write_objects(path, stored, files)
 
 
