@@ -35,7 +35,6 @@ OF_ONE_CONCEPT = {
     "app/fieldray/desktop/pack_choice.py",
     "app/fieldray/desktop/past_runs.py",
     "app/fieldray/domain/lungs.py",
-    "app/fieldray/imaging/dicom.py",
     "app/fieldray/imaging/dicom_header.py",
     "app/fieldray/inference/backend_runner.py",
     "app/fieldray/pipeline/batch.py",

@@ -94,6 +94,12 @@ class Frame:
         return f"{'i' if self.is_signed else 'u'}{self.bits_allocated // 8}"
 
     @property
+    def is_of_cosines(self) -> bool:
+        """Whether the codestream is a lossy JPEG."""
+        stated = codestream_of(self.source)
+        return stated is not None and stated.process in _DCT_PROCESSES
+
+    @property
     def is_lossless(self) -> bool:
         """Whether its syntax promises the very values that were encoded, with all that lay above the stored bits."""
         return self.transfer_syntax not in _NEARLY_LOSSLESS
@@ -126,10 +132,10 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
     bits = frame.bits_stored if 1 <= frame.bits_stored <= whole else whole
     stated = codestream_of(frame.source) or JpegFrame(0, whole, frame.rows, frame.columns)
-    precision, is_dct = min(stated.bits or whole, whole), stated.process in _DCT_PROCESSES
+    precision = min(stated.bits or whole, whole)
     shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
     if not shift:
-        is_more = bits < precision and (precision < whole or is_dct)
+        is_more = bits < precision and (precision < whole or frame.is_of_cosines)
         bits = precision if is_more else min(bits, precision)
     top = (1 << (bits - frame.is_signed)) - 1
     bottom = -top - 1 if frame.is_signed else 0
@@ -213,23 +219,18 @@ class Codec:
     name                what a person calls it
     transfer_syntaxes   UIDs (PS3.5 annex A)
     decode              the values of a frame as encoded, (rows, columns) or (rows, columns, 3), of which
-                        `stored_values_of` makes stored ones; None for one that is left to pydicom. May raise anything
-                        for a damaged one. One library only: a second decoder that tried a damaged frame has ended the
-                        process more than once
+                        `stored_values_of` makes stored ones. May raise anything for a damaged one. One library only: a
+                        second decoder that tried a damaged frame has ended the process more than once
     reduced             values that the compression itself gives at a lower resolution, and the step: one value for
                         step x step of the frame's (rounded up at the edges), by the rule of `reduction`. Asked only for
                         plain unsigned grey. None where it offers nothing; an error leads to reading the whole frame
-    pydicom_plugin      pydicom's own, for what `decode` leaves; "" if nothing does
-    check               whether anything of such a JPEG is missing. Raises Unreadable
     runtime_modules     modules that its library imports by name, for the installer
     """
 
     name: str
     transfer_syntaxes: frozenset[str]
-    decode: Callable[[Frame], Stored | None]
+    decode: Callable[[Frame], Stored]
     reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
-    pydicom_plugin: str = ""
-    check: Callable[[bytes], None] | None = None
     runtime_modules: tuple[str, ...] = ()
 
 

@@ -1,7 +1,7 @@
 """DICOM files: from bytes to one upright grey image, with sizes that are checked before anything is allocated.
 
-Nearly all images have one grey sample of 8 or 16 bits. These are taken as they lie in the file, or straight from their
-codec, which saves pydicom's copies. Everything else goes through pydicom, which knows every corner of the standard.
+Values are taken as they lie in the file, or as their codec gives them. pydicom parses, cuts compressed frames apart,
+and turns colours and palettes into RGB.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ from math import ceil
 from typing import Any, Final
 
 import numpy as np
-import PIL.Image
 from numpy.typing import NDArray
-from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, get_frame
-from pydicom.pixels import apply_color_lut, convert_color_space, get_decoder
-from pydicom.pixels.decoders.base import Decoder
+from pydicom.pixels import apply_color_lut, convert_color_space
 from pydicom.uid import (
     HTJ2K,
     JPEG2000,
-    UID,
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
@@ -38,7 +34,6 @@ from fieldray.domain.image import Image, Window
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import dicom_grey
 from fieldray.imaging.codec import (
-    Codec,
     Frame,
     codec_of,
     codestream_of,
@@ -56,7 +51,7 @@ from fieldray.imaging.dicom_header import (
     text,
     whole_number,
 )
-from fieldray.imaging.identify import MAX_FILE_BYTES, check_pixel_count, jpeg_may_lack_pixels
+from fieldray.imaging.identify import MAX_FILE_BYTES, check_pixel_count
 from fieldray.imaging.preprocess import grey_of_colour, squared
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
 from fieldray.reasons import reason
@@ -78,16 +73,10 @@ _KEYWORDS: Final = (
     "NumberOfFrames",
     "BitsAllocated",
     "HighBit",
-    "ExtendedOffsetTable",
-    "ExtendedOffsetTableLengths",
     *_LOWER_EDGES,
     *_PALETTE,
     *dicom_grey.KEYWORDS,
 )
-
-
-# Sizes are checked before a decoder sees a frame, with one limit for all kinds of files.
-PIL.Image.MAX_IMAGE_PIXELS = None
 
 
 def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
@@ -128,9 +117,7 @@ def _decode_pixels(
             return reduced
     step = largest_reduction(frame.rows, frame.columns, needed) if needed is not None else 1
     stored = whole.of(lambda: _stored_values(header, frame, value, index))
-    if stored.ndim == 3 and stored.shape[2] == 1:
-        stored = stored[:, :, 0]
-    if text(header.dataset, "PhotometricInterpretation").upper() == "PALETTE COLOR":
+    if _photometric(header) == "PALETTE COLOR":
         stored = apply_color_lut(stored, header.dataset)[:, :, :3]
     if stored.ndim == 3:
         return _grey_of_colour(stored, header.dataset, step)
@@ -200,7 +187,7 @@ def _frame_of(header: DicomHeader) -> Frame:
     bits = whole_number(dataset, "BitsAllocated", 16)
     if samples not in (1, 3) or bits not in (1, 8, 16, 32, 64):
         raise Unreadable(reason("unsupported_pixels", detail=f"{samples} x {bits} bits"))
-    is_grey = text(dataset, "PhotometricInterpretation").upper() in _GREYS and header.pixels.tag == _PIXEL_DATA
+    is_grey = _photometric(header) in _GREYS and header.pixels.tag == _PIXEL_DATA
     stored = whole_number(dataset, "BitsStored", bits)
     high = whole_number(dataset, "HighBit", stored - 1)
     return Frame(
@@ -290,7 +277,7 @@ def _check_count(found: int, frame: Frame) -> None:
 
 
 def _frame_bytes(header: DicomHeader, frame: Frame) -> int:
-    is_subsampled = text(header.dataset, "PhotometricInterpretation").upper() == "YBR_FULL_422"
+    is_subsampled = frame.samples == 3 and _photometric(header) == "YBR_FULL_422"
     return ceil(frame.size_bits / 8 * (2 / 3 if is_subsampled else 1))
 
 
@@ -344,21 +331,29 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
 
 def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
     """The stored values of one frame: (rows, columns), or (rows, columns, 3) as RGB."""
-    pixels = header.pixels
+    pixels, syntax = header.pixels, header.transfer_syntax
     assert pixels is not None
     if pixels.tag in _FLOAT_TAGS:
         return _floats(frame, value, index, _FLOAT_TAGS[pixels.tag])
-    codec = codec_of(header.transfer_syntax)
-    if codec is not None:
-        return _encapsulated(header, codec, _compressed(frame, value, index))
-    return _native(header, _pydicom_decoder(header.transfer_syntax), frame, value, index)
+    if codec := codec_of(syntax):
+        frame = _compressed(frame, value, index)
+        values = codec.decode(frame)
+        if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples == 3 else 2]:
+            raise Unreadable(reason("damaged", detail="its pixel data are not of the kind that its header states"))
+    elif syntax in _UNCOMPRESSED:
+        values = _native(header, frame, value, index)
+    else:
+        raise Unreadable(not_supported(syntax, syntax.name))
+    # libraries undo the transform of JPEG and JPEG 2000, and no other
+    if frame.samples == 3 and not frame.is_of_cosines and _photometric(header) in ("YBR_FULL", "YBR_FULL_422"):
+        values = convert_color_space(values, "YBR_FULL", "RGB")
+    if values.dtype.itemsize > 2:
+        return values
+    return stored_values_of(values, frame)
 
 
-def _pydicom_decoder(syntax: UID) -> Decoder:
-    try:
-        return get_decoder(syntax)
-    except NotImplementedError as error:
-        raise Unreadable(not_supported(syntax, syntax.name)) from error
+def _photometric(header: DicomHeader) -> str:
+    return text(header.dataset, "PhotometricInterpretation").upper()
 
 
 def _floats(frame: Frame, value: memoryview, index: int, kind: str) -> NDArray[Any]:
@@ -372,71 +367,31 @@ def _floats(frame: Frame, value: memoryview, index: int, kind: str) -> NDArray[A
 # ---- uncompressed
 
 
-def _native(header: DicomHeader, decoder: Decoder, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
+def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
+    """The values of a frame as they lie in the file (PS3.5 8.1.1), its samples beside each other."""
     assert header.pixels is not None
-    frame_bytes = _frame_bytes(header, frame)
-    if (index + 1) * frame_bytes > len(value) + 1:
+    shape, is_big = (frame.rows, frame.columns), header.transfer_syntax == ExplicitVRBigEndian
+    if frame.bits_allocated == 1:  # frames begin anywhere within a byte
+        start, end = index * frame.size_bits, (index + 1) * frame.size_bits
+        if end > 8 * len(value):
+            raise Unreadable(reason("truncated"))
+        bits: NDArray[Any] = np.unpackbits(np.frombuffer(value, np.uint8), count=end, bitorder="little")
+        return bits[start:].reshape(shape)
+    size = _frame_bytes(header, frame)
+    if (index + 1) * size > len(value):
         raise Unreadable(reason("truncated"))
-    plain = _as_it_lies(header, frame, value, index)
-    if plain is not None:
-        return plain
-    frames = min(frame.frames, max(index + 1, len(value) // frame_bytes))
-    options = {"number_of_frames": frames, "allow_excess_frames": False}
-    return _by_pydicom(header, decoder, frame, value, index, **options)
-
-
-def _as_it_lies(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any] | None:
-    """Grey values as they lie in the file; None if a byte is missing, or bytes are swapped in pairs."""
-    is_big = header.transfer_syntax == ExplicitVRBigEndian
-    size = frame.size_bits // 8
-    if not frame.is_plain_grey or (is_big and frame.bits_allocated == 8) or (index + 1) * size > len(value):
-        return None
-    flat = np.frombuffer(value, (">" if is_big else "<") + frame.kind, frame.rows * frame.columns, index * size)
-    return stored_values_of(flat.reshape(frame.rows, frame.columns).astype(frame.kind, copy=False), frame)
-
-
-# ---- compressed
-
-
-def _encapsulated(header: DicomHeader, codec: Codec, frame: Frame) -> NDArray[Any]:
-    values = codec.decode(frame)
-    if values is not None:
-        return _of_codec(header, frame, values)
-    if not codec.pydicom_plugin:
-        raise Unreadable(not_supported(header.transfer_syntax, codec.name))
-    decoder = _pydicom_decoder(header.transfer_syntax)
-    alone = {"number_of_frames": 1, "extended_offsets": None, "decoding_plugin": codec.pydicom_plugin}
-    values = _by_pydicom(header, decoder, frame, encapsulate([frame.source]), 0, **alone)
-    if codec.check and jpeg_may_lack_pixels(frame.source, np.ravel(values[-1, -1])):
-        codec.check(frame.source)
-    return values
-
-
-def _of_codec(header: DicomHeader, frame: Frame, values: NDArray[Any]) -> NDArray[Any]:
-    """The stored values, as RGB where they have colours: libraries undo the transform of JPEG 2000, and no other."""
-    if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples == 3 else 2]:
-        raise Unreadable(reason("damaged", detail="its pixel data are not of the kind that its header states"))
-    photometric = str(header.dataset.get("PhotometricInterpretation", ""))
-    if frame.samples == 3 and photometric in ("YBR_FULL", "YBR_FULL_422"):
-        values = convert_color_space(values, photometric, "RGB")
-    return stored_values_of(values, frame)
-
-
-# pydicom knows some of what `stored_values_of` does, for some codecs.
-_AS_ENCODED: Final = dict.fromkeys(
-    ("correct_unused_bits", "apply_j2k_sign_correction", "apply_jls_sign_correction"), False
-)
-
-
-def _by_pydicom(
-    header: DicomHeader, decoder: Decoder, frame: Frame, value: bytes | memoryview, index: int, **options: Any
-) -> NDArray[Any]:
-    """What is not plain, or what a codec leaves, by pydicom."""
-    is_usual = frame.bits_allocated in (8, 16)
-    options |= _AS_ENCODED if is_usual else {}
-    raw: NDArray[Any] = decoder.as_array(_with_pixels(header, value), index=index, **options)[0]
-    values = raw.astype(raw.dtype.newbyteorder("="), copy=False)
-    return stored_values_of(values, frame) if is_usual else values
+    if is_big and frame.bits_allocated == 8 and header.pixels.representation == "OW":  # bytes are swapped in pairs
+        value = memoryview(np.frombuffer(value, np.uint16, len(value) // 2).byteswap().tobytes())
+    kind = np.dtype(frame.kind).newbyteorder(">" if is_big else "<")
+    flat = np.frombuffer(value, kind, size // kind.itemsize, index * size).astype(frame.kind, copy=False)
+    if frame.samples == 1:
+        return flat.reshape(shape)
+    if _photometric(header) == "YBR_FULL_422":  # two of Y, then one Cb and one Cr for both (PS3.3 C.7.6.3.1.2)
+        pairs = flat.reshape(-1, 4)
+        flat = np.stack([pairs[:, :2], *(pairs[:, [at, at]] for at in (2, 3))], axis=2)
+    elif whole_number(header.dataset, "PlanarConfiguration"):
+        return np.ascontiguousarray(np.moveaxis(flat.reshape(3, *shape), 0, 2))
+    return flat.reshape(*shape, 3)
 
 
 # ---- fragments of encapsulated pixel data
@@ -456,24 +411,3 @@ def _fragments(value: memoryview) -> Iterator[memoryview]:
         if not is_table:
             yield value[position - length : position]
         is_table = False
-
-
-# ---- what pydicom is given
-
-
-def _with_pixels(header: DicomHeader, value: bytes | memoryview) -> Dataset:
-    """The data set with its pixel data, without another copy of them, and with the elements that old files omit."""
-    assert header.pixels is not None
-    dataset = header.dataset
-    for keyword, usual in (("PixelRepresentation", 0), ("SamplesPerPixel", 1), ("BitsAllocated", 16)):
-        if keyword not in dataset:
-            setattr(dataset, keyword, usual)
-    if "BitsStored" not in dataset:
-        dataset.BitsStored = dataset.BitsAllocated
-    if dataset.SamplesPerPixel == 3 and "PlanarConfiguration" not in dataset:
-        dataset.PlanarConfiguration = 0
-    if "PhotometricInterpretation" not in dataset:
-        dataset.PhotometricInterpretation = "RGB" if dataset.SamplesPerPixel == 3 else "MONOCHROME2"
-    element = DataElement(_PIXEL_DATA, header.pixels.representation, value, already_converted=True)
-    dataset[_PIXEL_DATA] = element
-    return dataset

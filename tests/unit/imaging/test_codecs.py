@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import get_frame
 from pydicom.pixels import get_decoder
-from pydicom.uid import UID, HTJ2KLossless, JPEG2000Lossless, JPEGLossless, JPEGLSLossless, RLELossless
+from pydicom.uid import (
+    UID,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    JPEG2000Lossless,
+    JPEGLossless,
+    JPEGLSLossless,
+    RLELossless,
+)
 
 from benchmarks.image_files import put_frame
 from fieldray.domain.image import ImageRef
@@ -29,7 +39,7 @@ from fieldray.imaging.codec import CODECS, Codec, Frame
 from fieldray.imaging.codecs.htj2k import decode_fast_wavelets, decode_high_throughput
 from fieldray.imaging.codecs.jpeg import decode_jpeg
 from fieldray.imaging.codecs.jpeg2000 import decode_wavelets, is_whole_codestream, wavelets_of
-from fieldray.imaging.codecs.rle import decode_run_lengths
+from fieldray.imaging.codecs.rle import CODEC as RLE
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
@@ -109,12 +119,6 @@ def test_without_a_codec_the_compression_is_named(tmp_path: Path) -> None:
 def test_without_a_lower_resolution_the_whole_is_averaged(registered: Codec, tmp_path: Path) -> None:
     image = decode(_write(tmp_path / "i.dcm").read_bytes(), ImageRef(path=tmp_path / "i.dcm"), needed=NEEDED)
     assert (image.step, image.is_approximate) == (2, False)
-
-
-@pytest.mark.parametrize("registered", [{"decode": lambda frame: None}], indirect=True)
-def test_what_a_codec_leaves_and_nothing_else_decodes_is_named(registered: Codec, tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match=r"\(zlib\)"):
-        _read(_write(tmp_path / "image.dcm"))
 
 
 def test_values_of_another_shape_are_not_shown(registered: Codec, tmp_path: Path) -> None:
@@ -207,27 +211,89 @@ LARGE = chest_phantom(823, 720, 7, abnormal=True)
 # ---- RLE
 
 
+def _runs(header: tuple[int, ...], packed: bytes) -> Frame:
+    """A frame of 3 x 4 values of 8 bits."""
+    source = struct.pack("<16I", *header, *([0] * (16 - len(header)))) + packed
+    size = {"rows": 3, "columns": 4, "samples": 1, "bits_allocated": 8, "bits_stored": 8, "unused_low_bits": 0}
+    return Frame(
+        transfer_syntax=RLELossless,
+        is_signed=False,
+        is_plain_grey=True,
+        padding=None,
+        frames=1,
+        source=source,
+        **size,
+    )
+
+
 def test_runs_may_reach_over_the_ends_of_rows() -> None:
     # PS3.5 G.3.1: a byte n of 0..127 is followed by n + 1 bytes as they are, 129..255 by one for 257 - n times
-    packed = bytes([257 - 8 & 0xFF, 7, 3, 1, 2, 3, 4])
-    frame = struct.pack("<16I", 1, 64, *([0] * 14)) + packed
-    decoded = decode_run_lengths(frame, 3, 4, "u1")
+    decoded = RLE.decode(_runs((1, 64), bytes([257 - 8 & 0xFF, 7, 3, 1, 2, 3, 4])))
     assert decoded.tolist() == [[7, 7, 7, 7], [7, 7, 7, 7], [1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(
-    "header", [(2, 64, 66), (0,), (1, 70), (1, 0), (1, 2**31), (15, *([64] * 15)), (1, 64, *([0] * 13), 64)]
+    "header",
+    [(1, 64), (2, 64, 66), (0,), (1, 70), (1, 0), (1, 2**31), (15, *([64] * 15)), (1, 64, *([0] * 13), 64)],
 )
-def test_a_frame_that_is_laid_out_otherwise_is_left_to_pydicom(header: tuple[int, ...]) -> None:
-    frame = struct.pack("<16I", *header, *([0] * (16 - len(header)))) + bytes([3, 1, 2])
-    assert decode_run_lengths(frame, 2, 2, "u1") is None
+def test_a_frame_that_is_laid_out_otherwise_or_is_too_short_is_damaged(header: tuple[int, ...]) -> None:
+    with pytest.raises((ValueError, RuntimeError)):
+        RLE.decode(_runs(header, bytes([3, 1, 2])))
 
 
-def test_a_plane_that_is_too_short_is_left_to_pydicom(tmp_path: Path) -> None:
-    source = _frame(write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=RLELossless))
-    for kind, frame in (("i2", source), ("u2", source[:5000]), ("u1", source)):
-        decoded = decode_run_lengths(frame, *LARGE.shape, kind)
-        assert (decoded is None) == (kind != "i2")
+# ---- uncompressed: as pydicom reads it
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ExplicitVRBigEndian])
+@pytest.mark.parametrize(
+    ("photometric", "bits", "planar"),
+    [*product(["RGB"], [8, 16], [0, 1]), *product(["YBR_FULL"], [8], [0, 1]), ("YBR_FULL_422", 8, 0)],
+)
+def test_colours_lie_in_the_file_as_pydicom_knows(
+    photometric: str, bits: int, planar: int, syntax: UID, tmp_path: Path
+) -> None:
+    chance, dataset = np.random.default_rng(5), image_dataset(IMAGE, number=1)
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation, dataset.PlanarConfiguration = 3, photometric, planar
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.NumberOfFrames = bits, bits, bits - 1, 2
+    grey = (IMAGE >> 4).astype(np.uint8)  # and a few levels beside it in each sample
+    base = [grey, *[np.full_like(grey, 128) if photometric[0] == "Y" else grey] * 2]
+    samples = [(plane + chance.integers(0, 4, (2, *grey.shape), np.uint8)) for plane in base]
+    if photometric == "YBR_FULL_422":
+        y, cb, cr = samples
+        samples = [y[..., ::2], y[..., 1::2], cb[..., ::2], cr[..., ::2]]
+    values = np.stack(samples, axis=1 if planar else -1).astype(f"u{bits // 8}")
+    order = ">" if syntax == ExplicitVRBigEndian else "<"
+    dataset.PixelData = values.astype(values.dtype.newbyteorder(order)).tobytes()
+    dataset["PixelData"].VR = "OB" if bits == 8 else "OW"
+    dataset.file_meta.TransferSyntaxUID, path = syntax, tmp_path / "image.dcm"
+    dataset.save_as(path, enforce_file_format=True)
+    for number, expected in enumerate(dcmread(path).pixel_array):
+        image = decode(path.read_bytes(), ImageRef(path=path, frame=number))
+        np.testing.assert_array_equal(image.pixels, expected[:, :, 1])
+
+
+@pytest.mark.parametrize("shape", [(16, 24), (97, 83), (5, 3)])
+def test_frames_of_one_bit_begin_anywhere_within_a_byte(shape: tuple[int, int], tmp_path: Path) -> None:
+    frames = np.random.default_rng(5).integers(0, 2, (3, *shape), np.uint8)
+    dataset, path = image_dataset(frames[0].astype(np.uint16), number=1), tmp_path / "image.dcm"
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.NumberOfFrames = 1, 1, 0, 3
+    packed = np.packbits(frames, bitorder="little").tobytes()
+    dataset.PixelData = packed + bytes(len(packed) % 2)
+    dataset.save_as(path)
+    for number, expected in enumerate(frames):
+        image = decode(path.read_bytes(), ImageRef(path=path, frame=number))
+        np.testing.assert_array_equal(image.pixels, expected)
+
+
+@pytest.mark.parametrize(("kind", "swaps"), [("OW", True), ("OB", False)])
+def test_bytes_of_words_in_big_endian_files_are_swapped(kind: str, swaps: bool, tmp_path: Path) -> None:
+    grey, dataset, path = (IMAGE >> 4).astype(np.uint8), image_dataset(IMAGE, number=1), tmp_path / "image.dcm"
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
+    dataset.PixelData = grey.view(np.uint16).byteswap().tobytes() if swaps else grey.tobytes()
+    dataset["PixelData"].VR = kind
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRBigEndian
+    dataset.save_as(path, enforce_file_format=True)
+    np.testing.assert_array_equal(_read(path), grey)
 
 
 # ---- JPEG 2000

@@ -1,4 +1,4 @@
-"""JPEG by libjpeg-turbo; by Pillow where it is shrunk while it is decoded, and in colour."""
+"""JPEG by libjpeg-turbo; by Pillow where it is shrunk while it is decoded."""
 
 from __future__ import annotations
 
@@ -76,10 +76,6 @@ def decode_jpeg_values(source: bytes) -> NDArray[Any]:
     return values
 
 
-def _decode(frame: Frame) -> NDArray[Any] | None:
-    return decode_jpeg(frame.source) if frame.samples == 1 else None
-
-
 def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
     if frame.bits_stored != 8:
         return None
@@ -97,9 +93,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
 CODEC: Final = Codec(
     name="JPEG",
     transfer_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
-    decode=_decode,
-    check=check_scans,
+    decode=lambda frame: decode_jpeg(frame.source),
     reduced=_reduced,
-    pydicom_plugin="pillow",
     runtime_modules=("imagecodecs._jpeg8",),
 )

@@ -1,4 +1,4 @@
-"""RLE (PS3.5 annex G), by imagecodecs where a frame is laid out plainly."""
+"""RLE (PS3.5 annex G), by imagecodecs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,21 @@ from pydicom.uid import RLELossless
 from fieldray.imaging.codec import Codec, Frame
 
 
-def decode_run_lengths(source: bytes, rows: int, columns: int, kind: str) -> NDArray[Any] | None:
-    """Decode a grey RLE frame of "u1", "i1", "u2" or "i2".
-
-    None where the frame is not laid out as the standard says, or is too short: pydicom then says what is wrong.
-    """
-    count, first = struct.unpack("<2I", source[:8].ljust(8, b"\0"))
-    if count != int(kind[1]) or first != 64:
-        return None
-    try:
-        values = imagecodecs.dicomrle_decode(source, np.dtype("<" + kind))
-    except (ValueError, RuntimeError):
-        return None
-    if len(values) != rows * columns * count:
-        return None
-    return np.frombuffer(values, "<" + kind).reshape(rows, columns)
-
-
-def _decode(frame: Frame) -> NDArray[Any] | None:
-    return decode_run_lengths(frame.source, frame.rows, frame.columns, frame.kind) if frame.is_plain_grey else None
+def _decode(frame: Frame) -> NDArray[Any]:
+    """Raises ValueError or RuntimeError for a frame that is not laid out as the standard says, or is too short."""
+    kind = np.dtype(frame.kind).newbyteorder("<")
+    count, first = struct.unpack("<2I", frame.source[:8].ljust(8, b"\0"))
+    if count != frame.samples * kind.itemsize or first != 64:
+        raise ValueError(f"{count} segments from {first} on")
+    values = np.frombuffer(imagecodecs.dicomrle_decode(frame.source, kind), kind)
+    if frame.samples == 1:
+        return values.reshape(frame.rows, frame.columns)
+    return np.ascontiguousarray(np.moveaxis(values.reshape(frame.samples, frame.rows, frame.columns), 0, 2))
 
 
 CODEC: Final = Codec(
     name="RLE",
     transfer_syntaxes=frozenset({RLELossless}),
     decode=_decode,
-    pydicom_plugin="pydicom",
     runtime_modules=("imagecodecs._imcd",),
 )
