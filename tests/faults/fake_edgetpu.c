@@ -14,7 +14,7 @@
  *   pull=abort|fail|hang          what happens when it runs and the Edge TPU is absent; the real library aborts
  *   open_ms=N firmware_ms=N invoke_ms=N   how long things take; firmware_ms only for an uninitialised one
  *   abi=current|stale             stale: as built for a TensorFlow of 2021
- *   mark=1                        flip the lowest bit of the last output, to tell its results from the CPU's
+ *   mark=1                        flip the lowest bit of the second output, to tell its results from the CPU's
  * One process at a time can open it, as with the real one: it locks FAKE_EDGETPU.claim.
  *
  * The structures below are the part of TensorFlow Lite's C interface that a delegate needs (tflite/core/c/common.h
@@ -376,7 +376,7 @@ static int kernel_invoke(Context *context, Node *node) {
     context->ReportError(context, "The original network cannot be run");
     return FAULT;
   }
-  if (read_orders().mark) *(uint8_t *)job.tensors[kernel->input_count + kernel->output_count - 1].data ^= 1;
+  if (read_orders().mark) *(uint8_t *)job.tensors[kernel->input_count + 1].data ^= 1;
   kernel->images++;
   return OK;
 }

@@ -140,7 +140,7 @@ class Accidents:
         first = self._clinic.record.next_of("edgetpu", after_s=began_s, timeout_s=_PATIENCE_S)
         self._edgetpu.order(open_ms=0)
         if first and is_flowing and run == self._clinic.record.run:  # between two batches nothing is asked of anybody
-            self.times_s["plug_to_edgetpu_s"].append(first.at_s - began_s)
+            self.times_s["plug_to_edgetpu_s"].append(first - began_s)
 
     def _unplug_idle(self) -> None:
         self._be_in_use()
@@ -168,7 +168,7 @@ class Accidents:
             answer = self._clinic.record.next_of("cpu", after_s=began_s, timeout_s=_PATIENCE_S)
             deadline_s = EDGETPU_TIMEOUT_S if how == "hang" else 0.0
             if answer and run == self._clinic.record.run:
-                back_s = max(0.0, answer.at_s - began_s - deadline_s)
+                back_s = max(0.0, answer - began_s - deadline_s)
                 self.times_s["unplug_to_cpu_beyond_deadline_s"].append(back_s)
         self._edgetpu.heal()
 

@@ -1,20 +1,18 @@
 """A small clinic for the fault run: a model drive, a folder of images, an Edge TPU, and the real session on them.
 
-Every prediction that the session was given is kept, and a finished run is judged by it.
+A run is judged by what it told and stored: the test double marks the class maps that come from it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from PIL import Image
@@ -22,128 +20,64 @@ from PIL import Image
 from fake_compilers import edgetpu_model
 from faults.double import DoubleEdgeTpu
 from fieldray.domain.finding import Outcome, Screened
-from fieldray.domain.model import BackendName, Model, Prediction, Request
-from fieldray.domain.run import BackendChanged, BackendState, Event, Publish
-from fieldray.imaging.discover import discover
+from fieldray.domain.model import BackendName, Model
+from fieldray.domain.run import BackendChanged, BackendState, Event, OutcomeReady, Publish
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session, device_choice, workers_kind
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
-from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import Workers, open_workers
 from harness.record import Record as Ended
 from program import runner
 from tiny_packs import fingerprint, write_tiny_pack
 
-# One level of the 8-bit output that a score comes from
-
 EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0
 ROOT: Final = Path(__file__).parents[2]
-TOLERANCE: Final = 1 / 255
+TOLERANCE: Final = 1 / 255  # one level of the 8-bit output that a score comes from
 _FLOWING_S: Final = 0.2
 
 
-def image_key(values: np.ndarray[Any, Any]) -> str:
-    """Tells the tensors of images apart."""
-    return hashlib.sha256(values.tobytes()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A prediction and when it came (monotonic seconds)."""
-
-    at_s: float
-    key: str
-    backend: BackendName
-    score: float
-    feature: float
-
-
 class Record:
-    """Predictions of the current run, which is number `run`; a thread can wait for the next one of a backend."""
+    """Results of the current run, number `run`, as they are told; a thread can wait for the next one of a device."""
 
     def __init__(self) -> None:
         self.run = 0
-        self._answers: list[Answered] = []
+        self._told: list[tuple[float, Outcome]] = []
         self._changed = threading.Condition()
 
-    def note(self, key: str, future: Future[Prediction]) -> None:
-        """An image's future is done."""
-        if future.cancelled() or future.exception():
-            return
-        prediction = future.result()
-        assert prediction.features is not None
-        score, feature = next(iter(prediction.scores.values())), float(prediction.features[0])
-        self.add(key, prediction.backend, score, feature)
-
-    def add(self, key: str, backend: BackendName, score: float, feature: float) -> None:
-        """An image has its answer."""
-        answered = Answered(time.monotonic(), key, backend, score, feature)
+    def add(self, outcome: Outcome) -> None:
+        """A result was told."""
         with self._changed:
-            self._answers.append(answered)
+            self._told.append((time.monotonic(), outcome))
             self._changed.notify_all()
 
-    def take(self) -> list[Answered]:
-        """All so far, and begin again."""
+    def take(self) -> Counter[Path]:
+        """How often each image's was told so far; and begin again."""
         with self._changed:
-            answers, self._answers = self._answers, []
+            told, self._told = self._told, []
             self.run += 1
-        return answers
+        return Counter(outcome.ref.path for _, outcome in told)
 
     def is_flowing(self) -> bool:
         """Whether images are being answered just now: not at the ends of a run, when nothing is asked."""
         since_s = time.monotonic() - _FLOWING_S
         with self._changed:
-            return any(answer.at_s >= since_s for answer in self._answers)
+            return any(at_s >= since_s for at_s, _ in self._told)
 
-    def next_of(self, backend: BackendName, *, after_s: float, timeout_s: float) -> Answered | None:
-        """The first answer of a backend after a moment, None if none comes in time."""
+    def next_of(self, backend: BackendName, *, after_s: float, timeout_s: float) -> float | None:
+        """When the first result of a device after a moment was told (monotonic seconds), None if none is in time."""
 
-        def found() -> Answered | None:
-            fits = (answer for answer in self._answers if answer.backend == backend and answer.at_s > after_s)
-            return next(fits, None)
+        def found() -> float | None:
+            for at_s, told in self._told:
+                if at_s > after_s and isinstance(told, Screened) and told.backend == backend:
+                    return at_s
+            return None
 
         with self._changed:
             return self._changed.wait_for(found, timeout_s)
-
-
-class RecordingEngine:
-    """The real engine, with a record of what it answers."""
-
-    def __init__(self, engine: Engine, record: Record) -> None:
-        self.inner: Final = engine
-        self._record = record
-
-    def submit(self, request: Request) -> Future[Prediction]:
-        key = image_key(request.values)
-        future = self.inner.submit(request)
-        future.add_done_callback(lambda done: self._record.note(key, done))
-        return future
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-class RecordingWorkers:
-    """The real workers, with a record of the images that they did whole."""
-
-    def __init__(self, workers: Workers, record: Record, keys: Mapping[Path, str]) -> None:
-        self.inner: Final = workers
-        self._record, self._keys = record, keys
-
-    def look(self, question: Look, *, model: Model | None) -> Seen:
-        seen = self.inner.look(question, model=model)
-        answer = seen.answer
-        if answer is not None and answer.features is not None:
-            features = float(answer.features[0])
-            self._record.add(self._keys[question.ref.path], "cpu", float(answer.scores[0]), features)
-        return seen
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
 
 @dataclass
@@ -165,38 +99,29 @@ class Verdicts:
     runs_not_finished: int = 0
     remarks: list[str] = field(default_factory=list)
 
-    def judge(
-        self,
-        outcomes: Sequence[Outcome],
-        answers: Sequence[Answered],
-        *,
-        keys: Mapping[Path, str],
-        references: Mapping[str, Answered],
-    ) -> None:
-        """Judge a finished run: stored outcomes against files, predictions and those of the CPU before."""
+    def judge(self, outcomes: Sequence[Outcome], told: Counter[Path], *, references: Mapping[Path, Screened]) -> None:
+        """Judge a finished run: what was stored against what was told and against those of the CPU before."""
         self.batches += 1
         seen = Counter(outcome.ref.path for outcome in outcomes)
-        given = Counter(answer.key for answer in answers)
-        by_key = {answer.key: answer for answer in answers}
-        self.images_lost += sum(path not in seen for path in keys)
-        self.images_done_twice += sum(count > 1 for count in (*seen.values(), *given.values()))
+        self.images_lost += sum(path not in seen or path not in told for path in references)
+        self.images_done_twice += sum(count > 1 for count in (*seen.values(), *told.values()))
         for outcome in outcomes:
             self.images += 1
-            if not isinstance(outcome, Screened):
+            if isinstance(outcome, Screened):
+                self._judge_one(outcome, references[outcome.ref.path])
+            else:
                 self.images_not_screened += 1
                 self.remarks.append(f"{outcome.ref.path.name}: {outcome.reason.text}")
-                continue
-            key = keys[outcome.ref.path]
-            self._judge_one(outcome, by_key[key], references[key])
 
-    def _judge_one(self, outcome: Screened, answer: Answered, reference: Answered) -> None:
-        # the double marks its results in an output that no score depends on
-        really: BackendName = "cpu" if answer.feature == reference.feature else "edgetpu"
+    def _judge_one(self, outcome: Screened, reference: Screened) -> None:
+        assert outcome.class_maps is not None and reference.class_maps is not None
+        # the double marks its maps in a bit of one cell, by which a score moves a hundredth of what is tolerated
+        really: BackendName = "cpu" if np.array_equal(outcome.class_maps, reference.class_maps) else "edgetpu"
         self.images_by_backend[really] += 1
-        if not outcome.backend == answer.backend == really:
+        if outcome.backend != really:
             self.wrong_backends += 1
-            self.remarks.append(f"{outcome.ref.path.name}: {outcome.backend}, {answer.backend}, really {really}")
-        difference = max(abs(answer.score - reference.score), abs(outcome.findings[0].score - reference.score))
+            self.remarks.append(f"{outcome.ref.path.name}: {outcome.backend}, really {really}")
+        difference = abs(outcome.findings[0].score - reference.findings[0].score)
         self.largest_score_difference = max(self.largest_score_difference, difference)
         self.wrong_scores += difference > TOLERANCE
 
@@ -241,34 +166,33 @@ class Clinic:
         self.record: Final = Record()
         self.verdicts: Final = Verdicts()
         self.settings: Final = Settings()
-        self.keys: Final[Mapping[Path, str]] = self._image_keys()
         self.backends: Final[dict[str, BackendState]] = {}
-        self._engines: list[RecordingEngine] = []
-        self._workers: list[RecordingWorkers] = []
-        self._references: dict[str, Answered] = {}
+        self._engines: list[Engine] = []
+        self._workers: list[Workers] = []
+        self._references: dict[Path, Screened] = {}
 
     def session(self, publish: Publish) -> Session:
-        """The real session; its engine's answers are recorded."""
+        """The real session; what it tells is recorded."""
 
-        def engines(heard: Publish, settings: Settings, workers: Workers) -> RecordingEngine:
+        def hear(event: Event) -> None:
+            if isinstance(event, BackendChanged):
+                self.backends[event.backend] = event.state
+            if isinstance(event, OutcomeReady):
+                self.record.add(event.outcome)
+            publish(event)
+
+        def engines(heard: Publish, settings: Settings, workers: Workers) -> Engine:
             device, policy = device_choice(settings)
-
-            def hear(event: Event) -> None:
-                if isinstance(event, BackendChanged):
-                    self.backends[event.backend] = event.state
-                heard(event)
-
             times_s = {"run_timeout_s": EDGETPU_TIMEOUT_S, "start_timeout_s": _START_TIMEOUT_S}
-            kinds = self.edgetpu.kinds(hear, cpu=workers_kind(workers), **times_s)
-            engine = Engine(hear, device=device, policy=policy, kinds=kinds, passed=self.packs.record_run)
-            self._engines.append(RecordingEngine(engine, self.record))
+            kinds = self.edgetpu.kinds(heard, cpu=workers_kind(workers), **times_s)
+            self._engines.append(Engine(heard, device=device, policy=policy, kinds=kinds, passed=self.packs.record_run))
             return self._engines[-1]
 
-        def readers(settings: Settings, size: int) -> RecordingWorkers:
-            self._workers.append(RecordingWorkers(open_workers(settings, size), self.record, self.keys))
+        def readers(settings: Settings, size: int) -> Workers:
+            self._workers.append(open_workers(settings, size))
             return self._workers[-1]
 
-        return Session(self.settings, publish, engines=engines, readers=readers)
+        return Session(self.settings, hear, engines=engines, readers=readers)
 
     def load_pack(self) -> Model:
         """From the drive, into memory. Raises PackProblem when the drive is out."""
@@ -276,12 +200,12 @@ class Clinic:
 
     def worker_pids(self) -> tuple[int, ...]:
         """The processes that run the model now."""
-        pids = self._engines[-1].inner.pids if self._engines else ()
-        return (*pids, *(pid for workers in self._workers for pid in workers.inner.pids))
+        pids = self._engines[-1].pids if self._engines else ()
+        return (*pids, *(pid for workers in self._workers for pid in workers.pids))
 
     def judge(self, session: Session, batch: Batch) -> None:
         """Take a finished run's results out of the store and judge them."""
-        answers = self.record.take()
+        told = self.record.take()
         if batch.state != "finished":
             self.verdicts.runs_not_finished += 1
             self.verdicts.remarks.append(f"run {batch.state}: {batch.reason.text if batch.reason else ''}")
@@ -289,8 +213,9 @@ class Clinic:
         with ResultQuery(session.database) as query:
             outcomes = [stored.outcome for stored in query.rows(batch.run_id)]
         if not self._references:
-            self._references = {answer.key: answer for answer in answers}
-        self.verdicts.judge(outcomes, answers, keys=self.keys, references=self._references)
+            self._references = {outcome.ref.path: outcome for outcome in outcomes if isinstance(outcome, Screened)}
+            self.verdicts.images_lost += len(self.images) - len(self._references)
+        self.verdicts.judge(outcomes, told, references=self._references)
 
     def second_instance(self, *options: str, count: int = 3) -> Ended:
         """Another start of the program on `count` of the images, in the same home and with the same Edge TPU."""
@@ -302,8 +227,3 @@ class Clinic:
         """Leave the environment as it was."""
         self.edgetpu.close()
         os.environ.pop("FIELDRAY_HOME", None)
-
-    def _image_keys(self) -> dict[Path, str]:
-        spec = edgetpu_model().manifest.input
-        with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
-            return {ref.path: image_key(pool.tensor(ref, spec).values) for ref in discover([self.images[0].parent])}
