@@ -82,6 +82,17 @@ def polite(world: World, number: signal.Signals, codes: tuple[int, ...]) -> None
     assert {line["path"] for line in lines} <= {line["path"] for line in done.lines}
 
 
+@CASES.case("two-programs", "SIGINT to one of two programs on one home and one folder", is_quick=True)
+def two_programs(world: World) -> None:
+    expected = world.good_images(_COUNT)
+    first, second = world.begin(1), world.begin(1)
+    first.interrupt()
+    second.finish().ends_with(0).has(expected).says(f"process {first.pid}")
+    states = world.query("SELECT state, (SELECT count(*) FROM results WHERE run_id = runs.id) FROM runs ORDER BY id")
+    assert states[1] == ("finished", _COUNT)
+    assert states[0][0] == "cancelled" and states[0][1] < _COUNT
+
+
 # ---- streams
 
 

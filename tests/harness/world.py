@@ -86,7 +86,7 @@ class Running:
         return self.finish().ends_with(*codes)
 
     def finish(self) -> Record:
-        """Wait for its end. Raises AssertionError when time is up, or a process of it is there 5 s after its end."""
+        """Wait for its end. Raises AssertionError when time is up, or a process is left 5 s after the last one's end."""
         try:
             if self._is_held:
                 self._read += self._read_rest()
@@ -95,7 +95,8 @@ class Running:
             raise TimeIsUp(f"still running: {tail(self._files[1].read_text(errors='replace'))}") from error
         finally:
             self._watch.stop()
-        self._world.wait_until(lambda: not self._world.processes(), "it left processes behind", most_s=_GRACE_S)
+        if not self._world.is_running():
+            self._world.wait_until(lambda: not self._world.processes(), "it left processes behind", most_s=_GRACE_S)
         out, err = (path.read_bytes() if path.exists() else b"" for path in self._files)
         return Record(
             code=self.process.returncode,
@@ -286,6 +287,10 @@ class World:
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         found.append(int(entry.name))
         return found
+
+    def is_running(self) -> bool:
+        """Whether any program that was started has not ended."""
+        return any(running.process.poll() is None for running in self._started)
 
     def left_s(self) -> float:
         """Seconds until time is up. Raises TimeIsUp."""
