@@ -86,7 +86,7 @@ class Running:
         return self.finish().ends_with(*codes)
 
     def finish(self) -> Record:
-        """Wait for its end. Raises AssertionError when time is up, or a process is left 5 s after the last one's end."""
+        """Wait for its end. Raises AssertionError when time is up, or one is left 5 s after the last program's end."""
         try:
             if self._is_held:
                 self._read += self._read_rest()
