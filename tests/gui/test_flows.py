@@ -400,28 +400,6 @@ def more_formats() -> Iterator[None]:
         EXPORTERS.unregister(name)
 
 
-def test_every_format_is_in_the_menu(more_formats: None, desk: Desk) -> None:
-    menu = desk.window.toolbar.menu_button.menu()
-    (submenu,) = (action.menu() for action in menu.actions() if action.text() == "Save as")
-    entries = {action.text(): action for action in submenu.actions()}
-    assert list(entries)[:2] == ["CSV", "JSON"]
-    assert {"PDF, the run", "DICOM SR, structured reports", "Count", "Absent"} <= set(entries)
-    assert not entries["Absent"].isEnabled()
-    assert "highdicom" in entries["Absent"].toolTip()
-    desk.screen()
-    entries["Count"].trigger()
-    chosen = desk.window.findChild(ExportDialog)
-    assert chosen.formats() == ("count",)
-    chosen.names_box.setChecked(True)
-    assert not chosen.comma_box.isEnabled()  # no table is chosen
-    chosen.accept()
-    dialog = desk.window.findChild(QFileDialog)
-    dialog.filesSelected.emit(["/out"])
-    named = ReportOptions(language="en", names_people=True)
-    desk.until(lambda: desk.rooms.exported == [(1, Path("/out"), ("count",), named)])
-    dialog.close()
-
-
 def test_the_run_in_sight_when_saving_began_is_the_one_that_is_saved(desk: Desk) -> None:
     assert not desk.window.actions_by_name["export"].isEnabled()  # there is no run yet
     desk.screen()
@@ -463,18 +441,30 @@ def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None,
     desk.screen()
     desk.window.actions_by_name["export"].trigger()
     dialog = desk.window.findChild(ExportDialog)
+    assert list(dialog.boxes)[:2] == ["csv", "json"]
+    assert {"PDF, the run", "DICOM SR, structured reports", "Count", "Absent"} <= {
+        box.text() for box in dialog.boxes.values()
+    }
     assert dialog.formats() == ("csv", "json", "count")
     assert dialog.options() == ReportOptions(language="en", names_people=False)
     dialog.comma_box.setChecked(True)
     assert dialog.options().decimal_comma
     assert not dialog.boxes["absent"].isEnabled()
+    assert "highdicom" in dialog.boxes["absent"].toolTip()
     for box in dialog.boxes.values():
         box.setChecked(False)
     assert not dialog.save.isEnabled()
     dialog.boxes["pdf"].setChecked(True)
     assert dialog.save.isEnabled()
     assert dialog.formats() == ("pdf",)
-    dialog.reject()
+    assert not dialog.comma_box.isEnabled()  # no table is chosen
+    dialog.names_box.setChecked(True)
+    dialog.accept()
+    chosen = desk.window.findChild(QFileDialog)
+    chosen.filesSelected.emit(["/out"])
+    named = ReportOptions(language="en", names_people=True, decimal_comma=True)
+    desk.until(lambda: desk.rooms.exported == [(1, Path("/out"), ("pdf",), named)])
+    chosen.close()
 
 
 def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:

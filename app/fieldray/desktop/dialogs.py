@@ -386,17 +386,14 @@ def choice_label(translator: Translator, choice: str) -> str:
 
 
 class ExportDialog(QDialog):
-    """Once it is accepted, `formats()` and `options()` say what was chosen; the folder is asked for after that.
+    """Once it is accepted, `formats()` and `options()` say what was chosen; the folder is asked for after that."""
 
-    chosen  names of the formats that are ticked at first; without any, those that are written by default
-    """
-
-    def __init__(self, translator: Translator, parent: QWidget | None = None, *, chosen: Sequence[str] = ()) -> None:
+    def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._translator = translator
         self.setWindowTitle(translator.text("Save the results"))
         self.save = push_button(translator.text("Choose a folder…"), role="primary")
-        self.boxes = {exporter.name: self._box(exporter, chosen) for exporter in EXPORTERS.entries()}
+        self.boxes = {exporter.name: self._box(exporter) for exporter in EXPORTERS.entries()}
         self.comma_box = QCheckBox(translator.text("CSV for Excel with decimal commas: columns divided by semicolons"))
         self.boxes["csv"].toggled.connect(self.comma_box.setEnabled)
         self.comma_box.setEnabled(self.boxes["csv"].isChecked())
@@ -421,13 +418,13 @@ class ExportDialog(QDialog):
             decimal_comma=self.comma_box.isChecked(),
         )
 
-    def _box(self, exporter: Exporter, chosen: Sequence[str]) -> QCheckBox:
+    def _box(self, exporter: Exporter) -> QCheckBox:
         box = QCheckBox(self._translator.text(exporter.title).replace("&", "&&"))
         why = exporter.unavailable_reason()
         if why is not None:
             box.setEnabled(False)
             set_tip(box, self._translator.reason(why))
-        box.setChecked(why is None and (exporter.name in chosen if chosen else exporter.is_default))
+        box.setChecked(why is None and exporter.is_default)
         box.toggled.connect(lambda: self.save.setEnabled(bool(self.formats())))
         return box
 

@@ -91,8 +91,7 @@ class MainWindow(QMainWindow):
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = about = QAction(translator.text("About Fieldray"), self)
         about.triggered.connect(lambda: AboutDialog(translator, self).open())
-        export, choose = self._export, self._choose
-        self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, export=export, choose=choose)
+        self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, self._choose)
         self.banners = BannerArea(controller.board, translator, theme)
         self.packs_page = PacksPage(controller, translator, theme)
         self.audit_page = AuditPage(controller.auditing, translator, theme)
@@ -153,7 +152,7 @@ class MainWindow(QMainWindow):
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
             page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
-        self.history_page.export_wanted.connect(lambda run_id: self._export(run_id=run_id))
+        self.history_page.export_wanted.connect(self._export)
         bench.past_runs.opened.connect(self._show_row)
         self.prior_card.file_wanted.connect(self._choose_prior)
         for room in (bench.packs, bench.comparing, bench.screening):
@@ -220,10 +219,10 @@ class MainWindow(QMainWindow):
         if self._bench.image.row is not None:
             choose_file(self, self._bench.comparing, self._translator)
 
-    def _export(self, *formats: str, run_id: int | None = None) -> None:
+    def _export(self, run_id: int | None = None) -> None:
         """Save a run, or that which is in sight now: another one may be by the time that the folder is chosen."""
         meant = run_id or self._bench.screening.run_id
-        dialog, mode = ExportDialog(self._translator, self, chosen=formats), QFileDialog.FileMode.Directory
+        dialog, mode = ExportDialog(self._translator, self), QFileDialog.FileMode.Directory
         title = self._translator.text("Save the results to a folder")
 
         def export(paths: Sequence[Path]) -> None:

@@ -31,7 +31,6 @@ from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients
 from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.formatting import backend_name, duration, moment, number, research_only, signer, unsigned
-from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 
 _USB3_MBIT: Final = 5000
@@ -52,15 +51,13 @@ class Toolbar(QWidget):
         actions: Mapping[str, QAction],
         translator: Translator,
         theme: Theme,
-        *,
-        export: Callable[[str], None],
         choose: Callable[[Sequence[Path]], None],
     ) -> None:
-        """`export` is asked to save the results in the format of that name, `choose` to screen folders."""
+        """`choose` is asked to screen folders."""
         super().__init__()
         name_surface(self, "toolbar")
         self._controller, self._translator, self._theme = controller, translator, theme
-        self._export, self._choose = export, choose
+        self._saving, self._choose = actions["export"], choose
         self._is_narrow = False
         text = translator.text
         self.open_button = self._button("folder", text("Open folder"), actions["open_folder"])
@@ -104,8 +101,7 @@ class Toolbar(QWidget):
         self.pause_button.setAccessibleName(pause)
         self.pause_button.setIcon(icon("start" if screening.state == "paused" else "pause", self._theme))
         self.stop_button.setEnabled(screening.can_stop)
-        for saving in self._savings:
-            saving.setEnabled(screening.run_id is not None)
+        self._saving.setEnabled(screening.run_id is not None)
         self.progress_text.setText(screening_label(translator, screening))
         progress = screening.progress
         share = progress.done / progress.total if progress and progress.total else 0.0
@@ -195,7 +191,6 @@ class Toolbar(QWidget):
         menu.aboutToShow.connect(self._list_folders)
         menu.addSeparator()
         menu.addActions([actions["packs"], actions["history"], actions["audit"], actions["export"]])
-        self._savings = actions["export"], menu.addMenu(self._export_menu())
         menu.addActions([actions["copy"], actions["print"]])
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
@@ -214,18 +209,6 @@ class Toolbar(QWidget):
         menu.addSeparator()
         menu.addAction(self._translator.text("Forget these folders")).triggered.connect(self._controller.forget_folders)
         menu.setEnabled(bool(folders))
-
-    def _export_menu(self) -> QMenu:
-        """One entry per format; what is not available says why."""
-        menu = QMenu(self._translator.text("Save as"), self)
-        menu.setToolTipsVisible(True)
-        for exporter in EXPORTERS.entries():
-            action = menu.addAction(self._translator.text(exporter.title))
-            action.triggered.connect(lambda _=False, name=exporter.name: self._export(name))
-            if why := exporter.unavailable_reason():
-                action.setEnabled(False)
-                set_tip(action, self._translator.reason(why))
-        return menu
 
 
 def _width(widget: QWidget) -> int:
