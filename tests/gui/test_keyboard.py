@@ -40,17 +40,19 @@ import fieldray.desktop
 from fieldray.desktop.audit_page import LocalPointDialog
 from fieldray.desktop.dialogs import (
     AboutDialog,
+    DocumentDialog,
     ExportDialog,
-    GuideDialog,
+    Licences,
     LicencesDialog,
     LicensedPart,
     SettingsDialog,
+    guide,
 )
 from fieldray.desktop.image_painting import ViewState
 from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
 from fieldray.desktop.keys import KeySheet
 from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
-from fieldray.desktop.packs_page import ModelCard, PackDialog
+from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.welcome import ages_box
 from fieldray.domain.run import Verdict
 from fieldray.reasons import Reason
@@ -315,13 +317,13 @@ def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterat
     """One of each kind, with a text from outside in it."""
     window, bench, why = desk.window, desk.bench, Reason("modality", (("modality", text),))
     asked = candidate(f"/d/{text}", names={"en": text}, version=text, pack_id=text)
-    part = LicensedPart(name=text, version=text, licence=text, replaceable=(text,), texts={text: text})
+    part = LicensedPart(name=text, version=text, licence=text, files=(text,), texts=((text, ""),))
     yield AboutDialog(translator, window)
-    yield LicencesDialog([part], translator, window)
+    yield LicencesDialog(Licences(parts=(part,), texts={"": text}), translator, window)
     yield ExportDialog(translator, window)
-    yield GuideDialog(translator, window)
+    yield guide(translator, window)
     yield KeySheet(translator, window)
-    yield ModelCard(text, translator, window)
+    yield DocumentDialog("Model card", text, translator, window)
     yield LocalPointDialog(text, translator, window)
     for kind in get_args(QuestionKind):
         yield PackDialog(PackQuestion(kind=kind, candidate=asked, reason=why), bench.packs, translator, window)

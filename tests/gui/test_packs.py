@@ -11,7 +11,8 @@ from desk import Desk, dialogs, press, texts
 from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
-from fieldray.desktop.packs_page import ModelCard, PackDialog, PacksPage, fingerprint_lines
+from fieldray.desktop.dialogs import DocumentDialog
+from fieldray.desktop.packs_page import PackDialog, PacksPage, fingerprint_lines
 from fieldray.domain.run import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.naming import PackCandidate
@@ -301,7 +302,7 @@ def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> No
 def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:
     desk.until(lambda: bool(desk.window.welcome.cards))
     desk.window.welcome.cards[0].card_button.click()
-    shown = desk.dialog(ModelCard)
+    shown = desk.dialog(DocumentDialog)
     assert shown.page.textCursor().atStart()  # it is what a document that gets the focus scrolls to
     assert shown.page.toPlainText().strip() == "Card of made-up-1.2.0"
     shown.close()

@@ -32,11 +32,10 @@ from PySide6.QtWidgets import (
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
-from fieldray.desktop.dialogs import SettingsDialog, choice_label
+from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.list_reader import KEYS as COLUMNS
 from fieldray.desktop.notices import signal_end
-from fieldray.desktop.packs_page import ModelCard
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
@@ -100,7 +99,7 @@ def test_what_is_opened_later_is_shown_in_the_new_window_alone(desk: Desk) -> No
     desk.application.change_settings({"theme": "dark"})
     desk.activate()  # by then the window before is gone
     desk.bench.packs.card_read.emit("# Card")
-    desk.dialog(ModelCard).reject()
+    desk.dialog(DocumentDialog).reject()
     desk.window.actions_by_name["history"].trigger()
     desk.bench.past_runs.open(desk.bench.screening.run_id)
     desk.until(lambda: desk.bench.screening.past and desk.window.images.isVisible())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QBrush, QFontDatabase, QKeySequence, QShortcut, QTextCursor
+from PySide6.QtGui import QFontDatabase, QKeySequence, QShortcut, QTextCursor
 from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
@@ -20,7 +18,6 @@ from PySide6.QtWidgets import (
     QListWidget,
     QPlainTextEdit,
     QSplitter,
-    QTextEdit,
     QWidget,
 )
 
@@ -50,6 +47,7 @@ from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, Exporter, ReportOptions
 from fieldray.settings import SIMPLE, TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
+from fieldray.typed_json import decoded
 
 _WIDTH: Final = 560  # of a dialog that is as high as its page needs
 _FRAME: Final = 40  # what the system draws around a window, at most
@@ -114,41 +112,36 @@ def split(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LicensedPart:
-    """One part: its licence's name, the texts by title, and the libraries that may be replaced, where it is LGPL."""
+    """One part: its licence's name, title and key of each text, and the libraries that may be replaced, where LGPL."""
 
     name: str
     version: str
     licence: str
+    texts: tuple[tuple[str, str], ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Licences:
+    """The table that an installer writes: all parts by name, and each text once."""
+
+    parts: tuple[LicensedPart, ...]
     texts: Mapping[str, str]
-    replaceable: tuple[str, ...]
 
 
-def licensed_parts(table: Path | None = None) -> tuple[LicensedPart, ...]:
-    """All parts by name; none where the program was not installed. Raises OSError or ValueError for a damaged table."""
+def licences(table: Path | None = None) -> Licences | None:
+    """None where the program was not installed. Raises OSError or ValueError for a damaged table."""
     path = table or licence_table()
-    if not path.is_file():
-        return ()
-    content = json.loads(path.read_text(encoding="utf-8"))
-    texts: Mapping[str, str] = content["texts"]
-    return tuple(
-        LicensedPart(
-            name=row["name"],
-            version=row["version"],
-            licence=row["licence"],
-            texts={title: texts[key] for title, key in row["texts"]},
-            replaceable=tuple(row["files"]),
-        )
-        for row in content["parts"]
-    )
+    return decoded(path.read_bytes(), Licences) if path.is_file() else None
 
 
 class AboutDialog(QDialog):
     """Name, version, purpose, connections, where results are kept, and the licences of what others made.
 
-    licences    another table of them than the installed program's
+    table    another one of licences than the installed program's
     """
 
-    def __init__(self, translator: Translator, parent: QWidget | None = None, *, licences: Path | None = None) -> None:
+    def __init__(self, translator: Translator, parent: QWidget | None = None, *, table: Path | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(translator.text("About Fieldray"))
         text, page = translator.text, QWidget()
@@ -174,15 +167,15 @@ class AboutDialog(QDialog):
             label(text("Results are kept in {folder}", folder=user_data()), role="muted"),
             spacing=10,
         )
-        box, parts = answer_row(self, text("Close")), licensed_parts(licences)
-        if parts:
+        box, listed = answer_row(self, text("Close")), licences(table)
+        if listed is not None:
             self.licences_button = push_button(
-                text("Licences…"), lambda: LicencesDialog(parts, translator, self).open()
+                text("Licences…"), lambda: LicencesDialog(listed, translator, self).open()
             )
             box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
         else:
-            listed = text("The licences of its parts are listed in the installed program.")
-            column.addWidget(label(listed, role="muted"))
+            why = text("The licences of its parts are listed in the installed program.")
+            column.addWidget(label(why, role="muted"))
         column.addStretch(1)
         lay_out_dialog(self, page, box)
 
@@ -190,12 +183,12 @@ class AboutDialog(QDialog):
 class LicencesDialog(QDialog):
     """Texts are shown as their authors wrote them, in English; what is said about them is translated."""
 
-    def __init__(self, parts: Sequence[LicensedPart], translator: Translator, parent: QWidget | None = None) -> None:
+    def __init__(self, listed: Licences, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._parts, self._translator = parts, translator
+        self._listed, self._translator = listed, translator
         self.setWindowTitle(translator.text("Licences"))
         fit_dialog(self, 920, 620)
-        names = [plain(f"{part.name} {part.version}".strip(), part.licence) for part in parts]
+        names = [plain(f"{part.name} {part.version}".strip(), part.licence) for part in listed.parts]
         self.list = contents_list(names, named=translator.text("Licences"))
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
@@ -220,39 +213,40 @@ class LicencesDialog(QDialog):
         self.list.setCurrentRow(0)
 
     def _show(self, row: int) -> None:
-        part = self._parts[row]
+        part = self._listed.parts[row]
         pieces = [f"{part.name} {part.version}\n{part.licence}"]
-        if part.replaceable:
-            files = "\n".join(f"  {file}" for file in part.replaceable)
+        if part.files:
+            files = "\n".join(f"  {file}" for file in part.files)
             pieces.append(f"{self._translator.text('Libraries you may replace:')}\n{files}")
-        pieces += [f"--- {title}\n\n{text.strip()}" for title, text in part.texts.items()]
+        pieces += [f"--- {title}\n\n{self._listed.texts[key].strip()}" for title, key in part.texts]
         self.text.setPlainText("\n\n".join(pieces))
 
 
-# ---- The user guide, in the language of the window: a Markdown file of the program beside a list of its headings.
+# ---- The user guide, in the language of the window, and a pack's model card: Markdown beside a list of its headings.
 
 
-class GuideDialog(QDialog):
-    """Shows nothing but files of the guide's folder, and opens no link.
+class DocumentDialog(QDialog):
+    """Shows nothing but the document and the given images, and opens no link."""
 
-    folder    another guide than the program's
-    """
-
-    def __init__(self, translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        text: str,
+        translator: Translator,
+        parent: QWidget | None = None,
+        *,
+        images: Mapping[str, Path] | None = None,
+    ) -> None:
         super().__init__(parent)
-        self.setWindowTitle(translator.text("User guide"))
+        self.setWindowTitle(title)
         fit_dialog(self, 1120, 700)
-        folder = folder or guide_folder()
-        images = {path.name: path for path in folder.glob("*.png")}
-        self.page = DocumentView(guide_text(folder, translator.language), images)
-        self.page.setAccessibleName(translator.text("User guide"))
+        self.page = DocumentView(text, images or {})
+        self.page.setAccessibleName(title)
         headings = self.page.headings()
-        self._starts = [position for _, position in headings]
-        self._found: list[QTextCursor] = []
-        self.contents = contents_list([plain(title) for title, _ in headings], named=translator.text("Contents"))
-        self.contents.currentRowChanged.connect(lambda row: self.page.show_position(self._starts[row]))
-        self.search = search_field(translator.text("Search the guide"))
-        self.search.textChanged.connect(self._search)
+        self.contents = contents_list([plain(heading) for heading, _ in headings], named=translator.text("Contents"))
+        self.contents.currentRowChanged.connect(lambda row: self.page.show_position(headings[row][1]))
+        self.search = search_field(translator.text("Search"))
+        self.search.textChanged.connect(self._show_first)
         self.search.returnPressed.connect(self._show_next)
         QShortcut(QKeySequence.StandardKey.Find, self, self.search.setFocus)
         beside, close = QWidget(), push_button(translator.text("Close"))
@@ -262,30 +256,22 @@ class GuideDialog(QDialog):
         panes.setStretchFactor(1, 1)
         lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
 
-    def _search(self, wanted: str) -> None:
-        """Mark the words wherever they stand, show the first place, and leave the headings that they stand under."""
-        document, at = self.page.document(), QTextCursor(self.page.document())
-        self._found = []
-        while wanted and not (at := document.find(wanted, at)).isNull():
-            self._found.append(at)
-        self.page.setExtraSelections([_marked(hit, self.palette().highlight()) for hit in self._found])
-        under = {bisect_right(self._starts, hit.selectionStart()) - 1 for hit in self._found}
-        for row in range(self.contents.count()):
-            self.contents.item(row).setHidden(bool(wanted) and row not in under)
-        self._show_next()
+    def _show_first(self) -> None:
+        """The first place of the words; the beginning where they are nowhere."""
+        self.page.moveCursor(QTextCursor.MoveOperation.Start)
+        self.page.find(self.search.text())
 
     def _show_next(self) -> None:
         """The place after the one in sight; after the last one the first."""
-        if self._found:
-            self.page.setTextCursor(self._found[0])
-            self._found = [*self._found[1:], self._found[0]]
+        if not self.page.find(self.search.text()):
+            self._show_first()
 
 
-def _marked(hit: QTextCursor, ground: QBrush) -> QTextEdit.ExtraSelection:
-    made = QTextEdit.ExtraSelection()
-    made.cursor = hit
-    made.format.setBackground(ground)
-    return made
+def guide(translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None) -> DocumentDialog:
+    """The user guide; `folder`: another one than the program's."""
+    folder = folder or guide_folder()
+    text, images = guide_text(folder, translator.language), {path.name: path for path in folder.glob("*.png")}
+    return DocumentDialog(translator.text("User guide"), text, translator, parent, images=images)
 
 
 def guide_text(folder: Path, language: str) -> str:

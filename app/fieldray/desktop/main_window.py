@@ -25,7 +25,7 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.comparing import PriorQuestion
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.dialogs import AboutDialog, ExportDialog, GuideDialog, SettingsDialog
+from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, ExportDialog, SettingsDialog, guide
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
 from fieldray.desktop.intent import IntentQuestion
@@ -33,7 +33,7 @@ from fieldray.desktop.judging import leave
 from fieldray.desktop.keys import Group, KeySheet, allow_on_image, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
-from fieldray.desktop.packs_page import ModelCard, PackDialog, PacksPage
+from fieldray.desktop.packs_page import PackDialog, PacksPage
 from fieldray.desktop.prior_card import PriorBar, PriorCard, choose_file, prior_box
 from fieldray.desktop.result_panel import Folds, ResultPanel
 from fieldray.desktop.status_page import StatusPage
@@ -197,7 +197,7 @@ class MainWindow(QMainWindow):
             "export": self._export,
             **{choice: partial(self._bench.judging.choose, choice) for choice in get_args(VerdictChoice)},
             "cancel": self._cancel,
-            "guide": lambda: GuideDialog(self._translator, self).open(),
+            "guide": lambda: guide(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
         }
 
@@ -237,7 +237,7 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _show_card(self, card: str) -> None:
-        ModelCard(card, self._translator, self).open()
+        DocumentDialog(self._translator.text("Model card"), card, self._translator, self).open()
 
     def _show_card_of_run(self) -> None:
         """The model card of the pack whose result is shown."""

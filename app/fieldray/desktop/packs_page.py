@@ -13,13 +13,12 @@ from PySide6.QtGui import QFontDatabase, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, fit_dialog
+from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
 from fieldray.desktop.list_reader import WorkRow, beside_text, pack_title
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
-    DocumentView,
     Page,
     Part,
     PlainButton,
@@ -306,18 +305,6 @@ def standing(translator: Translator, candidate: PackCandidate) -> str:
 def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButton:
     """What opens a pack's model card."""
     return push_button(translator.text("Model card…"), wanted)
-
-
-class ModelCard(QDialog):
-    """What a pack was made of, and all that was measured of it, as its maker wrote it."""
-
-    def __init__(self, text: str, translator: Translator, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setWindowTitle(translator.text("Model card"))
-        fit_dialog(self, 940, 700)
-        self.page = DocumentView(text, {})
-        self.page.setAccessibleName(translator.text("Model card"))
-        lay_column(self, (self.page, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
 
 
 class PackCard(QFrame):
