@@ -99,17 +99,6 @@ def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
         assert [found.content_sha256 for found in query.briefs(run_id)] == ["a" * 64]
 
 
-def test_a_brief_has_what_decides_and_the_verdict(store: ResultStore) -> None:
-    run_id = add(store, image("a", score=0.7), failed())
-    store.set_verdict(1, AGREE, judged=image("a", score=0.7))
-    with HistoryQuery(store.path) as query:
-        found, without = query.briefs(run_id)
-        assert (found.category, found.label, found.score, found.threshold) == ("abnormal", "opacity", 0.7, 0.5)
-        assert (found.backend, found.verdict, found.image) == ("cpu", "agree", "/images/a.dcm")
-        assert (without.category, without.score, without.label, without.verdict) == ("failed", None, "", None)
-        assert (found.why, without.why) == (None, failed().reason)
-
-
 @pytest.mark.parametrize(
     "ask",
     [
