@@ -248,24 +248,6 @@ def test_a_calibration_stays_a_share_and_keeps_the_order(one: float, other: floa
     assert 0.0 <= low <= high <= 1.0
 
 
-@given(SHARES)
-def test_the_neutral_calibration_changes_nothing(score: float) -> None:
-    assert calibrate(score, Calibration()) == pytest.approx(score, abs=2e-7)
-
-
-@given(SHARES, st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
-def test_a_calibration_of_the_opposite_is_the_opposite(score: float, slope: float, intercept: float) -> None:
-    there = calibrate(score, Calibration(slope, intercept))
-    assert calibrate(1 - score, Calibration(slope, -intercept)) == pytest.approx(1 - there, abs=1e-6)
-
-
-@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
-def test_the_logistic_function_rises_and_is_symmetric(one: float, other: float) -> None:
-    low, high = sigmoid(sorted([one, other]))
-    assert 0.0 <= low <= high <= 1.0
-    np.testing.assert_allclose(sigmoid(-one), 1 - sigmoid(one), atol=1e-15)
-
-
 @given(st.lists(SHARES, min_size=2), points())
 def test_a_higher_score_is_never_a_lower_decision(scores: list[float], point: OperatingPoint) -> None:
     ranks = [ORDER.index(decide(score, point)) for score in sorted(scores)]
@@ -276,17 +258,6 @@ def test_a_higher_score_is_never_a_lower_decision(scores: list[float], point: Op
 def test_the_limits_of_a_band_belong_to_what_is_above_them(score: float, point: OperatingPoint) -> None:
     assert decide(point.unsure_high, point) == "above"
     assert (decide(score, point) == "unsure") == (point.unsure_low <= score < point.unsure_high)
-
-
-@given(SHARES, SHARES)
-def test_a_band_of_no_width_leaves_nothing_unsure(score: float, threshold: float) -> None:
-    point = operating_point(unsure_low=threshold, threshold=threshold, unsure_high=threshold)
-    assert decide(score, point) == ("above" if score >= threshold else "below")
-
-
-@given(st.floats())
-def test_without_an_operating_point_nothing_is_decided(score: float) -> None:
-    assert decide(score, None) == "not_assessed"
 
 
 @given(st.tuples(*[st.floats(-0.5, 1.5) | st.just(float("nan"))] * 3))

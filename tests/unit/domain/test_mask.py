@@ -20,11 +20,6 @@ def test_parts_are_numbered_in_reading_order() -> None:
     assert components(mask).tolist() == [[1, 0, 2, 0], [1, 0, 2, 2], [0, 0, 0, 2], [3, 3, 0, 0]]
 
 
-def test_a_part_that_closes_below_is_one() -> None:
-    cup = np.array([[1, 0, 1], [1, 0, 1], [1, 1, 1]], bool)
-    assert set(components(cup)[cup]) == {1}
-
-
 @given(arrays(bool, st.tuples(st.integers(1, 12), st.integers(1, 12))))
 def test_neighbours_share_a_number_and_parts_do_not(mask: np.ndarray) -> None:
     labels = components(mask)
