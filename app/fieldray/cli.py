@@ -9,13 +9,11 @@ Exit codes: 0 every image has an outcome and none failed; 1 some failed, or resu
 
 from __future__ import annotations
 
-import _thread
 import argparse
 import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -24,7 +22,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from fieldray.command_names import ADDED_BY, OWN, PACKAGES, command_lines, is_command
-from fieldray.commands.console import Console, add_command, address_in, require_typed, system_console
+from fieldray.commands.console import Console, add_command, require_typed, system_console
 from fieldray.errors import (
     BackendProblem,
     FieldrayError,
@@ -43,7 +41,6 @@ log = logging.getLogger(__name__)
 
 OpenWindow = Callable[[Sequence[Path]], int]
 CANCELLED: Final = 130
-_AGAIN_S: Final = 0.05
 
 
 class Parser(argparse.ArgumentParser):
@@ -103,7 +100,7 @@ def _without_command(arguments: Sequence[str]) -> Reason | None:
     missing = next((path for path in arguments if not os.path.lexists(path)), None)
     if missing is not None and missing.startswith("-"):
         return reason("option_without_command", option=missing.partition("=")[0])
-    return address_in(arguments) or (reason("path_missing", path=missing) if missing is not None else None)
+    return reason("path_missing", path=missing) if missing is not None else None
 
 
 def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:
@@ -191,7 +188,6 @@ def _cancelled_by_signals() -> Iterator[Sequence[int]]:
     Gives the signals that have come.
     """
     come: list[int] = []
-    again = threading.Timer(_AGAIN_S, lambda: _thread.interrupt_main(signal.Signals(come[-1])))
     if threading.current_thread() is not threading.main_thread():
         yield come
         return
@@ -200,20 +196,9 @@ def _cancelled_by_signals() -> Iterator[Sequence[int]]:
         come.append(number)
         raise KeyboardInterrupt
 
-    def unraisable(problem: sys.UnraisableHookArgs) -> None:
-        """Where Python can raise nothing, as between two steps of an import, the signal comes again a little later."""
-        if come and issubclass(problem.exc_type, KeyboardInterrupt):
-            if again.ident is None:
-                again.start()
-        else:
-            hook(problem)
-
     before = {number: signal.signal(number, cancel) for number in polite_ends()}
-    hook, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
         yield come
     finally:
-        again.cancel()
-        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Final, TextIO
 from fieldray.command_names import OWN, is_command
 from fieldray.errors import UsageProblem
 from fieldray.plain_text import visible
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import reason
 
 _BAR: Final = 20
 
@@ -185,20 +184,14 @@ def duration_text(seconds: float) -> str:
 # `--trust=...` would trust a key, files called `packs`, `trust` and a fingerprint would do so for `fieldray *`.
 
 
-# Of a scheduler, tcp:// and tls:// are addresses that a command is given; `archive screen` knows those of objects.
-_ADDRESS: Final = re.compile(
-    r"(?:--[a-z-]+=)?((?:file|https?|ftps?|sftp|smb|nfs|afp|davs?)://.*)", re.IGNORECASE | re.DOTALL
-)
 _END_OF_OPTIONS: Final = "--"
 
 
 def require_typed(arguments: Sequence[str]) -> None:
     """Refuse an option that is also the name of a file here, and a command that is nothing but names of files here.
 
-    What has a `/` in it is a path and cannot come from a bare `*`. An address is no path. Raises UsageProblem.
+    What has a `/` in it is a path and cannot come from a bare `*`. Raises UsageProblem.
     """
-    if found := address_in(arguments):
-        raise UsageProblem(found)
     for argument in arguments:
         if len(argument) > 1 and argument.startswith("-") and os.path.lexists(argument):
             raise UsageProblem(reason("option_is_file", name=argument))
@@ -206,16 +199,6 @@ def require_typed(arguments: Sequence[str]) -> None:
             break
     if len(arguments) > 1 and is_command(arguments[0]) and all(map(_is_name_here, arguments)):
         raise UsageProblem(reason("command_is_file", name=arguments[0]))
-
-
-def address_in(arguments: Sequence[str]) -> Reason | None:
-    """Why nothing can be done with an address (`file://host/share`) among paths, as a browser or desktop gives them."""
-    knows_objects = list(arguments[:2]) == ["archive", "screen"]
-    for before, argument in zip(("", *arguments), arguments, strict=False):
-        is_of_objects = knows_objects and before != "--out" and not argument.startswith(("--", "file:"))
-        if not is_of_objects and (found := _ADDRESS.fullmatch(argument)):
-            return reason("path_is_address", address=found[1])
-    return None
 
 
 def _is_name_here(argument: str) -> bool:

@@ -1,4 +1,4 @@
-"""What was typed: no file is an option, no address or empty path a folder, and Ctrl-C ends a command."""
+"""What was typed: no file is an option, no empty path a folder, and Ctrl-C ends a command."""
 
 from __future__ import annotations
 
@@ -63,34 +63,6 @@ def test_what_a_person_types_passes(here: Path) -> None:
         require_typed(["screen", "images"])
     (here / "screen").rmdir()
     require_typed(["screen", "images"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "address"),
-    [
-        (["screen", "http://clinic.example/a.dcm"], "http://clinic.example/a.dcm"),
-        (["screen", ".", "file://host/share"], "file://host/share"),
-        (["screen", ".", "--out=SMB://host/share"], "SMB://host/share"),
-        (["history", "export", "1", "--out", "file:///tmp/out"], "file:///tmp/out"),
-        (["compare", "https://x/y", "b.png", "--out", "o"], "https://x/y"),
-        (["archive", "screen", "file://x/y", "--out", "o"], "file://x/y"),
-        (["archive", "screen", "a", "--out", "https://x/y"], "https://x/y"),
-        (["archive", "screen", "a", "--out=https://x/y"], "https://x/y"),
-        (["file://host/share"], "file://host/share"),
-        ([".", "file:///a%20b"], "file:///a%20b"),
-    ],
-)
-def test_an_address_is_no_path(
-    arguments: list[str], address: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"fieldray: {address} is an address")
-    assert not [*here.iterdir()]
-
-
-def test_addresses_of_a_scheduler_and_of_objects_are_none_of_them() -> None:
-    require_typed(["cluster", "status", "tls://192.168.1.10:8786"])
-    require_typed(["archive", "screen", "https://x/y", "--out", "o"])
 
 
 @pytest.mark.parametrize(
