@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.model import Model
-from fieldray.domain.run import Event, OutcomeReady, Progress, RunChanged, Speed, StoreRepaired, Verdict
+from fieldray.domain.run import Event, OutcomeReady, Progress, RunChanged, Speed, StoreRepaired
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch, Work
@@ -32,8 +30,7 @@ from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.store.database import damage_mark
-from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.workers.calls import Look, Seen
+from fieldray.store.results import ResultQuery
 from fieldray.workers.pool import PoolClosed
 from outcomes import run_spec
 from tiny_models import tiny_model
@@ -420,39 +417,6 @@ def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(t
             (second.batch.run_id, "finished"), (first.batch.run_id, "cancelled")
         ]  # fmt: skip
         assert decoder.counts(second.batch.run_id) == decoder.counts(first.batch.run_id) == {"normal": 5}
-
-
-def test_the_export_has_the_verdict_on_what_it_shows_and_keeps_the_one_on_what_was_there(tmp_path: Path) -> None:
-    swapped = {"bright.png": "bright.png"}
-
-    class Swapped(FakeReaders):
-        """The file keeps its name and gets other bytes."""
-
-        def look(self, question: Look, *, model: Model | None) -> Seen:
-            ref = replace(question.ref, path=Path("/images") / swapped[question.ref.path.name])
-            return super().look(replace(question, ref=ref), model=model)
-
-        def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
-            return super().content_hash(replace(ref, path=Path("/images") / swapped[ref.path.name]))
-
-    first = Run(tmp_path, ["bright.png"], readers=Swapped())
-    first.listener = lambda event: first.batch.cancel() if isinstance(event, OutcomeReady) else None
-    first.finish()
-    (ready,) = first.of(OutcomeReady)
-    with ResultStore(first.database) as store:
-        store.set_verdict(ready.row_id, Verdict(choice="agree", note="scar"), judged=ready.outcome)
-    swapped["bright.png"] = "dark.png"
-    second = Run(tmp_path, ["bright.png"], readers=Swapped()).finish()
-    assert second.batch.run_id == first.batch.run_id
-    _, path = export_run(second.database, second.batch.run_id, tmp_path / "out")
-    document = json.loads(path.read_text(encoding="utf-8"))
-    (row,) = document["results"]
-    assert (row["category"], row["reader_verdict"], row["reader_note"]) == ("normal", None, None)
-    (earlier,) = document["about"]["earlier_verdicts"]
-    assert (earlier["category"], earlier["score"], earlier["reader_verdict"], earlier["reader_note"]) == (
-        "abnormal", 1.0, "agree", "scar"
-    )  # fmt: skip
-    assert earlier["content_sha256"] == ready.outcome.facts.content_sha256 != row["content_sha256"]
 
 
 _HELD_FAST = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import errno
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -223,27 +221,6 @@ def test_a_folder_that_vanishes_is_told_in_a_sentence(tmp_path: Path) -> None:
         write_new(folder / "b", MARK)
     assert problem.value.reason.code == "not_writable"
     assert str(tmp_path / "out" / "sr") in problem.value.reason.text
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="mounts a small disk as root")
-@pytest.mark.parametrize("name", ["pdf", "pdf-studies", "sr", "sc", "seg"])
-@pytest.mark.parametrize("options", ["size=4k", "ro"])
-def test_a_full_or_read_only_disk_is_told_in_a_sentence(
-    name: str, options: str, database: Path, tmp_path: Path
-) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(small)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        with raises(StorageProblem, ("disk_full" if options.startswith("size") else "not_writable")):
-            export_run(database, 1, small, [name], readers=pool)
-        assert list(small.iterdir()) == []
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 # ---- by another process, as the window has it

@@ -21,7 +21,7 @@ from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import notes_of
 from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
-from fieldray.domain.run import Event, OutcomeReady, ResultsTakenOver, Resuming, RunChanged, Verdict
+from fieldray.domain.run import Event, OutcomeReady, ResultsTakenOver, Resuming, RunChanged
 from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.pipeline.batch import Batch, Work, assemble
 from fieldray.pipeline.keeping import Earlier, PackWork
@@ -37,7 +37,6 @@ from program import write_images
 from tiny_models import tiny_manifest, tiny_model
 
 ASSESSMENT = choose(tiny_model())
-AGREE = Verdict(choice="agree", note="seen")
 
 
 @pytest.fixture(autouse=True)
@@ -200,14 +199,6 @@ def test_a_file_under_another_name_is_read_as_a_whole(images: Path) -> None:
     assert Run(images).ways["new name.png"] == "content"
 
 
-def test_a_failed_image_is_tried_again(images: Path) -> None:
-    (images / "image-003.png").rename(images / "cut.png")
-    Run(images)
-    second = Run(images)
-    assert second.ways["cut.png"] == "screened"
-    assert second.taken_over == (4, 0)
-
-
 def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path) -> None:
     (images / "image-003.png").rename(images / "blank.png")
     (images / "image-004.png").rename(images / "bright.png")
@@ -222,16 +213,6 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
     with HistoryQuery(second.database) as query:
         rows = [result.row_id for result in query.rows(second.batch.run_id)]
     assert sorted(row for event in taken_over for row in event.row_ids) == rows
-
-
-def test_a_verdict_comes_along(images: Path) -> None:
-    first = Run(images)
-    with ResultStore(first.database) as store:
-        store.set_verdict(first.ready[0].row_id, AGREE, judged=first.ready[0].outcome)
-    second = Run(images)
-    with HistoryQuery(second.database) as query:
-        verdicts = {result.outcome.ref.path: result.verdict for result in query.rows(second.batch.run_id)}
-    assert {path for path, verdict in verdicts.items() if verdict == AGREE} == {first.ready[0].outcome.ref.path}
 
 
 @pytest.mark.parametrize("verifies", [False, True])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fieldray.domain.finding import Finding
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.run import Run, StoredResult, Verdict
+from fieldray.domain.run import EarlierVerdict, Run, StoredResult, Verdict
 from fieldray.reports.content import COLUMNS, NOTICE, about_run, image_line, rows_of
 from fieldray.reports.exporter import StoredRun
 from outcomes import POINT, failed, image_ref, refused, run_spec, screened
@@ -96,3 +96,13 @@ def test_the_run_says_how_the_results_came_to_be() -> None:
         "read_first": 0, "abnormal": 2, "unsure": 0, "normal": 0, "not_assessed": 0, "refused": 0, "failed": 0,
         "not_an_image": 0,
     }  # fmt: skip
+
+
+def test_a_verdict_on_what_was_there_before_stands_with_what_it_is_on() -> None:
+    given = EarlierVerdict(
+        image="/images/a.dcm", content_sha256="a" * 64, category="abnormal", score=1.0, given_s=0.0,
+        verdict=Verdict(choice="agree", note="scar"),
+    )  # fmt: skip
+    (earlier,) = about_run(StoredRun(run=RUN, results=(), earlier_verdicts=(given,)))["earlier_verdicts"]
+    assert (earlier["content_sha256"], earlier["category"], earlier["score"]) == ("a" * 64, "abnormal", 1.0)
+    assert (earlier["reader_verdict"], earlier["reader_note"]) == ("agree", "scar")
