@@ -27,7 +27,6 @@ from fieldray.desktop.widgets import (
     Margins,
     PlainButton,
     PlainLabel,
-    TallArea,
     card,
     choice_box,
     label,
@@ -78,9 +77,8 @@ def answer_row(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None =
 
 def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
     """A dialog as high as its page needs; where there is less room, the page is scrolled above the buttons."""
-    area = TallArea()
+    area = scrolled(page)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-    area.show_page(page)
     column = lay_column(dialog, (area, 1), buttons, margins=DIALOG_MARGINS, spacing=12)
     for part in page.findChildren(QWidget):
         part.ensurePolished()  # else it is reckoned without the style's heights

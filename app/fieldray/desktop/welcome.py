@@ -17,7 +17,6 @@ from fieldray.desktop.packs_page import PackCard
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
-    TallArea,
     card,
     discard,
     elide,
@@ -28,6 +27,7 @@ from fieldray.desktop.widgets import (
     plain,
     push_button,
     question_box,
+    scrolled,
     set_tip,
 )
 from fieldray.packs.naming import PackCandidate
@@ -60,9 +60,8 @@ class Welcome(QWidget):
         page = QWidget()
         name_surface(page, "page")
         lay_row(page, 1, (inner, 1000), 1, margins=(24, 18, 24, 18))
-        self._area = TallArea()
+        self._area = scrolled(page)
         self._area.setAccessibleName(translator.text("Whose images are these?"))
-        self._area.show_page(page)
         lay_column(self, self._area)
         packs = controller.packs
         for signal in (packs.listed, packs.model_changed, controller.screening.asked, controller.folders_changed):

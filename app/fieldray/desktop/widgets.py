@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl, Signal
-from PySide6.QtGui import QAction, QIcon, QImage, QResizeEvent, QTextBlock, QTextCursor, QTextDocument
+from PySide6.QtGui import QAction, QIcon, QImage, QTextBlock, QTextCursor, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
     QAbstractButton,
@@ -353,41 +353,7 @@ def name_surface(widget: QWidget, name: Surface) -> None:
     widget.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
 
 
-class TallArea(QScrollArea):
-    """A scroll area whose page is as high as its wrapped texts need at the width there is.
-
-    Qt asks a page in a scroll area for its least height without regard to its width, and squeezes the texts.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setWidgetResizable(True)
-
-    def show_page(self, page: QWidget) -> None:
-        """Take the page in."""
-        self.setWidget(page)
-        page.installEventFilter(self)
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.LayoutRequest:
-            self._fit()
-        return super().eventFilter(watched, event)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit()
-
-    def _fit(self) -> None:
-        page = self.widget()
-        layout = page.layout() if page is not None else None
-        if page is None or layout is None:
-            return
-        high = max(0, layout.totalHeightForWidth(self.viewport().width()))
-        if page.minimumHeight() != high:
-            page.setMinimumHeight(high)
-
-
-class Page(TallArea):
+class Page(QScrollArea):
     """A page of the window: a way back to the images beside the title, and room for more under them."""
 
     left = Signal()
@@ -402,7 +368,8 @@ class Page(TallArea):
         back = push_button(translator.text("Back to the images"), self.left.emit, icon=icon("back", theme))
         top = lay_row(None, back, (label(title, role="title"), 1), *beside)
         self._column = lay_column(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
-        self.show_page(page)
+        self.setWidgetResizable(True)
+        self.setWidget(page)
 
 
 def discard(*widgets: QWidget | None) -> None:
