@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -204,7 +205,7 @@ def test_a_row_that_gets_another_verdict_stays_until_that_is_chosen_again(
 def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldray.desktop.list_reader._MOST_KEPT", 60)
+    model._rows._kept = deque(maxlen=60)
     asked: list[int] = []
     source = listed.background.services.work_list
     results = source.results

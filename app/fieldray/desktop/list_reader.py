@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, get_args
 
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, why_of
@@ -44,7 +44,7 @@ Beside = Sequence[tuple[int, Manifest | None]]  # runs of other packs over the s
 
 
 class SeenRows(QObject):
-    """Keeps the rows that were asked for last. A row that somebody still holds is never there twice.
+    """Keeps the rows that were read last. A row that somebody still holds is never there twice.
 
     `arrived` says that rows were read, `missed` that some are not in the store any more: they are not asked for again.
     """
@@ -56,14 +56,12 @@ class SeenRows(QObject):
         super().__init__(parent)
         self._background, self._board = background, background.board
         self.manifests: Mapping[int, Manifest | None] = {}  # of the packs, by run: those beside come after the own
-        self._kept: OrderedDict[int, WorkRow] = OrderedDict()
+        self._kept: deque[WorkRow] = deque(maxlen=_MOST_KEPT)
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
-        self._waiting: list[Sequence[int]] = []
+        self._waiting: deque[Sequence[int]] = deque(maxlen=_MOST_WAITING)
         self._is_reading = False
         self._outdated: set[int] = set()  # done again since they are being read
         self._gone: set[int] = set()
-        self._soon = QTimer(self, singleShot=True, interval=0)
-        self._soon.timeout.connect(self._read)
 
     def clear(self, manifests: Mapping[int, Manifest | None]) -> None:
         """Forget all rows; those to come are of a run, with what the runs of other packs say of its images."""
@@ -75,20 +73,18 @@ class SeenRows(QObject):
     def get(self, row_id: int) -> WorkRow | None:
         """A row of the list, None while it is not read with what other packs say."""
         row = self._alive.get(row_id)
-        if row is None or len(row.beside) < len(self.manifests) - 1:
-            return None
-        self._keep(row)
-        return row
+        return row if row is not None and len(row.beside) >= len(self.manifests) - 1 else None
 
     def known(self, row_id: int) -> WorkRow | None:
         """A row of the list or of another pack that somebody holds."""
         return self._alive.get(row_id)
 
     def want(self, row_ids: Sequence[int]) -> None:
-        """Read these rows soon, all of them at once. Of what waits, only what was wanted last is read."""
-        self._waiting = [*(others for others in self._waiting if others != row_ids), row_ids][-_MOST_WAITING:]
-        if not self._is_reading and not self._soon.isActive():
-            self._soon.start()
+        """Read these rows, all of them at once. Of what waits, only what was wanted last is read."""
+        if row_ids not in self._waiting:
+            self._waiting.append(row_ids)
+        if not self._is_reading:
+            self._read()
 
     def row_of(self, stored: StoredResult) -> WorkRow:
         """The row of a stored result, which may be there already."""
@@ -107,12 +103,6 @@ class SeenRows(QObject):
         elif self._is_reading:
             self._outdated.add(row_id)
         return row is not None
-
-    def _keep(self, row: WorkRow) -> None:
-        self._kept[row.row_id] = row
-        self._kept.move_to_end(row.row_id)
-        if len(self._kept) > _MOST_KEPT:
-            self._kept.popitem(last=False)
 
     def _read(self) -> None:
         wanted = dict.fromkeys(row_id for rows in self._waiting for row_id in rows)
@@ -138,7 +128,7 @@ class SeenRows(QObject):
             if stored.run_id not in beside and read.isdisjoint(self._outdated):  # else it is read again when painted
                 row = self.row_of(stored)
                 row.beside = tuple(self.row_of(other) if other else None for other in of_image)
-                self._keep(row)
+                self._kept.append(row)
         gone = set(asked) - {stored.row_id for stored in found}
         self._gone |= gone
         self._end_reading()
@@ -153,8 +143,7 @@ class SeenRows(QObject):
     def _end_reading(self) -> None:
         self._is_reading = False
         self._outdated.clear()
-        if self._waiting:
-            self._soon.start()
+        self._read()
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
