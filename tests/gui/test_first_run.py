@@ -205,19 +205,6 @@ def test_the_default_can_be_withdrawn_on_the_page_of_packs(desk: Desk) -> None:
     assert desk.application.settings["pack"] == ""
 
 
-@pytest.mark.parametrize(("answer", "is_confirmed"), [("Yes, all of them", True), ("I do not know", False)])
-def test_ages_that_files_do_not_state_are_asked_once_per_run(desk: Desk, answer: str, is_confirmed: bool) -> None:
-    desk.rooms.lacks_ages = True
-    desk.rooms.memory.remember([Path("/images")], "children")
-    desk.choose()
-    box = desk.dialog(QMessageBox)
-    assert "Are all patients aged 1 to 5 years?" in box.text()
-    assert desk.window.toolbar.progress_text.text() == "Waiting for your answer on the patients' ages"
-    assert desk.rooms.session.started_with == []
-    press(box, answer)
-    desk.until(lambda: desk.rooms.session.ages_confirmed == [is_confirmed])
-
-
 def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.rooms.memory.remember([Path("/first"), Path("/second")], "children")
@@ -290,6 +277,7 @@ def plug_in(desk: Desk, pack_id: str = "adults", **changes: object) -> None:
 def test_the_question_names_folder_pack_and_ages_and_no_key_means_yes(desk: Desk, asked: QMessageBox) -> None:
     words = asked.text() + asked.informativeText()
     assert all(part in words for part in ("aged 1 to 5 years", "/images", "Children 1.0.0"))
+    assert desk.window.toolbar.progress_text.text() == "Waiting for your answer on the patients' ages"
     assert asked.defaultButton() is asked.escapeButton()
     assert asked.defaultButton().text() == "Use another pack"
     asked.defaultButton().click()

@@ -175,23 +175,6 @@ def test_the_next_folder_waits_without_the_progress_of_the_one_before(desk: Desk
     assert desk.window.toolbar.bar.value() == 0
 
 
-def test_stop_names_the_folder_that_waited_and_offers_it(desk: Desk) -> None:
-    desk.screen("/first")
-    screening = desk.bench.screening
-    screening.choose([Path("/second")])
-    desk.until(lambda: screening.can_stop)
-    screening.stop()
-    desk.until(lambda: screening.state == "cancelled")
-    assert len(desk.rooms.session.started_with) == 1
-    assert "not screened: /second" in desk.notices
-    (notice,) = desk.bench.board.notices
-    assert notice.action is not None
-    notice.action.command()
-    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
-    assert desk.rooms.session.started_with[1][0] == (Path("/second"),)
-    desk.until(lambda: "/second" not in desk.notices)
-
-
 def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
     desk.rooms.session.start_problem = UsageProblem(reason("nothing_to_screen", path="/gone"))
     desk.bench.screening.choose([Path("/gone")])

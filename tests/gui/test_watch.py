@@ -86,14 +86,17 @@ def test_of_what_was_chosen_meanwhile_only_that_is_watched_that_was_meant_to_be(
     assert desk.rooms.session.watched == [True, False, True]
 
 
-def test_what_waits_behind_a_stopped_run_is_still_meant_to_be_watched(desk: Desk, tmp_path: Path) -> None:
+def test_what_waits_behind_a_stopped_run_is_named_and_offered_and_still_meant_to_be_watched(
+    desk: Desk, tmp_path: Path
+) -> None:
     desk.screen()
     desk.bench.screening.choose([tmp_path], watches=True)
     stop(desk)
     desk.until_shown(f"Chosen, but not screened: {tmp_path}")
-    assert "after this run" not in desk.notices
+    assert "after this run" not in desk.notices and len(desk.rooms.session.started_with) == 1
     press(desk.window.banners, "Screen now")
     desk.until(lambda: desk.rooms.session.watched == [False, True])
+    desk.until(lambda: "not screened" not in desk.notices)
 
 
 def test_what_waits_goes_on_where_what_came_before_it_is_empty(desk: Desk, tmp_path: Path) -> None:
