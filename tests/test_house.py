@@ -37,7 +37,6 @@ OF_ONE_CONCEPT = {
     "app/fieldray/imaging/dicom_header.py",
     "app/fieldray/inference/backend_runner.py",
     "app/fieldray/pipeline/batch.py",
-    "app/fieldray/pipeline/export.py",
     "app/fieldray/packs/manifest.py",
     "app/fieldray/store/maintenance.py",
     "app/fieldray_cluster/archive_worker.py",

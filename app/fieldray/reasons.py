@@ -257,7 +257,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                       "for the output.",
     "output_not_ours": "{path} already exists and is not an earlier output of this command, so it is not replaced. "
                        "Choose another name for the output, or delete the file.",
-    "library_missing": "The library {name} is needed but not installed.",
     "option_is_file": "There is a file called {name} here, so this may be the file and not an option. To screen all "
                       "files of this folder, name the folder (.) or write ./* instead of *.",
     "command_is_file": "Every word of this command is also the name of a file here, the word {name} too. To screen all "

@@ -8,14 +8,10 @@ to edit. An entry that lives elsewhere, in a test for example, is added by `regi
 
 from __future__ import annotations
 
-import functools
 import importlib
-import importlib.util
 import pkgutil
 import threading
 from typing import Generic, Protocol, TypeVar
-
-from fieldray.reasons import Reason, reason
 
 
 class Entry(Protocol):
@@ -68,16 +64,3 @@ class Registry(Generic[E]):
             found: list[E] = [getattr(importlib.import_module(name), self._attribute) for name in sorted(names)]
             self._entries = {entry.name: entry for entry in found}
         return self._entries
-
-
-def always_available() -> None:
-    """The `unavailable_reason` of an entry that needs nothing special."""
-
-
-@functools.cache
-def missing_library(*modules: str) -> Reason | None:
-    """The reason that names the first of these top-level modules that is not installed; None if all are."""
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            return reason("library_missing", name=module)
-    return None

@@ -365,22 +365,13 @@ def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, t
 
 @pytest.fixture
 def more_formats() -> Iterator[None]:
-    """One more format, and one that cannot be written on this computer."""
-    needs = reason("library_missing", name="highdicom")
-    for name, why in (("count", None), ("absent", needs)):
-        EXPORTERS.register(
-            Exporter(
-                name=name,
-                suffix=f".{name}",
-                title=name.title(),
-                write=lambda path, stored: None,
-                is_own=lambda head: False,
-                unavailable_reason=lambda why=why: why,
-            )
-        )
+    """One more format."""
+    count = Exporter(
+        name="count", suffix=".count", title="Count", write=lambda path, stored: None, is_own=lambda head: False
+    )
+    EXPORTERS.register(count)
     yield
-    for name in ("count", "absent"):
-        EXPORTERS.unregister(name)
+    EXPORTERS.unregister("count")
 
 
 def test_the_run_in_sight_when_saving_began_is_the_one_that_is_saved(desk: Desk) -> None:
@@ -425,15 +416,11 @@ def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None,
     desk.window.actions_by_name["export"].trigger()
     dialog = desk.window.findChild(ExportDialog)
     assert list(dialog.boxes)[:2] == ["csv", "json"]
-    assert {"PDF, the run", "DICOM SR, structured reports", "Count", "Absent"} <= {
-        box.text() for box in dialog.boxes.values()
-    }
+    assert {"PDF, the run", "DICOM SR, structured reports", "Count"} <= {box.text() for box in dialog.boxes.values()}
     assert dialog.formats() == ("csv", "json", "count")
     assert dialog.options() == ReportOptions(language="en", names_people=False)
     dialog.comma_box.setChecked(True)
     assert dialog.options().decimal_comma
-    assert not dialog.boxes["absent"].isEnabled()
-    assert "highdicom" in dialog.boxes["absent"].toolTip()
     for box in dialog.boxes.values():
         box.setChecked(False)
     assert not dialog.save.isEnabled()

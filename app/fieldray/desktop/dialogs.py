@@ -38,7 +38,6 @@ from fieldray.desktop.widgets import (
     push_button,
     scrolled,
     search_field,
-    set_tip,
 )
 from fieldray.formatting import research_only
 from fieldray.paths import VERSION, asset, guide_folder, licence_table, program_folder, user_data
@@ -404,11 +403,7 @@ class ExportDialog(QDialog):
 
     def _box(self, exporter: Exporter) -> QCheckBox:
         box = QCheckBox(self._translator.text(exporter.title).replace("&", "&&"))
-        why = exporter.unavailable_reason()
-        if why is not None:
-            box.setEnabled(False)
-            set_tip(box, self._translator.reason(why))
-        box.setChecked(why is None and exporter.is_default)
+        box.setChecked(exporter.is_default)
         box.toggled.connect(lambda: self.save.setEnabled(bool(self.formats())))
         return box
 

@@ -70,19 +70,18 @@ def export_run(
 
     database  the results' file
     run_id    the run
-    formats   names of exporters; without any, every available one that is a default
+    formats   names of exporters; without any, every one that is a default
     spec      to know the run by: after a backup was put back, another one may have its number
     packs     those in use; the run's own pack is looked for among the installed ones where it is another
     readers   opens what reads images; without it none is read
     progress  called with the number of results written and of all, before each; to stop, it raises Cancelled
     note      hears what is left out of an output that should have it
     Returns the outputs, in the order of `formats`; none of a format for which no result has anything.
-    Raises UsageProblem for a format that is not available here, or an output that would replace something else;
-    StorageProblem where something cannot be read or written, or the run is another (store_gone); ReaderProblem where
-    nothing can be started that reads images; UsageProblem (history_no_run) for an unknown run without a `spec`;
-    ValueError for an unknown format.
+    Raises UsageProblem for an output that would replace something else; StorageProblem where something cannot be read
+    or written, or the run is another (store_gone); ReaderProblem where nothing can be started that reads images;
+    UsageProblem (history_no_run) for an unknown run without a `spec`; KeyError for an unknown format.
     """
-    exporters = [_exporter(name) for name in formats] or default_exporters()
+    exporters = [*map(EXPORTERS.named, formats)] or default_exporters()
     clear_abandoned(folder)
     with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
         run = run_of(query, run_id, spec)
@@ -150,16 +149,6 @@ def run_of(query: ResultQuery, run_id: int, spec: RunSpec | None = None) -> Run:
 def _name(run: Run) -> str:
     """Of its outputs, as `fieldray-run-12-20261122-090507`: a run of another computer may have its number."""
     return f"fieldray-run-{run.run_id}-{datetime.datetime.fromtimestamp(run.started_s):%Y%m%d-%H%M%S}"
-
-
-def _exporter(name: str) -> Exporter:
-    try:
-        exporter = EXPORTERS.named(name)
-    except KeyError as error:
-        raise ValueError(f"no export format {name}") from error
-    if why := exporter.unavailable_reason():
-        raise UsageProblem(why)
-    return exporter
 
 
 # ---- the pack of a run

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.registry import Registry, always_available
+from fieldray.registry import Registry
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -150,7 +150,6 @@ class Exporter:
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`, perhaps into
                         a folder of such files
     is_default          whether it is written where nobody names formats
-    unavailable_reason  why the format cannot be written on this computer, or None
     """
 
     name: str
@@ -159,7 +158,6 @@ class Exporter:
     write: Callable[[Path, StoredRun], None]
     is_own: Callable[[bytes], bool]
     is_default: bool = True
-    unavailable_reason: Callable[[], Reason | None] = always_available
 
 
 # How files of the program are known again: a comment after the header of a PDF document, and in the file meta
@@ -184,14 +182,9 @@ def is_own_dicom(head: bytes) -> bool:
 EXPORTERS: Final[Registry[Exporter]] = Registry("fieldray.reports.exporters", "EXPORTER")
 
 
-def available_exporters() -> tuple[Exporter, ...]:
-    """The formats that can be written on this computer."""
-    return tuple(exporter for exporter in EXPORTERS.entries() if exporter.unavailable_reason() is None)
-
-
 def default_exporters() -> tuple[Exporter, ...]:
-    """Those of them that are written where nobody names formats."""
-    return tuple(exporter for exporter in available_exporters() if exporter.is_default)
+    """Those that are written where nobody names formats."""
+    return tuple(exporter for exporter in EXPORTERS.entries() if exporter.is_default)
 
 
 _UID: Final = re.compile("[0-9][0-9.]{0,63}")

@@ -191,7 +191,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     with pytest.raises(UsageProblem, match="no run 1 in the history"):
         export_run(elsewhere, 1, tmp_path / "out")
     assert '"disagree","rotated"' in paths[0].read_text(encoding="utf-8-sig")
-    with pytest.raises(ValueError, match="no export format"):
+    with pytest.raises(KeyError):
         export_run(opened.session.database, batch.run_id, tmp_path / "out", ["docx"])
 
 

@@ -14,11 +14,10 @@ from PIL import Image
 from fieldray.commands.screen import add_run_options
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.run import EarlierVerdict, Verdict
-from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
-from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters, image_alias, side_by_side
+from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, image_alias, side_by_side
 from fieldray.reports.outputs import is_own_report, own_text
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
@@ -48,22 +47,6 @@ def count() -> Iterator[Exporter]:
     EXPORTERS.unregister("count")
 
 
-@pytest.fixture
-def absent() -> Iterator[None]:
-    EXPORTERS.register(
-        Exporter(
-            name="absent",
-            suffix=".x",
-            title="Absent",
-            write=write,
-            is_own=is_own,
-            unavailable_reason=lambda: reason("library_missing", name="highdicom"),
-        )
-    )
-    yield
-    EXPORTERS.unregister("absent")
-
-
 def database(folder: Path) -> Path:
     path = folder / "results.sqlite"
     with ResultStore(path) as store:
@@ -89,23 +72,13 @@ def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(co
     assert every == [".csv", ".json", ".count"]
 
 
-def test_a_format_that_is_not_available_says_why(absent: None, tmp_path: Path) -> None:
-    assert "absent" not in [exporter.name for exporter in available_exporters()]
-    with pytest.raises(argparse.ArgumentError, match="The library highdicom is needed but not installed"):
-        parsed("--formats", "absent")
-    path = database(tmp_path)
-    with pytest.raises(UsageProblem, match="highdicom"):
-        export_run(path, 1, tmp_path / "out", ["absent"])
-    assert len(export_run(path, 1, tmp_path / "out")) == 2
-
-
 def test_a_name_is_given_once(count: Exporter) -> None:
     with pytest.raises(ValueError, match="taken"):
         EXPORTERS.register(count)
 
 
 @pytest.mark.parametrize("suffix", ["dcm", "png"])
-@pytest.mark.parametrize("exporter", available_exporters(), ids=lambda exporter: exporter.name)
+@pytest.mark.parametrize("exporter", EXPORTERS.entries(), ids=lambda exporter: exporter.name)
 def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
     exporter: Exporter, suffix: str, tmp_path: Path
 ) -> None:

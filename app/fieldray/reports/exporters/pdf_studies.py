@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fieldray.registry import missing_library
 from fieldray.reports.exporter import Exporter, StoredRun, is_own_pdf
 
 
@@ -27,5 +26,4 @@ EXPORTER: Final = Exporter(
     write=write_studies,
     is_own=is_own_pdf,
     is_default=False,
-    unavailable_reason=lambda: missing_library("fpdf", "fontTools"),
 )

@@ -6,7 +6,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.registry import missing_library
 from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, side_by_side
 
 if TYPE_CHECKING:
@@ -60,5 +59,4 @@ EXPORTER: Final = Exporter(
     write=write_captures,
     is_own=is_own_dicom,
     is_default=False,
-    unavailable_reason=lambda: missing_library("pydicom"),
 )

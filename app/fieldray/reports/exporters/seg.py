@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.reasons import reason
-from fieldray.registry import missing_library
 from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
 
 
@@ -41,5 +40,4 @@ EXPORTER: Final = Exporter(
     write=write_segmentations,
     is_own=is_own_dicom,
     is_default=False,
-    unavailable_reason=lambda: missing_library("pydicom"),
 )
