@@ -1,4 +1,4 @@
-"""All cases: those of the attack run, and those of the power-cut run."""
+"""The cases of the attack run, and those of the power-cut run that start the whole program in a world."""
 
 from __future__ import annotations
 
