@@ -210,7 +210,7 @@ class _Bench:
 
         def save() -> None:
             with ResultStore(results_path()) as store:
-                known = [result.outcome for result in itertools.islice(store.work_list(run_id), _KNOWN)]
+                known = [result.outcome for result in itertools.islice(store.rows(run_id), _KNOWN)]
                 spec = store.run(run_id).spec
                 publish(RunChanged(run_id=store.open_run(spec), state="running"))
                 began_s = time.perf_counter()

@@ -121,18 +121,6 @@ class ResultQuery:
             yield from self._results(found)
             after = found[-1]["id"]
 
-    def work_list(self, run_id: int) -> Iterator[StoredResult]:
-        """The results of a run in the order of the work list (`WORK_LIST_ORDER`), the highest score first."""
-        for row_ids in self._in_order(run_id):
-            yield from self.results(row_ids)
-
-    def _in_order(self, run_id: int) -> Iterator[list[int]]:
-        """The rows of a run in the order of the work list, a page at a time."""
-        query = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
-        row_ids = self._numbers(query, run_id)
-        for start in range(0, len(row_ids), _BATCH_ROWS):
-            yield row_ids[start : start + _BATCH_ROWS].tolist()
-
     def row(self, row_id: int) -> StoredResult:
         """One result. Raises KeyError if there is none."""
         if not (found := self.results([row_id])):
@@ -311,9 +299,7 @@ class ResultStore(ResultQuery):
 
         keeps_preview  whether preview and thumbnail of the image are kept beside it
         """
-        self._keep_pictures([outcome] if keeps_preview else [])
-        with self._transaction():  # one commit costs less than two
-            return self._save(run_id, outcome, spec=spec, is_resumed=is_resumed)
+        return self.save_all(run_id, [outcome], spec=spec, is_resumed=is_resumed, keeps_preview=keeps_preview)[0]
 
     def replace(self, row_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> None:
         """Commit another outcome of the image in a row of a run that nobody works on.
@@ -336,17 +322,12 @@ class ResultStore(ResultQuery):
         spec: RunSpec,
         is_resumed: bool = False,
         keeps_preview: bool = True,
-    ) -> None:
+    ) -> list[int]:
         """Commit these outcomes, all or none, each as `save` would: hundreds of commits cost as much as the rows."""
-        self._keep_pictures(outcomes if keeps_preview else [])
+        rows = map(picture_row, outcomes if keeps_preview else ())
+        self._pictures.add([row for row in rows if row])  # before the results: what is shown as saved has its pictures
         with self._transaction():
-            for outcome in outcomes:
-                self._save(run_id, outcome, spec=spec, is_resumed=is_resumed)
-
-    def _keep_pictures(self, outcomes: Sequence[Outcome]) -> None:
-        """Before the results: what is shown as saved has its pictures."""
-        rows = map(picture_row, outcomes)
-        self._pictures.add([row for row in rows if row])
+            return [self._save(run_id, outcome, spec=spec, is_resumed=is_resumed) for outcome in outcomes]
 
     def stamp_key(self) -> bytes:
         """The key of all stamps in this store, made when it is first asked for."""

@@ -284,7 +284,10 @@ def _verdict_condition(wanted: ResultFilter) -> str:
     return f"(result_id {is_in} ({judged}) OR result_id IN ({staying}))"
 
 
-_COUNTS: Final = "SELECT run_id, rank, backend, COUNT(*) AS number FROM results {} GROUP BY run_id, rank, backend"
+_COUNTS: Final = """
+    SELECT run_id, rank, backend, absent_s IS NOT NULL AS is_gone, COUNT(*) AS number FROM results
+    GROUP BY run_id, rank, backend, is_gone
+"""
 # CROSS: from the verdicts, which are few, to their results, never through all results.
 _VERDICTS: Final = """
     FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
@@ -300,6 +303,7 @@ _BRIEFS: Final = """
     LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
 """
 
+_IN_ORDER: Final = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
 _TOGETHER: Final = """
     WITH present AS (SELECT id, run_id, image_key, rank, score,
                             MIN(rank) OVER image AS first, MIN(id) OVER image AS least
@@ -342,14 +346,15 @@ class HistoryQuery(ResultQuery):
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
         gone: Counter[int] = Counter()
-        for row in self._checked(_COUNTS.format("WHERE absent_s IS NULL")):
+        for row in self._checked(_COUNTS):
+            if row["is_gone"]:
+                gone[row["run_id"]] += row["number"]
+                continue
             with damage_noticed(self.path):
                 counts[row["run_id"]][category_of(row["rank"])] += row["number"]
             backends[row["run_id"]][row["backend"] or ""] += row["number"]
         for row in self._checked(f"SELECT run_id, choice, COUNT(*) AS number {_VERDICTS} GROUP BY run_id, choice"):
             verdicts[row["run_id"]][row["choice"]] += row["number"]
-        for row in self._all(_COUNTS.format("WHERE absent_s IS NOT NULL")):
-            gone[row["run_id"]] += row["number"]
         return tuple(
             RunSummary(
                 run=run,
@@ -358,7 +363,7 @@ class HistoryQuery(ResultQuery):
                 verdicts=verdicts[run.run_id],
                 not_present=gone[run.run_id],
             )
-            for run in self._made(self._run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
+            for run in self.runs()
         )
 
     def quality(self, *, since_s: float) -> dict[str, Counter[str]]:
@@ -400,7 +405,8 @@ class HistoryQuery(ResultQuery):
 
     def _pages(self, run_ids: Sequence[int]) -> Iterator[list[int]]:
         if len(run_ids) == 1:
-            yield from self._in_order(run_ids[0])
+            row_ids = self._numbers(_IN_ORDER, run_ids[0])
+            yield from (row_ids[start : start + _AT_ONCE].tolist() for start in range(0, len(row_ids), _AT_ONCE))
             return
         rows = self._all(_TOGETHER, runs=json.dumps(run_ids))
         page: list[int] = []

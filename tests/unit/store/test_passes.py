@@ -22,7 +22,7 @@ from stores import AGREE, DISAGREE, SPEC, AskedStatements, image, save_run
 
 
 def names(store: ResultQuery, run_id: int) -> set[str]:
-    listed = {result.outcome.ref.path.name for result in store.work_list(run_id)}
+    listed = {result.outcome.ref.path.name for result in store.rows(run_id)}
     assert listed == {result.outcome.ref.path.name for result in store.rows(run_id)}
     assert sum(store.counts(run_id).values()) == len(listed)
     return listed
@@ -174,7 +174,7 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, other: Ou
     (row,) = store.rows(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, other)
-    (result,) = store.work_list(run_id)
+    (result,) = store.rows(run_id)
     assert result.row_id == row.row_id
     assert result.verdict is None
     assert store.row(row.row_id).verdict is None

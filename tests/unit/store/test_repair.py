@@ -60,8 +60,7 @@ def read_all(path: Path) -> None:
     with HistoryQuery(path) as query:
         query.summaries()
         for run in query.runs():
-            list(query.rows(run.run_id))
-            list(query.work_list(run.run_id))
+            list(query.listed_together([run.run_id]))
             list(query.briefs(run.run_id))
             query.not_present(run.run_id)
             query.earlier_verdicts(run.run_id)

@@ -180,7 +180,7 @@ def test_rows_come_in_pages(store: ResultStore) -> None:
     [
         lambda store: store.has_results(SPEC),
         lambda store: store.earlier(SPEC, content_sha256="c" * 64, frame=0, up_to_row_id=9),
-        lambda store: list(store.work_list(1)),
+        lambda store: list(store.rows(1)),
         lambda store: store.counts(1),
     ],
 )

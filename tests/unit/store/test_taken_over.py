@@ -30,7 +30,7 @@ def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> Screen
 
 
 def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:
-    return [(row.outcome.ref.path.name, row.is_resumed) for row in store.work_list(run_id)]
+    return [(row.outcome.ref.path.name, row.is_resumed) for row in store.rows(run_id)]
 
 
 # ---- taken over
