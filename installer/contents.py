@@ -84,7 +84,6 @@ _KEPT: Final = (
     "imagecodecs.libs/libjpeg-*",
     "imagecodecs.libs/liblcms2-*",
     "imagecodecs.libs/libopenjp2-*",
-    "imagecodecs.libs/libopenjph-*",
     "imagecodecs.libs/libpng16*",
 )
 _LEFT_OUT: Final = (

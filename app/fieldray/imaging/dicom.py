@@ -19,15 +19,10 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels import apply_color_lut, convert_color_space
 from pydicom.uid import (
-    HTJ2K,
-    JPEG2000,
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
-    HTJ2KLossless,
-    HTJ2KLosslessRPCL,
     ImplicitVRLittleEndian,
-    JPEG2000Lossless,
 )
 
 from fieldray.domain.image import Image, Window
@@ -222,7 +217,6 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
     return rest[: pixels.length]
 
 
-_WAVELETS: Final = frozenset({JPEG2000, JPEG2000Lossless, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL})
 _UNCOMPRESSED: Final = frozenset(
     {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
 )
@@ -245,7 +239,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
         _check_count(len(begin_so) - begin_so.count(None), frame)
         if frame.frames == 1:
             _check_count(codestreams_in(bytes(fragments[0])), frame)
-        is_known = codec_of(found) is codec_of(stated) or (found in _WAVELETS and stated in _WAVELETS)
+        is_known = codec_of(found) is codec_of(stated)
         if is_known and is_encapsulated:
             return header, value
         if not is_encapsulated:

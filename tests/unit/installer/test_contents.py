@@ -43,8 +43,6 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
         "ai_edge_litert/libpywrap_litert_common.so",
         "ai_edge_litert\\_pywrap_litert_interpreter_wrapper.pyd",
         "imagecodecs/_imcd.abi3.so",
-        "imagecodecs/_htj2k.abi3.so",
-        "imagecodecs.libs/libopenjph-d93a17fb.so.0.26.3",
         "imagecodecs.libs/libopenjp2-7e27257a.so.2.5.4",
         "imagecodecs/_jpeg2k.abi3.so",
         "imagecodecs\\_png.pyd",

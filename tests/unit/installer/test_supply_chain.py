@@ -104,7 +104,6 @@ def test_a_library_nobody_knows_is_an_error() -> None:
         ("_internal/libcrypto.so.3", "OpenSSL"),
         ("_internal/imagecodecs.libs/libjpeg-f212e7a6.so.8.3.2", "libjpeg-turbo of imagecodecs"),
         ("_internal/imagecodecs/_jpeg8.pyd", "libjpeg-turbo of imagecodecs"),
-        ("_internal/imagecodecs.libs/libopenjph-d93a17fb.so.0.26.3", "OpenJPH of imagecodecs"),
         ("_internal/pillow.libs/libjpeg-ef1e7fbf.so.62.4.0", "libjpeg-turbo"),
         ("_internal/imagecodecs.libs/libpng16-35002b02.so.16.55.0", "libpng of imagecodecs"),
         ("_internal/imagecodecs/_png.pyd", "libpng with zlib-ng, of imagecodecs"),

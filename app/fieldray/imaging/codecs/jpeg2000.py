@@ -1,4 +1,4 @@
-"""JPEG 2000 (ITU-T T.800): whole frames by OpenJPEG, lower resolutions by Pillow.
+"""JPEG 2000 and its High-Throughput kind (ITU-T T.800, T.814): whole frames by OpenJPEG, lower resolutions by Pillow.
 
 A lower resolution is taken of the plain case only: one grey component, unsigned, untiled, of at least the precision
 that the header states.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
-from pydicom.uid import JPEG2000, JPEG2000Lossless
+from pydicom.uid import HTJ2K, JPEG2000, HTJ2KLossless, HTJ2KLosslessRPCL, JPEG2000Lossless
 
 from fieldray.imaging.codec import Codec, Frame
 from fieldray.imaging.reduction import WAVELET_COVER, TargetSize, largest_reduction
@@ -24,7 +23,6 @@ from fieldray.imaging.reduction import WAVELET_COVER, TargetSize, largest_reduct
 _START: Final = b"\xff\x4f\xff\x51"
 _CODING_STYLE: Final = b"\xff\x52"
 _TILE_PART: Final = b"\xff\x90"
-_END: Final = b"\xff\xd9"
 # Beside a sharp white edge a low-pass filter overshoots the highest value a little.
 _OVERSHOOT: Final = 1.1
 _MOST_LEVELS: Final = 7
@@ -59,44 +57,16 @@ def wavelets_of(source: bytes) -> Wavelets | None:
     return Wavelets(bottom - top, right - left, bits, levels)
 
 
-def is_whole_codestream(source: bytes) -> bool:
-    """Whether the tile-parts of a bare codestream lead to its end (T.800 A.4.2)."""
-    if not source.startswith(_START):
-        return False
-    position = 2
-    while position + 12 <= len(source):
-        marker, length = source[position : position + 2], struct.unpack_from(">H", source, position + 2)[0]
-        if marker == _END:
-            break
-        if marker == _TILE_PART:
-            length = struct.unpack_from(">I", source, position + 6)[0] - 2
-        if length < 2:
-            return False
-        position += 2 + length
-    return source[position : position + 2] == _END
-
-
 # ---- lower resolutions
 
 
-def reduced_wavelets(
-    frame: Frame, needed: TargetSize, *, fast: Callable[[bytes, int], NDArray[np.uint16] | None] | None = None
-) -> tuple[NDArray[np.uint16], int] | None:
+def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
     """The values at the largest step of `reduction` that the codestream offers, and the step; None for a step of 1.
 
-    Parameters
-    ----------
-    frame
-        Plain unsigned grey.
-    needed
-        What the tensor takes.
-    fast
-        A quicker decoder of (source, step) for values of 9 to 15 bits, asked before `decode_wavelets`.
+    frame   plain unsigned grey
+    needed  what the tensor takes
 
-    Raises
-    ------
-    OSError, ValueError, SyntaxError
-        For what Pillow cannot read.
+    Raises OSError, ValueError, SyntaxError for what Pillow cannot read.
     """
     if frame.padding:
         return None
@@ -107,9 +77,7 @@ def reduced_wavelets(
     step = largest_reduction(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
     if step == 1:
         return None
-    stored = fast(frame.source, step) if fast is not None and 8 < bits < 16 else None
-    if stored is None:
-        stored = decode_wavelets(frame.source, step, stream.bits)
+    stored = decode_wavelets(frame.source, step, stream.bits)
     if stream.bits > bits:  # encoders often state the container's precision; the values are as the header says
         if int(stored.max()) > _OVERSHOOT * (1 << bits):
             return None
@@ -130,10 +98,10 @@ def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
     image._size = tuple(-(-side // step) * step for side in image.size)
     # Pillow also scales the values up to fill 8 or 16 bits.
     values = np.asarray(image).astype(np.float32) / (1 << ((8 if bits <= 8 else 16) - bits))
-    return centred(values, step, bits)
+    return _centred(values, step, bits)
 
 
-def centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uint16]:
+def _centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uint16]:
     """Move wavelet samples to the middle of the pixels they stand for, as integers of `bits` bits.
 
     Every level keeps every other sample, not the middle of two (T.800 F.3.1): this shifts by the sum of these offsets.
@@ -146,16 +114,10 @@ def centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uin
     return moved
 
 
-def decode_whole(frame: Frame) -> NDArray[Any]:
-    """Decode a whole frame of any kind. Raises RuntimeError, ValueError or NotImplementedError for what is damaged."""
-    values: NDArray[Any] = imagecodecs.jpeg2k_decode(frame.source)
-    return values
-
-
 CODEC: Final = Codec(
     name="JPEG 2000",
-    transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless}),
-    decode=decode_whole,
+    transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL}),
+    decode=lambda frame: imagecodecs.jpeg2k_decode(frame.source),
     reduced=reduced_wavelets,
     runtime_modules=("imagecodecs._jpeg2k",),
 )
