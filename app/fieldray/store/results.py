@@ -135,6 +135,10 @@ class ResultQuery:
         stored = self._stored(SELECT, row_ids)
         return self._results([stored[row_id] for row_id in row_ids if row_id in stored], looks_inside=looks_inside)
 
+    def preview(self, content_sha256: str, *, frame: int) -> bytes | None:
+        """The preview (JPEG) of an image; None where none was kept, or what was kept cannot be one."""
+        return self._pictures.preview(bytes.fromhex(content_sha256), frame)
+
     def kinds(self, row_ids: Sequence[int]) -> tuple[ResultKind, ...]:
         """What is counted of the results in these rows."""
         return self._made(kind_of, self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))

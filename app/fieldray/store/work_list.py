@@ -289,9 +289,10 @@ _COUNTS: Final = """
     GROUP BY run_id, rank, backend, is_gone
 """
 # CROSS: from the verdicts, which are few, to their results, never through all results.
-_VERDICTS: Final = """
+_CHOICES: Final = """
+    SELECT run_id, choice, COUNT(*) AS number
     FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
-    WHERE absent_s IS NULL AND choice IS NOT NULL
+    WHERE absent_s IS NULL AND choice IS NOT NULL GROUP BY run_id, choice
 """
 # Through an index of all results, and one of the few with notes of how the image was taken.
 _BY_DAY: Final = "FROM results WHERE absent_s IS NULL AND saved_s >= ? AND {} GROUP BY 1"
@@ -346,14 +347,14 @@ class HistoryQuery(ResultQuery):
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
         gone: Counter[int] = Counter()
-        for row in self._checked(_COUNTS):
+        for row in self._made(checked, self._all(_COUNTS)):
             if row["is_gone"]:
                 gone[row["run_id"]] += row["number"]
                 continue
             with damage_noticed(self.path):
                 counts[row["run_id"]][category_of(row["rank"])] += row["number"]
             backends[row["run_id"]][row["backend"] or ""] += row["number"]
-        for row in self._checked(f"SELECT run_id, choice, COUNT(*) AS number {_VERDICTS} GROUP BY run_id, choice"):
+        for row in self._made(checked, self._all(_CHOICES)):
             verdicts[row["run_id"]][row["choice"]] += row["number"]
         return tuple(
             RunSummary(
@@ -447,10 +448,3 @@ class HistoryQuery(ResultQuery):
         return self._made(
             sample_of, self._all(query, spec.model_sha256, spec.settings_hash, run.run_id, run.run_id, limit)
         )
-
-    def preview(self, content_sha256: str, *, frame: int) -> bytes | None:
-        """The preview (JPEG) of an image; None where none was kept, or what was kept cannot be one."""
-        return self._pictures.preview(bytes.fromhex(content_sha256), frame)
-
-    def _checked(self, query: str) -> tuple[sqlite3.Row, ...]:
-        return self._made(checked, self._all(query))
