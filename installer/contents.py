@@ -132,9 +132,9 @@ def worker_modules(package: Path) -> list[str]:
 @functools.cache
 def codec_modules() -> tuple[str, ...]:
     """The modules that DICOM's codecs load by name, by the program's own table."""
-    from fieldray.imaging.codec import CODECS  # `build` and `make_deb` run without the program's libraries
+    from fieldray.imaging.codec import codecs  # `build` and `make_deb` run without the program's libraries
 
-    return tuple(sorted({module for codec in CODECS.entries() for module in codec.runtime_modules}))
+    return tuple(sorted({module for codec in codecs().values() for module in codec.runtime_modules}))
 
 
 def entries_of(package: str) -> list[str]:

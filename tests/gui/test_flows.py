@@ -34,7 +34,7 @@ from fieldray.domain.run import (
 )
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions
+from fieldray.reports.exporter import PLAIN, Exporter, ReportOptions, exporters
 
 
 def listed(desk: Desk) -> list[int]:
@@ -369,9 +369,9 @@ def more_formats() -> Iterator[None]:
     count = Exporter(
         name="count", suffix=".count", title="Count", write=lambda path, stored: None, is_own=lambda head: False
     )
-    EXPORTERS.register(count)
+    exporters()["count"] = count
     yield
-    EXPORTERS.unregister("count")
+    del exporters()["count"]
 
 
 def test_the_run_in_sight_when_saving_began_is_the_one_that_is_saved(desk: Desk) -> None:

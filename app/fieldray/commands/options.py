@@ -13,7 +13,7 @@ from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.paths import user_data
 from fieldray.plain_text import as_cell
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import EXPORTERS, ReportOptions, default_exporters
+from fieldray.reports.exporter import ReportOptions, default_exporters, exporters
 from fieldray.settings import language_choices
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def write_json(target: str | None, text: str, console: Console, *, kind: Kind, i
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Formats, whether people are named, and the language."""
-    names = ",".join(exporter.name for exporter in EXPORTERS.entries())
+    names = ",".join(exporters())
     usual = " and ".join(exporter.name for exporter in default_exporters())
     parser.add_argument("--formats", type=_formats, metavar=names, help=f"formats to write to --out (default: {usual})")
     parser.add_argument(
@@ -274,8 +274,7 @@ def report_options(options: argparse.Namespace, settings: Settings, console: Con
 
 
 def _formats(text: str) -> Sequence[str]:
-    known = [exporter.name for exporter in EXPORTERS.entries()]
     names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
-    if not set(names) <= set(known):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
+    if not set(names) <= exporters().keys():
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(exporters())}")
     return names

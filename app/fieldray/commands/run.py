@@ -37,7 +37,7 @@ from fieldray.persistence import clear_abandoned, make_folder, storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
-from fieldray.reports.exporter import EXPORTERS, ReportOptions
+from fieldray.reports.exporter import ReportOptions, exporters
 from fieldray.reports.outputs import is_stream, own_text, require_free
 from fieldray.translation import Translator
 
@@ -310,7 +310,7 @@ class RunReport:
         )
         self._console.print_lines(f"Written: {path}" for path in written)
         for name in formats:
-            if not any(path.name.endswith(EXPORTERS.named(name).suffix) for path in written):
+            if not any(path.name.endswith(exporters()[name].suffix) for path in written):
                 self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
 
     def _list(self, run_ids: Sequence[int], database: Path) -> None:

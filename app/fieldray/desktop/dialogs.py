@@ -42,7 +42,7 @@ from fieldray.desktop.widgets import (
 from fieldray.formatting import research_only
 from fieldray.paths import VERSION, asset, guide_folder, licence_table, program_folder, user_data
 from fieldray.reasons import reason
-from fieldray.reports.exporter import EXPORTERS, Exporter, ReportOptions
+from fieldray.reports.exporter import Exporter, ReportOptions, exporters
 from fieldray.settings import SIMPLE, TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import decoded
@@ -376,7 +376,7 @@ class ExportDialog(QDialog):
         self._translator = translator
         self.setWindowTitle(translator.text("Save the results"))
         self.save = push_button(translator.text("Choose a folder…"), role="primary")
-        self.boxes = {exporter.name: self._box(exporter) for exporter in EXPORTERS.entries()}
+        self.boxes = {name: self._box(exporter) for name, exporter in exporters().items()}
         self.comma_box = QCheckBox(translator.text("CSV for Excel with decimal commas: columns divided by semicolons"))
         self.boxes["csv"].toggled.connect(self.comma_box.setEnabled)
         self.comma_box.setEnabled(self.boxes["csv"].isChecked())

@@ -6,6 +6,7 @@ files, the error messages and the installer read this table.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ from fieldray.errors import Unreadable
 from fieldray.imaging.identify import JpegFrame, jpeg_frame
 from fieldray.imaging.reduction import TargetSize
 from fieldray.reasons import Reason, reason
-from fieldray.registry import Registry
+from fieldray.registry import table_of
 
 Stored = NDArray[Any]
 Size = tuple[int, int]
@@ -234,12 +235,15 @@ class Codec:
     runtime_modules: tuple[str, ...] = ()
 
 
-CODECS: Final[Registry[Codec]] = Registry("fieldray.imaging.codecs", "CODEC")
+@functools.cache
+def codecs() -> dict[str, Codec]:
+    """All codecs, by name."""
+    return table_of("fieldray.imaging.codecs", "CODEC")
 
 
 def codec_of(transfer_syntax: str) -> Codec | None:
     """The codec of a transfer syntax; None for an unknown one."""
-    return next((codec for codec in CODECS.entries() if transfer_syntax in codec.transfer_syntaxes), None)
+    return next((codec for codec in codecs().values() if transfer_syntax in codec.transfer_syntaxes), None)
 
 
 def not_supported(transfer_syntax: str, name: str) -> Reason:

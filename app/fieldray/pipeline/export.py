@@ -26,12 +26,12 @@ from fieldray.processes.child import Call, Child, served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import (
-    EXPORTERS,
     PLAIN,
     Exporter,
     ReportOptions,
     StoredRun,
     default_exporters,
+    exporters,
     no_images,
     pseudonym_key,
     side_by_side,
@@ -81,7 +81,7 @@ def export_run(
     or written, or the run is another (store_gone); ReaderProblem where nothing can be started that reads images;
     UsageProblem (history_no_run) for an unknown run without a `spec`; KeyError for an unknown format.
     """
-    exporters = [*map(EXPORTERS.named, formats)] or default_exporters()
+    chosen = [exporters()[name] for name in formats] or default_exporters()
     clear_abandoned(folder)
     with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
         run = run_of(query, run_id, spec)
@@ -94,9 +94,9 @@ def export_run(
             read_images=images.read,
             read_preview=partial(images.preview, query),
         )
-        done, total = itertools.count(), len(exporters) * sum(sum(one.counts.values()) for one in (first, *beside))
-        paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in exporters], frozenset[int]()
-        for exporter, path in sorted(zip(exporters, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
+        done, total = itertools.count(), len(chosen) * sum(sum(one.counts.values()) for one in (first, *beside))
+        paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
+        for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
             results = _counted(query.listed_together([one.run_id for one in runs]), lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():

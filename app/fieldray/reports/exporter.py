@@ -11,6 +11,7 @@ that names somebody, studies cannot be brought together: each gets a pseudonym o
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import re
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.registry import Registry
+from fieldray.registry import table_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -179,12 +180,15 @@ def is_own_dicom(head: bytes) -> bool:
     return meta.startswith(b"DICM") and DICOM_WRITER.encode() in meta
 
 
-EXPORTERS: Final[Registry[Exporter]] = Registry("fieldray.reports.exporters", "EXPORTER")
+@functools.cache
+def exporters() -> dict[str, Exporter]:
+    """All formats, by name."""
+    return table_of("fieldray.reports.exporters", "EXPORTER")
 
 
 def default_exporters() -> tuple[Exporter, ...]:
     """Those that are written where nobody names formats."""
-    return tuple(exporter for exporter in EXPORTERS.entries() if exporter.is_default)
+    return tuple(exporter for exporter in exporters().values() if exporter.is_default)
 
 
 _UID: Final = re.compile("[0-9][0-9.]{0,63}")

@@ -29,7 +29,7 @@ from fieldray.persistence import (
     written_beside,
 )
 from fieldray.reasons import reason
-from fieldray.reports.exporter import EXPORTERS
+from fieldray.reports.exporter import exporters
 
 Recognise = Callable[[bytes], bool]
 # What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
@@ -183,7 +183,7 @@ def is_own_report(head: bytes) -> bool:
     is_class_map = head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head
     if is_class_map or is_plan(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
-    return any(exporter.is_own(head) for exporter in EXPORTERS.entries())
+    return any(exporter.is_own(head) for exporter in exporters().values())
 
 
 def is_plan(head: bytes) -> bool:

@@ -35,7 +35,7 @@ from benchmarks.image_files import put_frame
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable
-from fieldray.imaging.codec import CODECS, Codec, Frame
+from fieldray.imaging.codec import Codec, Frame, codecs
 from fieldray.imaging.codecs.jpeg import decode_jpeg
 from fieldray.imaging.codecs.jpeg2000 import decode_wavelets, wavelets_of
 from fieldray.imaging.codecs.rle import CODEC as RLE
@@ -66,9 +66,9 @@ CODEC = Codec(name="zlib", transfer_syntaxes=frozenset({SYNTAX}), decode=_decode
 @pytest.fixture
 def registered(request: pytest.FixtureRequest) -> Iterator[Codec]:
     codec = replace(CODEC, **getattr(request, "param", {}))
-    CODECS.register(codec)
+    codecs()[codec.name] = codec
     yield codec
-    CODECS.unregister(codec.name)
+    del codecs()[codec.name]
 
 
 def _write(path: Path, *, size: tuple[int, int] = IMAGE.shape) -> Path:
@@ -126,7 +126,7 @@ def test_values_of_another_shape_are_not_shown(registered: Codec, tmp_path: Path
 
 
 def test_every_compression_has_one_codec() -> None:
-    uids = [uid for codec in CODECS.entries() for uid in codec.transfer_syntaxes]
+    uids = [uid for codec in codecs().values() for uid in codec.transfer_syntaxes]
     assert len(uids) == len(set(uids))
     compressed = {uid for uid in (*LOSSLESS.values(), *LOSSY.values()) if uid.is_encapsulated}
     assert compressed <= set(uids)

@@ -23,7 +23,7 @@ from fieldray.persistence import unfinished, write_new
 from fieldray.pipeline.export import SERVICE, export_apart, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, pseudonym, pseudonym_key
+from fieldray.reports.exporter import PLAIN, Exporter, ReportOptions, StoredRun, exporters, pseudonym, pseudonym_key
 from fieldray.reports.outputs import own_folder
 from fieldray.settings import Settings
 from fieldray.workers.pool import Workers
@@ -65,9 +65,9 @@ def seen() -> Iterator[list[ShownImage | Reason]]:
     def write(_: Path, stored: StoredRun) -> None:
         images.extend(image for _, image in stored.read_images(stored.results, 100))
 
-    EXPORTERS.register(Exporter(name="seen", suffix="-seen", title="", write=write, is_own=is_own, is_default=False))
+    exporters()["seen"] = Exporter(name="seen", suffix="-seen", title="", write=write, is_own=is_own, is_default=False)
     yield images
-    EXPORTERS.unregister("seen")
+    del exporters()["seen"]
 
 
 def pool() -> Workers:

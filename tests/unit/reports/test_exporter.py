@@ -17,7 +17,7 @@ from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
-from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, image_alias, side_by_side
+from fieldray.reports.exporter import Exporter, StoredRun, exporters, image_alias, side_by_side
 from fieldray.reports.outputs import is_own_report, own_text
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
@@ -42,9 +42,9 @@ def is_own(head: bytes) -> bool:
 @pytest.fixture
 def count() -> Iterator[Exporter]:
     exporter = Exporter(name="count", suffix=".count", title="Count", write=write, is_own=is_own)
-    EXPORTERS.register(exporter)
+    exporters()["count"] = exporter
     yield exporter
-    EXPORTERS.unregister("count")
+    del exporters()["count"]
 
 
 def database(folder: Path) -> Path:
@@ -72,13 +72,8 @@ def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(co
     assert every == [".csv", ".json", ".count"]
 
 
-def test_a_name_is_given_once(count: Exporter) -> None:
-    with pytest.raises(ValueError, match="taken"):
-        EXPORTERS.register(count)
-
-
 @pytest.mark.parametrize("suffix", ["dcm", "png"])
-@pytest.mark.parametrize("exporter", EXPORTERS.entries(), ids=lambda exporter: exporter.name)
+@pytest.mark.parametrize("exporter", exporters().values(), ids=lambda exporter: exporter.name)
 def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
     exporter: Exporter, suffix: str, tmp_path: Path
 ) -> None:
