@@ -177,14 +177,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                           "The DICOMDIR lists {count} files, but none of them is there: it was probably copied without "
                           "them. Open the disc it came from, or copy all of the disc.", by="count"),
     "index_empty": "The DICOMDIR lists no files. If you opened it by itself, open the folder it is in instead.",
-    "index_cut": Plural("The DICOMDIR breaks off: only {count} file could be read from its list. If you opened it by "
-                        "itself, open the folder it is in instead, and check that everything was copied.",
-                        "The DICOMDIR breaks off: only {count} files could be read from its list. If you opened it by "
-                        "itself, open the folder it is in instead, and check that everything was copied.", by="count"),
-    "index_damaged": Plural("The DICOMDIR is damaged: only {count} file could be read from its list. If you opened it by "
-                            "itself, open the folder it is in instead.",
-                            "The DICOMDIR is damaged: only {count} files could be read from its list. If you opened it "
-                            "by itself, open the folder it is in instead.", by="count"),
+    "index_damaged": "The DICOMDIR is damaged, or part of it is missing. If you opened it by itself, open the folder it is in instead, and check that everything was copied.",
     "no_permission": "You do not have permission to read this file.",
     "empty": "The file is empty.",
     "truncated": "The file is incomplete: part of the image is missing.",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO, Final
 
 from pydicom.dataset import Dataset
-from pydicom.filereader import read_dataset, read_sequence_item
+from pydicom.filereader import read_dataset, read_sequence
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 from pydicom.values import default_encoding
 
@@ -18,7 +17,6 @@ from fieldray.domain.purpose import view_of_code
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_header import (
     INDEX_CLASS,
-    Begun,
     DicomHeader,
     HeaderTooLong,
     all_text,
@@ -39,7 +37,7 @@ from fieldray.imaging.identify import (
     MAX_INFLATED_HEADER_BYTES,
     IndexFound,
 )
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import reason
 
 _TEXTS: Final = {
     "modality": "Modality",
@@ -168,66 +166,35 @@ def _age_years(age: str) -> float | None:
     return years if years <= _OLDEST_YEARS else None
 
 
-# ---- What a DICOMDIR lists (PS3.10 8.6), read record by record: one that breaks off gives what stands before that.
+# ---- What a DICOMDIR lists (PS3.10 8.6): its records one after another as they stand there; no offset is followed.
 
 _SEQUENCE: Final = 0x00041220
 _MAX_READS: Final = 800_000  # a record is a dozen elements
 
 
 def index_found(stream: BinaryIO) -> IndexFound:
-    """What a DICOMDIR lists up to its end, or to where it breaks off. Raises OSError; Unreadable too_many_records."""
+    """What a DICOMDIR lists (PS3.3 F.3). Raises OSError; Unreadable too_many_records, index_damaged."""
     stream.seek(0)
-    references: list[tuple[str, ...]] = []
-    problem: Reason | None = None
+    begun = begin(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
     try:
-        for number, record in enumerate(_records(stream)):
-            if number == MAX_INDEX_RECORDS:
-                raise HeaderTooLong
-            if has_value(record, "ReferencedFileID"):
-                # no words if it cannot be read: that is no name either
-                references.append(tuple(texts(record, "ReferencedFileID")))
+        read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=lambda tag, *_: tag == _SEQUENCE)
+        found = element_at(begun, frozenset({_SEQUENCE}))
+        length = found.length if found else 0
+        records = read_sequence(begun.stream, begun.is_implicit, begun.is_little, length, default_encoding)
     except HeaderTooLong as error:
-        raise Unreadable(reason("too_many_records", limit=MAX_INDEX_RECORDS)) from error
-    except EOFError:
-        problem = reason("index_cut", count=len(references))
+        raise _too_many_records() from error
     except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
             raise
-        problem = reason("index_damaged", count=len(references))
-    return IndexFound(tuple(references), problem)
-
-
-def _records(stream: BinaryIO) -> Iterator[Dataset]:
-    """The records of a DICOMDIR (PS3.3 F.3), one after another as they stand there; offsets are not followed.
-
-    Raises EOFError where the file breaks off, HeaderTooLong, ValueError and whatever pydicom raises for a damaged one.
-    """
-    begun = begin(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
-    read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=lambda tag, *_: tag == _SEQUENCE)
-    sequence = element_at(begun, frozenset({_SEQUENCE}))
-    if sequence is None:
-        if begun.stream.is_cut:
-            raise EOFError
-        return
-    end = None if sequence.is_encapsulated else sequence.offset + sequence.length
-    while end is None or begun.stream.tell() < end:
-        if (record := _record(begun)) is None:
-            return
-        yield record
-
-
-def _record(begun: Begun) -> Dataset | None:
-    """The next record, None at the end of a sequence without a stated length. Raises EOFError where there is none."""
-    if begun.stream.is_at_end():
-        raise EOFError
-    try:
-        record: Dataset | None = read_sequence_item(
-            begun.stream, begun.is_implicit, begun.is_little, default_encoding, 0
-        )
-    except Exception as error:
-        if begun.stream.is_cut:
-            raise EOFError from error
-        raise
+        raise Unreadable(reason("index_damaged")) from error
     if begun.stream.is_cut:
-        raise EOFError
-    return record
+        raise Unreadable(reason("index_damaged"))
+    if len(records) > MAX_INDEX_RECORDS:
+        raise _too_many_records()
+    # no words if a name cannot be read: that is no name either
+    named = (record for record in records if has_value(record, "ReferencedFileID"))
+    return IndexFound(tuple(tuple(texts(record, "ReferencedFileID")) for record in named))
+
+
+def _too_many_records() -> Unreadable:
+    return Unreadable(reason("too_many_records", limit=MAX_INDEX_RECORDS))

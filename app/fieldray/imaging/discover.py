@@ -312,8 +312,8 @@ class _Search:
             yield failed_ref(ImageRef(path=index), Unreadable(reason("index_alone", count=len(missing))))
             return
         yield from map(_missing, missing)
-        if problem := found.problem or (reason("index_empty") if is_empty else None):
-            yield failed_ref(ImageRef(path=index), Unreadable(problem))
+        if is_empty:
+            yield failed_ref(ImageRef(path=index), Unreadable(reason("index_empty")))
 
     def _outside(self, index: Path, name: str) -> Iterator[ImageRef]:
         ref = ImageRef(path=index, member=name)

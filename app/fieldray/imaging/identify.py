@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, Literal, NamedTuple
 
 from fieldray.domain.image import FileKind, ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable, shortage
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import reason
 
 Content = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
 
@@ -167,13 +167,9 @@ _JPEG_HEAD_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class IndexFound:
-    """A DICOMDIR: the files that it refers to, as the components of their names.
-
-    problem   why these may not be all, or None
-    """
+    """A DICOMDIR: the files that it refers to, as the components of their names."""
 
     references: tuple[tuple[str, ...], ...]
-    problem: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
