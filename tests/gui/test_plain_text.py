@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QMessageBox,
     QPlainTextEdit,
+    QTableWidget,
     QToolTip,
     QWidget,
 )
@@ -343,7 +344,7 @@ def test_nothing_is_markup_in_the_history(desk: Desk, text: str) -> None:
     desk.until(lambda: page.comparison is not None)
     assert assert_plain(text) > listed
     page.widget().grab()
-    for table in (page.table, page.comparison.table):
+    for table in (page.table, *page.comparison.findChildren(QTableWidget)):
         table.grab()
     runs.plan([1])
     desk.until(lambda: any(isinstance(found, QMessageBox) for found in QApplication.topLevelWidgets()))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fieldray.domain.finding import Category
-    from fieldray.domain.history import Comparison, ResultBrief, RunSummary
+    from fieldray.domain.history import ResultBrief, RunSummary
     from fieldray.domain.run import RunSpec
     from fieldray.pipeline.history import History
 
@@ -176,12 +176,17 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
     """Print how two runs differ; the exit code. Raises UsageProblem, StorageProblem."""
+    from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
+    from fieldray.reports.document import lines
+    from fieldray.translation import Translator
 
     found = _history().compare(options.first, options.second)
     if write_json(options.json, comparison_text(found), console, kind="json"):
         return 0
-    console.print_lines(_comparison_lines(found, has_all=options.all))
+    pairs = [pair for pair in found.pairs if options.all or pair.has_changed]
+    said, *tables = comparison_blocks(found, Translator(), pairs=pairs)
+    console.print_lines(lines((said, *(table for table in tables if table.rows))))
     return 0
 
 
@@ -367,37 +372,6 @@ def _result_cells(found: ResultBrief, texts: Mapping[Category, str]) -> tuple[st
 
     cells = texts[found.category], score_cell(found), threshold_text(found)
     return *cells, found.verdict or "-", as_cell(found.image)
-
-
-def _comparison_lines(found: Comparison, *, has_all: bool) -> list[str]:
-    from fieldray.reports.content import class_texts
-
-    lines, (before_texts, after_texts) = list[str](), map(class_texts, found.manifests)
-    for name, run in (("First:", found.first), ("Second:", found.second)):
-        lines.append(f"{name:<8} run {run.run_id} of {_moment(run.started_s)}, pack {_pack(run.spec)}")
-    lines.append(f"{len(found.pairs)} images in both, {found.changed} in another class")
-    width = max(map(len, (*before_texts.values(), *after_texts.values())))
-    for (before, after), number in sorted(found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1])):
-        lines.append(f"  {before_texts[before]:<{width}} -> {after_texts[after]:<{width}} {number}")
-    if not found.is_same_label:
-        lines.append(reason("history_other_label").text)
-    for name, only in (("first", found.only_first), ("second", found.only_second)):
-        if only:
-            lines.append(f"Only in the {name} run: {len(only)}")
-    pairs = [pair for pair in found.pairs if has_all or pair.has_changed]
-    sides = [(_answer(pair.first, before_texts), _answer(pair.second, after_texts)) for pair in pairs]
-    width = max(22, *(len(answer) for side in sides for answer in side), 0)
-    if pairs:
-        lines += ["", f"{'first':<{width}} {'second':<{width}} {'change':>7}  file"]
-    for pair, (first, second) in zip(pairs, sides, strict=True):
-        difference = "-" if pair.difference is None else f"{pair.difference:+.3f}"
-        lines.append(f"{first:<{width}} {second:<{width}} {difference:>7}  {as_cell(pair.first.image)}")
-    return lines
-
-
-def _answer(found: ResultBrief, texts: Mapping[Category, str]) -> str:
-    name, score, threshold, _, _ = _result_cells(found, texts)
-    return f"{name} {score}" if found.threshold is None else f"{name} {score} ({threshold})"
 
 
 def _moment(seconds: float) -> str:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from PySide6.QtCore import QItemSelectionModel, Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFileDialog, QFrame, QGridLayout, QHBoxLayout, QMenu, QTableWidget, QWidget
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QTableWidget, QWidget
 
 from fieldray.desktop.past_runs import PastRuns
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     Page,
-    PlainLabel,
     ask_for_paths,
     card,
     choice_box,
@@ -31,19 +29,9 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.desktop.worklist import RARE, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
-from fieldray.domain.history import (
-    Comparison,
-    DeletionPlan,
-    ResultBrief,
-    ResultPair,
-    RunFilter,
-    RunSummary,
-    run_numbers,
-)
-from fieldray.domain.model import Manifest
-from fieldray.domain.run import Run
-from fieldray.formatting import calendar_date, category_label, moment, number, pack_of_run, run_state, score_text
-from fieldray.pipeline.history import plan_sentences
+from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary, run_numbers
+from fieldray.formatting import calendar_date, category_label, moment, pack_of_run, run_state
+from fieldray.pipeline.history import comparison_blocks, plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -76,7 +64,7 @@ class HistoryPage(Page):
         self._column.insertWidget(1, card(self._inside))
         self.quality: QWidget | None = None
         self._taken = runs.quality
-        self.comparison: ComparisonView | None = None
+        self.comparison: QWidget | None = None
         runs.changed.connect(self._refresh)
         runs.planned.connect(self._ask)
         self._refresh()
@@ -273,108 +261,27 @@ class HistoryPage(Page):
         self.delete_button.setEnabled(number > 0 and is_idle)
 
     def _show_comparison(self) -> None:
+        """How two runs differ, image by image; a double click on a side opens its run."""
         discard(self.comparison)
-        self.comparison = None
+        self.comparison, text = None, self._translator.text
         self._compared = found = self._runs.comparison
-        if found is not None:
-            self.comparison = ComparisonView(found, self._translator)
-            self.comparison.image_wanted.connect(lambda run_id, row_id: self._runs.open(run_id, row_id=row_id))
-            self._column.insertWidget(2, self.comparison)
-
-
-class ComparisonView(QWidget):
-    """How two runs differ, in counts and image by image; a double click on one opens the run on whose side it was."""
-
-    image_wanted = Signal(int, int)  # number of the run, row
-
-    def __init__(self, comparison: Comparison, translator: Translator) -> None:
-        super().__init__()
-        self._found, self._translator = comparison, translator
-        self._pairs = comparison.pairs[:_MOST_ROWS]
-        lay_column(self, card(*self._explained(), *(self._table() if self._pairs else ())))
-
-    def _explained(self) -> Iterator[QWidget]:
-        translator, found = self._translator, self._found
-        yield label(translator.text("Two runs compared"), role="title")
-        yield label(self._name(found.first), self._name(found.second))
-        both = translator.plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
-        changed = translator.plural(
-            "{count} of them is in another class.", "{count} of them are in another class.", found.changed
-        )
-        yield label(f"{both} {changed}", role="heading")
-        yield self._moves()
-        if not found.is_same_label:
-            yield label(translator.reason(reason("history_other_label")), role="warning")
-        for run, only in ((found.first, found.only_first), (found.second, found.only_second)):
-            if only:
-                alone = translator.plural(
-                    "{count} image is only in run {run}.",
-                    "{count} images are only in run {run}.",
-                    len(only),
-                    run=run.run_id,
-                )
-                yield label(alone, role="muted")
-
-    def _name(self, run: Run) -> str:
-        when = moment(self._translator, run.started_s)
-        return self._translator.text(
-            "Run {number} of {day}: {pack}", number=run.run_id, day=when, pack=pack_of_run(self._translator, run.spec)
-        )
-
-    def _moves(self) -> QFrame:
-        """Counts of changes, the most frequent first; what stayed is below."""
-        frame = QFrame()
-        grid = QGridLayout(frame)
-        grid.setContentsMargins(0, 0, 0, 0)
-        moves = sorted(self._found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1]))
-        for row, ((before, after), count) in enumerate(moves):
-            caption = " → ".join(
-                category_label(self._translator, category, pack)
-                for category, pack in zip((before, after), self._found.manifests, strict=True)
-            )
-            line = PlainLabel(caption)
-            line.setProperty("role", "muted" if before == after else "")
-            grid.addWidget(line, row, 0)
-            grid.addWidget(PlainLabel(str(count)), row, 1)
-        grid.setColumnStretch(2, 1)
-        return frame
-
-    def _table(self) -> Iterator[QWidget]:
-        text, found = self._translator.text, self._found
-        first, second = (text("Run {number}", number=run.run_id) for run in (found.first, found.second))
-        score = text("Score")
-        headings = (
-            first,
-            f"{score} ({found.first.run_id})",
-            second,
-            f"{score} ({found.second.run_id})",
-            text("Change"),
-        )
-        self.table = reading_table((*headings, text("Image")), [self._cells(pair) for pair in self._pairs])
-        self.table.setAccessibleName(text("Two runs compared"))
-        self.table.cellActivated.connect(self._open)
-        yield label(text("Double-click a row to see its image."), role="muted")
-        yield self.table
+        if found is None:
+            return
+        pairs = found.pairs[:_MOST_ROWS]
+        said, moves, changes = comparison_blocks(found, self._translator, pairs=pairs)
+        parts: list[QWidget] = [label(said.title, role="title"), *map(label, said.sentences)]
+        if pairs:
+            tables = [reading_table(table.columns, table.rows) for table in (moves, changes)]
+            for table in tables:
+                table.setAccessibleName(said.title)
+            tables[1].cellActivated.connect(lambda row, column: self._open_side(pairs[row], column))
+            parts += [tables[0], label(text("Double-click a row to see its image."), role="muted"), tables[1]]
         if len(found.pairs) > _MOST_ROWS:
-            most = self._translator.text(
-                "The first {count} are shown. fieldray history compare lists all.", count=_MOST_ROWS
-            )
-            yield label(most, role="muted")
+            most = text("The first {count} are shown. fieldray history compare lists all.", count=_MOST_ROWS)
+            parts.append(label(most, role="muted"))
+        self.comparison = card(*parts)
+        self._column.insertWidget(2, self.comparison)
 
-    def _cells(self, pair: ResultPair) -> tuple[str, ...]:
-        difference = pair.difference
-        size = number(self._translator, abs(difference or 0), digits=2)
-        shown = "–" if difference is None else f"{'+' if difference >= 0 else '−'}{size}"
-        first, second = self._found.manifests
-        sides = (*self._side(pair.first, first), *self._side(pair.second, second))
-        return (*sides, shown, pair.first.image)
-
-    def _side(self, found: ResultBrief, pack: Manifest | None) -> tuple[str, str]:
-        score = "–" if found.score is None else score_text(self._translator, found.score, found.point)
-        return category_label(self._translator, found.category, pack), score
-
-    def _open(self, row: int, column: int) -> None:
-        pair, found = self._pairs[row], self._found
-        is_first = column in _FIRST_COLUMNS
-        run, result = (found.first, pair.first) if is_first else (found.second, pair.second)
-        self.image_wanted.emit(run.run_id, result.row_id)
+    def _open_side(self, pair: ResultPair, column: int) -> None:
+        result = pair.first if column in _FIRST_COLUMNS else pair.second
+        self._runs.open(result.run_id, row_id=result.row_id)

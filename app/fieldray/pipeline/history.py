@@ -8,18 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fieldray.domain.finding import WORK_LIST_ORDER
+from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import (
     Comparison,
     Deletion,
     DeletionPlan,
     Listed,
     Month,
+    ResultBrief,
     ResultFilter,
     ResultOrder,
+    ResultPair,
     RunFilter,
     RunSummary,
     Tally,
@@ -29,12 +32,22 @@ from fieldray.domain.metrics import share_of
 from fieldray.domain.model import Manifest, Model
 from fieldray.domain.run import Run, StoredResult
 from fieldray.errors import UsageProblem
-from fieldray.formatting import calendar_date, category_label, count, percent, research_only
+from fieldray.formatting import (
+    calendar_date,
+    category_label,
+    count,
+    moment,
+    number,
+    pack_of_run,
+    percent,
+    research_only,
+)
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of, run_of
 from fieldray.reasons import Reason, reason
+from fieldray.reports.content import score_cell, threshold_text
 from fieldray.reports.document import Block, Paragraph, Points, Table
 from fieldray.store.maintenance import delete_runs, plan_deletion
 from fieldray.store.work_list import HistoryQuery, WorkListQuery
@@ -135,6 +148,61 @@ class History:
         """Delete runs for good, as planned. Raises UsageProblem (history_no_run, history_in_use, history_grown)."""
         self.clear()
         return delete_runs(self._database, plan.run_ids, agreed=plan)
+
+
+def comparison_blocks(
+    found: Comparison, translator: Translator, *, pairs: Sequence[ResultPair]
+) -> tuple[Points, Table, Table]:
+    """How two runs differ; how many images went from which class to which, what stayed last; and these images."""
+    text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
+    for run, only in ((found.first, found.only_first), (found.second, found.only_second)):
+        day, pack = moment(translator, run.started_s), pack_of_run(translator, run.spec)
+        said.append(text("Run {number} of {day}: {pack}", number=run.run_id, day=day, pack=pack))
+        if only:
+            alone = plural(
+                "{count} image is only in run {run}.",
+                "{count} images are only in run {run}.",
+                len(only),
+                run=run.run_id,
+            )
+            said.append(alone)
+        columns += [text("Run {number}", number=run.run_id), f"{text('Score')} ({run.run_id})"]
+    both = plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
+    changed = plural("{count} of them is in another class.", "{count} of them are in another class.", found.changed)
+    said.append(f"{both} {changed}")
+    if not found.is_same_label:
+        said.append(translator.reason(reason("history_other_label")))
+    before, after = (partial(_class, translator, manifest) for manifest in found.manifests)
+    score = partial(_score, translator)
+    moves = sorted(found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1]))
+    rows = tuple((before(first), after(second), count(images)) for (first, second), images in moves)
+    changes = tuple(
+        (
+            *(before(pair.first.category), score(pair.first)),
+            *(after(pair.second.category), score(pair.second)),
+            *(_change(translator, pair.difference), pair.first.image),
+        )
+        for pair in pairs
+    )
+    return (
+        Points(text("Two runs compared"), tuple(said)),
+        Table("", (*columns[::2], text("Images")), rows),
+        Table("", (*columns, text("Change"), text("Image")), changes),
+    )
+
+
+def _class(translator: Translator, manifest: Manifest | None, category: Category) -> str:
+    return category_label(translator, category, manifest)
+
+
+def _score(translator: Translator, found: ResultBrief) -> str:
+    """With its threshold."""
+    return translator.decimal(score_cell(found) + (f" ({threshold_text(found)})" if found.point else ""))
+
+
+def _change(translator: Translator, difference: float | None) -> str:
+    size = number(translator, abs(difference or 0), digits=3)
+    return "–" if difference is None else f"{'+' if difference >= 0 else '−'}{size}"
 
 
 def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
