@@ -11,7 +11,6 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 from PIL import Image
-from pydicom.uid import ExplicitVRLittleEndian
 
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
@@ -60,19 +59,6 @@ def test_a_folder_inside_itself_is_searched_once(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Folder, "listed", through_junction)
     assert _found(tmp_path) == [("a.dcm", None)]
-
-
-def test_header_facts(tmp_path: Path) -> None:
-    write_dicom(
-        tmp_path / "a.dcm", IMAGE, changes={"PatientName": "Шевченко^Тарас", "SpecificCharacterSet": "ISO_IR 192"}
-    )
-    [ref] = discover([tmp_path])
-    header = ref.header
-    assert (header.modality, header.body_part_examined, header.view_position) == ("DX", "CHEST", "PA")
-    assert header.patient_name == "Шевченко^Тарас"
-    assert header.patient_age_years == 2
-    assert (header.rows, header.columns, header.bits_stored) == (64, 64, 12)
-    assert header.transfer_syntax_uid == ExplicitVRLittleEndian
 
 
 def test_a_path_that_is_not_there_is_a_usage_problem_at_once(tmp_path: Path) -> None:

@@ -156,19 +156,6 @@ def test_pad_keeps_the_aspect_and_fills_with_black() -> None:
     assert seen[:, [0, 1, 6, 7]].max() == 0
 
 
-def test_crop_keeps_the_aspect_and_cuts_the_longer_side() -> None:
-    pixels = np.full((80, 40), 200, np.uint8)
-    pixels[:20] = pixels[60:] = 0
-    assert _plain(Image(pixels=pixels, window=AS_STORED), fit="crop").min() == 200
-
-
-def test_the_margin_is_cut_off() -> None:
-    pixels = np.full((100, 100), 100, np.uint8)
-    pixels[:10] = pixels[90:] = 255
-    pixels[:, :10] = pixels[:, 90:] = 255
-    assert np.unique(_plain(Image(pixels=pixels, window=AS_STORED), margin=0.1)).tolist() == [100]
-
-
 # ---- for any image, window and input
 
 FITS_INSIDE = specs(fit=st.sampled_from(["stretch", "crop"]))

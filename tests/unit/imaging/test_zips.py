@@ -18,14 +18,12 @@ import pytest
 from PIL import Image as Picture
 
 from fieldray.domain.image import ImageRef
-from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable
 from fieldray.imaging.archive import Search, open_archive, search
 from fieldray.imaging.discover import discover
 from fieldray.imaging.identify import MAX_ZIP_MEMBERS
 from fieldray.imaging.source import content_hash, open_file, read_bytes
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.workers.calls import Look
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import saved, write_dicom
 from raised import raises
@@ -154,14 +152,6 @@ def test_memory_that_runs_out_is_the_file_s_reason_and_not_the_run_s(tmp_path: P
 
 
 # ---- many members
-
-
-def test_ten_thousand_members_are_ten_thousand_images(tmp_path: Path) -> None:
-    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 480, 640)
-    names = [f"{number:05}.png" for number in range(10_000)]
-    found = list(discover([_zip(tmp_path / "z.zip", [(name, png) for name in names], zipfile.ZIP_STORED)]))
-    assert [ref.member for ref in found] == names
-    assert {(ref.kind, ref.header.rows, ref.problem) for ref in found} == {("png", 640, None)}
 
 
 def test_the_listing_is_read_once_however_many_members_are_read(tmp_path: Path) -> None:
@@ -306,12 +296,6 @@ def test_a_link_in_a_zip_is_not_followed(tmp_path: Path) -> None:
     assert _codes(discover([tmp_path / "z.zip"])) == [("link.dcm", "not_an_image")]
 
 
-def test_a_zip_in_a_zip_is_said_and_not_opened(tmp_path: Path, image: bytes) -> None:
-    inner = _zip(tmp_path / "inner.zip", [("image.dcm", image)]).read_bytes()
-    path = _zip(tmp_path / "outer.zip", [("image.dcm", image), ("inner.zip", inner)])
-    assert _codes(discover([path])) == [("image.dcm", None), ("inner.zip", "nested_zip")]
-
-
 def test_files_of_one_name_in_a_zip_are_said(tmp_path: Path, image: bytes) -> None:
     path = tmp_path / "z.zip"
     with pytest.warns(UserWarning, match="Duplicate name"):
@@ -343,16 +327,6 @@ def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: Wor
     assert [ref.problem.code for ref in found if ref.problem] == ["damaged", "not_an_image"]
     with raises(Unreadable, "missing"):
         list(pool.members(ImageRef(path=tmp_path / "gone.zip")))
-
-
-def test_a_bomb_costs_one_member_and_no_child(tmp_path: Path, bomb: bytes, pool: Workers) -> None:
-    pids = pool.pids
-    path = _stating(tmp_path / "bomb.zip", bomb, 9_000)
-    (ref,) = discover([path], members=pool.members)
-    assert ref.member == "image.dcm"
-    read = pool.look(Look(ref=ref, frame=InputSpec(height=64, width=48, margin=0.05)), model=None)
-    assert read.problem.code == "damaged"
-    assert pool.pids == pids
 
 
 def test_a_child_that_crashes_over_a_zip_costs_that_zip(tmp_path: Path, image: bytes) -> None:

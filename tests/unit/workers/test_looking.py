@@ -56,12 +56,6 @@ def test_a_box_is_fitted_as_if_it_were_the_image() -> None:
     assert (np.diff(tensor.values[0, :, 0, 0].astype(int)) >= 0).all()
 
 
-def test_the_whole_image_as_a_box_is_the_whole_image() -> None:
-    box = Box(top=0.0, left=0.0, rows=120.0, columns=100.0)
-    for spec in (WHOLE, LUNGS):
-        assert np.array_equal(to_tensor(gradient(), spec, box=box).values, to_tensor(gradient(), spec).values)
-
-
 def test_a_box_is_in_pixels_of_the_file_however_the_file_was_read() -> None:
     pixels = chest_phantom(256, 256, 3, abnormal=False)
     full = Image(pixels=pixels)

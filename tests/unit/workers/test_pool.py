@@ -24,7 +24,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import child_command
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed, Workers
-from phantoms import write_bad_inputs, write_collection, write_dicom
+from phantoms import write_bad_inputs, write_dicom
 from raised import raises
 from strange_services import command as strange_command
 from strange_services import reader_command, strange
@@ -103,14 +103,6 @@ def test_the_whole_image_comes_back(pool: Workers, tmp_path: Path) -> None:
     says = "window padding value_scale value_offset spacing_mm spacing_plane view notes full_rows"
     for name in says.split():
         assert getattr(here, name) == getattr(there, name), name
-
-
-def test_every_file_of_the_collection_is_read(pool: Workers, tmp_path: Path) -> None:
-    write_collection(tmp_path)
-    refs = list(discover([tmp_path]))
-    with ThreadPoolExecutor(3) as threads:
-        reads = list(threads.map(lambda ref: look(pool, ref, SPEC), refs))
-    assert [ref.path.name for ref, read in zip(refs, reads, strict=True) if read.values is None] == []
 
 
 def test_bad_files_end_with_their_reason_and_what_is_known(pool: Workers, tmp_path: Path) -> None:
