@@ -89,6 +89,11 @@ class ArchiveRequest:
     program_version: str = VERSION
 
     @property
+    def operating_points(self) -> tuple[OperatingPoint, ...]:
+        """None that all results have in common: each tells its own."""
+        return ()
+
+    @property
     def work(self) -> str:
         """What may not change from one start to the next on the same output folder."""
         return result_key(
@@ -417,17 +422,8 @@ def _outcome(row: dict[str, Any], request: ArchiveRequest) -> Outcome:
     if (row["model_sha256"], row["settings_hash"]) != (request.model_sha256, request.settings_hash):
         raise ValueError("results of another model or of other settings")
     thumbnail = thumbnail_of(row["thumbnail"], row["thumbnail_columns"])
-    outcome = outcome_of(row, _PieceModel(request.pack_name, request.model_sha256), thumbnail=thumbnail)
+    outcome = outcome_of(row, request, thumbnail=thumbnail)
     return replace(outcome, facts=replace(outcome.facts, preview=row["preview"] or b""))
-
-
-@dataclass(frozen=True, slots=True)
-class _PieceModel:
-    """What all results of a piece have in common; an operating point is told with each."""
-
-    pack_name: str
-    model_sha256: str
-    operating_points: tuple[OperatingPoint, ...] = ()
 
 
 # ---- the session of this worker

@@ -149,7 +149,7 @@ def full_address(address: str, certificates: Path | None) -> str:
     """The scheduler's address with its protocol. Raises UsageProblem (cluster_address) where it is none."""
     match = _ADDRESS.fullmatch(address)
     protocol = "tls" if certificates else "tcp"
-    if not match or match[1] not in (None, protocol) or not 0 < int(match[3]) < 65536 or not _is_host(match[2]):
+    if not match or match[1] not in (None, protocol) or not 0 < int(match[3]) < 65536 or not is_host(match[2]):
         raise UsageProblem(reason("cluster_address", address=address, protocol=protocol))
     return f"{protocol}://{match[2]}:{match[3]}"
 
@@ -173,12 +173,6 @@ def connecting_context(member: Client | Worker) -> ssl.SSLContext | None:
 def share_of_cores(workers: int) -> int:
     """How many cores each of several workers on this computer may use, 1 or more."""
     return max(1, round(usable_cores() / workers))
-
-
-def require_host(text: str) -> None:
-    """Require one address in numbers. Raises UsageProblem (cluster_host)."""
-    if not _is_host(text):
-        raise UsageProblem(reason("cluster_host", host=text))
 
 
 def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
@@ -272,7 +266,8 @@ def _state_text(said: object, *, here_s: float) -> str:
     return f"{said[1]}  {note.text}" if note else str(said[1])
 
 
-def _is_host(text: str) -> bool:
+def is_host(text: str) -> bool:
+    """Whether this is one address in numbers."""
     try:
         ipaddress.ip_address(text.strip("[]"))
     except ValueError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -214,16 +215,11 @@ def run_until_input_ends(settings: NodeSettings) -> int:
     async def run() -> int:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         threading.Thread(target=_wait_for_end, args=(loop, stop), name="input", daemon=True).start()
-        return await serve(settings, say=_say, stop=stop)
+        return await serve(settings, say=functools.partial(print, flush=True), stop=stop)
 
     code = asyncio.run(run())
     sys.stdout.flush()
     os._exit(code)  # a task's thread would keep the process
-
-
-def _say(address: str) -> None:
-    sys.stdout.write(address + "\n")
-    sys.stdout.flush()
 
 
 def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -311,10 +311,6 @@ class Piece:
     deaths: int = 0
     nodes: tuple[tuple[str, int], ...] = ()
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.start < self.stop:
-            raise ValueError(f"an empty range: {self.start} to {self.stop}")
-
     @property
     def size(self) -> int:
         """How many images."""

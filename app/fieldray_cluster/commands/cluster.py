@@ -239,12 +239,13 @@ def _require_member(options: argparse.Namespace, console: Console) -> None:
 
     Raises UsageProblem (cluster_unencrypted, cluster_host, those of the certificates).
     """
-    from fieldray_cluster.connection import require_host
+    from fieldray_cluster.connection import is_host
 
     if bool(options.certificates) == options.unencrypted:
         raise UsageProblem(reason("cluster_unencrypted"))
     _print_certificates(options, console, "node")
-    require_host(options.host)
+    if not is_host(options.host):
+        raise UsageProblem(reason("cluster_host", host=options.host))
 
 
 def _print_certificates(options: argparse.Namespace, console: Console, role: Role) -> None:

@@ -79,9 +79,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
     """Who trains by the options; None for this process. Raises UsageProblem."""
-    if options.mode == "local":
-        if options.workers > 1:
-            raise UsageProblem(reason("training_needs_mode", workers=options.workers))
+    if options.mode == "local" and options.workers == 1:
         return None
     with cluster_modules():
         from fieldray_cluster.training.session import opened

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -21,10 +20,11 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
-from fieldray.persistence import storage_problem
+from fieldray.persistence import replace_durably, storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import Engine, EngineName, EngineSettings, Trainable, open_engine
+from fieldray_adapt.files import content_digest
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
@@ -169,13 +169,10 @@ def write_arrays(path: Path, holder: Any) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with unfinished.open("w+b") as file:
+            with unfinished.open("wb") as file:
                 np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
-                file.flush()
-                os.fsync(file.fileno())
-                file.seek(0)
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            unfinished.replace(path)
+            digest = content_digest(unfinished)
+            replace_durably(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:

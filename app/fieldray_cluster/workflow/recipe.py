@@ -98,12 +98,7 @@ def combinations(parameters: Mapping[str, Parameter]) -> int:
 
 
 def samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
-    """The values of `count` tasks, each a value by parameter; the same seed gives the same.
-
-    Raises ValueError for a negative count.
-    """
-    if count < 0:
-        raise ValueError("a count of samples is 0 or more")
+    """The values of `count` tasks, each a value by parameter; the same seed gives the same."""
     generator = random.Random(f"{seed}")
     discrete = {name: known.values for name, known in parameters.items() if not known.is_range}
     chosen = _spread(combinations(parameters), count, generator)

@@ -41,7 +41,7 @@ from fieldray_cluster.workflow.recipe import (
     samples,
 )
 from fieldray_cluster.workflow.runner import TaskRunner, TaskSource
-from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events, stop_of
+from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events
 
 # ---- tasks and what they wait for
 
@@ -240,7 +240,7 @@ def cancel(path: Path) -> None:
     if not drivers:
         raise UsageProblem(reason("workflow_not_running", path=run))
     for driver in drivers:
-        write_atomically(stop_of(driver), b"")
+        write_atomically(driver.with_suffix(""), b"")
 
 
 def _drivers(run: Path) -> list[Path]:

@@ -249,11 +249,6 @@ def driver_of(stop: Path) -> Path:
     return stop.with_name(f"{stop.name}.driver")
 
 
-def stop_of(driver: Path) -> Path:
-    """The inverse."""
-    return driver.with_name(driver.name.removesuffix(".driver"))
-
-
 def perform(spec: TaskSpec) -> TaskResult:
     """Run the spec's command on this worker, unless it is done; how it ended. Never raises for what a disk does."""
     node, began = _node(), time.time()

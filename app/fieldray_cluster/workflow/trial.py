@@ -7,6 +7,7 @@ from the recipe's own folder.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import sys
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
     try:
         document = changed(Document.read(Path(order["recipe"])), order["changes"])
-        perform(order["step"], document, say=_say, progress=lambda *_: None)
+        perform(order["step"], document, say=functools.partial(print, flush=True), progress=lambda *_: None)
     except FieldrayError as error:
         for line in (*getattr(error, "lines", ()), str(error)):
             sys.stderr.write(f"{line}\n")
@@ -58,11 +59,6 @@ def changed(document: Document, changes: Mapping[str, Any]) -> Document:
     lines = [f"# {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in changes.items()]
     text = "\n".join([document.text.rstrip("\n"), "", "# Changed for a trial of a sweep:", *lines, ""])
     return replace(document, tables=tables, text=text)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
