@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from fieldray.surroundings import usable_cores
 from program import Fieldray, runner
 from tiny_packs import fingerprint, write_tiny_pack
 from waiting import left_behind, running
@@ -34,6 +35,12 @@ _HAS_TOOLCHAIN = importlib.util.find_spec("tensorflow") is not None
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave the toolchain's own tests out where TensorFlow is not installed, as for a Python without its wheels."""
     return True if not _HAS_TOOLCHAIN and collection_path.name == "adapt" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: a third of the time a test waits for a process of the program."""
+    return usable_cores() + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
