@@ -95,6 +95,18 @@ def set_weights(model: Any, weights: Mapping[str, NDArray[np.float32]]) -> None:
         layer.set_weights([weights[part] for part in parts])
 
 
+def compiled(model: Any, optimiser: Any, **options: Any) -> None:
+    """Compile a model with the options of `compile`, and have Keras make at once what it counts losses by.
+
+    Made within the first step, it would have TensorFlow trace that step twice.
+    """
+    from keras import ops
+
+    model.compile(optimiser, **options)
+    blanks = [ops.zeros((1, *output.shape[1:]), output.dtype) for output in model.outputs]
+    model.compute_loss(y=blanks if blanks[1:] else blanks[0], y_pred=blanks if blanks[1:] else blanks[0])
+
+
 def get_weights(model: Any) -> Weights:
     """The model's weights by name."""
     return {
@@ -210,7 +222,7 @@ class KerasEngine(KerasState):
         self._optimiser = keras.optimizers.AdamW(0.0, weight_decay=settings.weight_decay, epsilon=1e-8)
         self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         self._optimiser.build(self.model.trainable_variables)
-        self._trained.compile(self._optimiser, loss=losses)
+        compiled(self._trained, self._optimiser, loss=losses)
         self._gradients = KerasGradients(self.model, trained=self._trained)
 
     def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:

@@ -38,7 +38,7 @@ from fieldray_adapt.engine import (
     train_epochs,
 )
 from fieldray_adapt.files import digest, write_atomically
-from fieldray_adapt.keras_engine import KerasGradients, KerasState, build_network
+from fieldray_adapt.keras_engine import KerasGradients, KerasState, build_network, compiled
 from fieldray_adapt.lungs.dataset import LungData, data_of, dice, shrunk
 from fieldray_adapt.lungs.recipe import (
     MARGIN,
@@ -130,11 +130,10 @@ class MaskEngine(KerasState):
         self._optimiser.build(self.model.trainable_variables)
         per_mask = (training.masks_per_step + training.checks_per_step) / training.masks_per_step
         if self.has_checks:
-            self.model.compile(
-                self._optimiser, loss=[mask_loss, checks_loss], loss_weights=[per_mask, training.checks_weight]
-            )
+            losses, factors = [mask_loss, checks_loss], [per_mask, training.checks_weight]
+            compiled(self.model, self._optimiser, loss=losses, loss_weights=factors)
         else:
-            self.model.compile(self._optimiser, loss=mask_loss)
+            compiled(self.model, self._optimiser, loss=mask_loss)
         self._gradients = KerasGradients(self.model)
 
     def prepared(self, images: NDArray[np.uint8]) -> Batch:
