@@ -6,22 +6,20 @@ Images and folders have aliases in them: their names often are those of people.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import AtPoint, Group, images_needed
-from fieldray.audit.report import EVERYBODY, AuditReport, Paired, Plan, Step
+from fieldray.audit.report import EVERYBODY, AuditReport, Plan, Step
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share
-from fieldray.domain.model import Estimate
 from fieldray.domain.purpose import TRUTHS
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
@@ -45,35 +43,31 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "report": "fieldray audit",
         "notice": NOTICE,
         "made": datetime.datetime.fromtimestamp(subject.made_s, datetime.UTC).isoformat(timespec="seconds"),
-        **{name: value for name, value in _plain(subject).items() if name != "made_s"},
+        **{name: value for name, value in asdict(subject).items() if name != "made_s"},
         "images": found.images,
         "patients": found.patients,
         "positives": found.positives,
         "scored": found.scored,
-        "auc": _plain(found.area),
+        "auc": asdict(found.area),
         "prevalence": found.prevalence,
         "operating_points": [_point(at) for at in found.points],
         "counts": {
             CATEGORY_TEXTS[category]: {"positive": by[True], "negative": by[False]}
             for category, by in found.counts.items()
         },
-        "not_sure": _plain(found.unsure),
-        "refused": _plain(found.refused),
+        "not_sure": asdict(found.unsure),
+        "refused": asdict(found.refused),
         "calibration_error": found.calibration_error,
-        "calibration": [_plain(part) for part in found.bins],
+        "calibration": [asdict(part) for part in found.bins],
         "roc": [list(pair) for pair in found.curve],
         "groups": [_group(group) for group in found.groups],
         "disagreements": [_case(case) for case in found.disagreements],
-        "drift": [{**_plain(drift), "is_out": drift.is_out} for drift in report.drifts],
-        "proposal": _plain(report.proposal),
+        "drift": [{**asdict(drift), "is_out": drift.is_out} for drift in report.drifts],
+        "proposal": asdict(report.proposal),
         "plan": _plan(report),
-        "compared": _maybe(report.paired),
+        "compared": report.paired and asdict(report.paired),
         "notes": [{"code": note.code, "text": note.text} for note in found.notes],
     }
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return dataclasses.asdict(value)
 
 
 def _plan(report: AuditReport) -> dict[str, object] | None:
@@ -82,8 +76,8 @@ def _plan(report: AuditReport) -> dict[str, object] | None:
         return None
     groups = [(names, steps[report.proposal.threshold]) for names, steps in found.groups.items()]
     return {
-        **_plain(replace(found, groups={})),
-        "shown": [_plain(found.groups[EVERYBODY][threshold]) for threshold in found.shown],
+        **asdict(replace(found, groups={})),
+        "shown": [asdict(found.groups[EVERYBODY][threshold]) for threshold in found.shown],
         "groups": [_flat(names, step) for names, step in groups],
     }
 
@@ -95,12 +89,12 @@ def _point(at: AtPoint) -> dict[str, object]:
         "threshold": at.point.threshold,
         "unsure_low": at.point.unsure_low,
         "unsure_high": at.point.unsure_high,
-        "sensitivity_of_all": _plain(at.found),
+        "sensitivity_of_all": asdict(at.found),
         "classes": plain_classes(at.classes),
-        "sensitivity": _plain(at.sensitivity),
-        "specificity": _plain(at.specificity),
-        "positive_predictive_value": _maybe(at.positive_value),
-        "negative_predictive_value": _maybe(at.negative_value),
+        "sensitivity": asdict(at.sensitivity),
+        "specificity": asdict(at.specificity),
+        "positive_predictive_value": at.positive_value and asdict(at.positive_value),
+        "negative_predictive_value": at.negative_value and asdict(at.negative_value),
         "positives_needed": images_needed(at.sensitivity.value),
         "negatives_needed": images_needed(at.specificity.value),
     }
@@ -109,12 +103,8 @@ def _point(at: AtPoint) -> dict[str, object]:
 def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
     """By "positive" and "negative", the share of each class: what the manifest of a pack holds too."""
     return {
-        TRUTHS[truth]: {category: _plain(found) for category, found in own.items()} for truth, own in classes.items()
+        TRUTHS[truth]: {category: asdict(found) for category, found in own.items()} for truth, own in classes.items()
     }
-
-
-def _maybe(estimate: Estimate | Share | Paired | None) -> dict[str, Any] | None:
-    return _plain(estimate) if estimate else None
 
 
 def _group(group: Group) -> dict[str, object]:
@@ -123,7 +113,7 @@ def _group(group: Group) -> dict[str, object]:
         "by": group.by,
         "name": group.name,
         "images": group.images,
-        "auc": _plain(group.area),
+        "auc": asdict(group.area),
         "operating_points": points,
     }
 
@@ -167,7 +157,7 @@ def plan_table(plan: Plan, translator: Translator) -> str:
 
 def _flat(names: tuple[str, str], step: Step) -> dict[str, Any]:
     found: dict[str, Any] = {"group": names[0], "name": names[1]}
-    for name, value in _plain(step).items():
+    for name, value in asdict(step).items():
         parts = dict.fromkeys(("value", "low", "high"), "") if value is None and name in ("ppv", "npv") else value
         found |= {f"{name}_{part}": each for part, each in parts.items()} if isinstance(parts, dict) else {name: parts}
     return {**found, "notice": NOTICE}

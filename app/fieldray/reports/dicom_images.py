@@ -14,7 +14,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,17 +132,17 @@ def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording:
     top, room = layout.height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
     head = text.word if leading is None else f"{text.word}   {leading.meaning} {leading.score}"
-    canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, Font(34, is_bold=True), room - 190))
+    canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, _font(34, is_bold=True), room - 190))
     top += 46
     first = wording.translator.reason(why) if (why := why_of(subject.outcome)) else ""
     lines = (first or leading.sentence, leading.point, leading.measured) if leading else (first,)
     for line in (line for line in (*lines, text.caption) if line):
-        canvas.paste(_BRIGHT, (_EDGE, top), _line(line, Font(17), room))
+        canvas.paste(_BRIGHT, (_EDGE, top), _line(line, _font(17), room))
         top += 25
-    notice = _line(wording.notice, Font(18, is_bold=True), room)
+    notice = _line(wording.notice, _font(18, is_bold=True), room)
     canvas.paste(_BRIGHT, (_EDGE, layout.rows - 36), notice)
     for caption in _made_with(subject):
-        made = _line(caption, Font(14), layout.columns)
+        made = _line(caption, _font(14), layout.columns)
         if made.width + notice.width + 3 * _EDGE < layout.columns:
             canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
             break
@@ -157,32 +157,21 @@ def _made_with(subject: Subject) -> tuple[str, ...]:
     return (f"{short} · {spec.lungs_pack}", short) if spec.lungs_pack else (short,)
 
 
-class Font(NamedTuple):
-    """A font of the panel, by its size in pixels."""
-
-    size: int
-    is_bold: bool = False
-
-    @property
-    def drawing(self) -> ImageFont.FreeTypeFont:
-        """What draws with it."""
-        return _font("DejaVuSans-Bold.ttf" if self.is_bold else "DejaVuSans.ttf", self.size)
-
-
 @lru_cache(maxsize=64)
-def _line(text: str, font: Font, room: int) -> Image.Image:
+def _line(text: str, font: ImageFont.FreeTypeFont, room: int) -> Image.Image:
     """A line as a mask (L), cut at the end where the panel has no room for it. Most are the same on every capture."""
-    drawing = font.drawing
-    if drawing.getlength(text) > room:
-        fits = bisect_right(range(1, len(text)), False, key=lambda count: drawing.getlength(text[:count] + "…") > room)
+    if font.getlength(text) > room:
+        fits = bisect_right(range(1, len(text)), False, key=lambda count: font.getlength(text[:count] + "…") > room)
         text = text[:fits] + "…"
-    mask = Image.new("L", (max(1, math.ceil(drawing.getlength(text))), 2 * font.size))
-    ImageDraw.Draw(mask).text((0, 0), text, font=drawing, fill=255)
+    mask = Image.new("L", (max(1, math.ceil(font.getlength(text))), 2 * round(font.size)))
+    ImageDraw.Draw(mask).text((0, 0), text, font=font, fill=255)
     return mask
 
 
 @lru_cache(maxsize=8)
-def _font(name: str, size: int) -> ImageFont.FreeTypeFont:
+def _font(size: int, *, is_bold: bool = False) -> ImageFont.FreeTypeFont:
+    """A font of the panel, by its size in pixels."""
+    name = "DejaVuSans-Bold.ttf" if is_bold else "DejaVuSans.ttf"
     return ImageFont.truetype(asset("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)
 
 

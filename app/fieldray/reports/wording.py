@@ -229,9 +229,6 @@ class Wording:
     def run_remarks(self) -> tuple[str, ...]:
         """What a person should know of the run as a whole."""
         absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
-        gone = self.translator.plural(
-            "{count} image of this run is no longer there.", "{count} images of this run are no longer there.", absent
-        )
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. It is in the JSON export.",
             "{count} verdicts were given on results that have changed since. They are in the JSON export.",
@@ -241,7 +238,7 @@ class Wording:
         return (
             *map(self.translator.reason, self._stored.doubts),
             *([self.translator.reason(reason("unsigned_operating_point_unknown"))] if is_unsigned else ()),
-            *([gone] if absent else ()),
+            *([self.translator.reason(reason("not_present", count=absent))] if absent else ()),
             *([changed] if earlier else ()),
             *(() if self._is_named else (self.pseudonym_note(),)),
         )

@@ -229,7 +229,7 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
     options = ReportOptions(language="uk", names_people=True)
     stored = run_with([], options=options, not_present=("/b.dcm",), earlier_verdicts=(verdict, verdict))
     assert Wording(stored).run_remarks() == (
-        "1 знімка цієї перевірки вже немає на місці.",
+        "1 знімка цієї перевірки вже немає на місці. Його результат збережено, але в переліку його більше немає.",
         "2 висновки надано щодо результатів, які відтоді змінилися. Вони є у файлі JSON.",
     )
 
