@@ -130,7 +130,9 @@ def given_text(text: str) -> str:
 
 
 def given_path(text: str) -> Path:
-    """The same for a path: `Path("")` would be the current folder."""
+    """The same for a path: `Path("")` would be the current folder, `Path("smb://host/share")` one within it."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(reason("path_is_address", address=text).text)
     return Path(given_text(text))
 
 

@@ -105,6 +105,22 @@ def test_an_empty_path_is_refused(arguments: tuple[str, ...], here: Path, capsys
     assert not list(here.iterdir())
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("screen", "smb://host/share"),
+        ("screen", "here", "--out", "file://host/share"),
+        ("store", "backup", "smb://host/share"),
+        ("archive", "screen", "s3://bucket", "--out", "sftp://host/out"),
+    ],
+    ids=" ".join,
+)
+def test_an_address_is_no_path(arguments: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(list(arguments)) == 2
+    assert " is an address" in capsys.readouterr().err
+    assert not list(here.iterdir())
+
+
 # ---- Ctrl-C while a native library is being loaded
 
 
