@@ -1,7 +1,6 @@
 """One file, read once: its bytes, their hash and stamp, the header of these bytes, and the pixels that are asked for.
 
-Lives in the child process that looks at the image. PNG and JPEG are decoded here, DICOM in `dicom`: PNG by libpng, JPEG
-by libjpeg-turbo, most often through Pillow, which also says how an image is turned.
+Lives in the child process that looks at the image. PNG and JPEG are decoded here, DICOM in `dicom`.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import io
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Final
 
 import imagecodecs
 import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
+from PIL import ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
@@ -161,12 +160,12 @@ def _whole_png(data: bytes) -> _WholeImage:
     check_pixel_count(*size)
     if (count := _png_images(data)) > 1:
         raise Unusable(reason("several_images", count=count))
-    with _damage(is_cut=b"IEND" not in data), PngImageFile(io.BytesIO(data)) as image:
-        turn, values = _turn(image), imagecodecs.png_decode(data)
-    kind = data[25]  # 0 grey, 2 colour, 3 palette; with alpha 4 more
-    if values.ndim == 3 and kind in (0, 2):  # a level that is to be seen through is shown all the same
-        values = values[:, :, : 1 + kind]
-    return *_grey_of(turn(values), has_alpha=values.ndim == 3 and values.shape[2] in (2, 4)), size
+    plain = decode_grey_png(data)
+    if plain is not None and plain.shape == size:
+        return plain, [], size
+    if data[24:25] == b"\x10" and data[25:26] > b"\0":  # of 16 bits in colour or with alpha Pillow keeps eight
+        return *_deep_png(data), size
+    return *_grey(_load(data, PngImageFile)), size
 
 
 def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: Whole) -> Image:
@@ -184,39 +183,18 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: Whole) -> Image
     is_plain, step = frame.bits == 8 and frame.process in _PILLOWS_PROCESSES, 1
     if is_plain and needed is not None and not whole.is_kept:  # whether it has to be rotated is known only later
         step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
-    if step > 1:
-        one, notes = _one_whole_jpeg(data, size)
-        with _damage(), JpegImageFile(io.BytesIO(one)) as image:
-            if image.mode == "L":  # colour shows in single pixels: only a grey file may be read at a lower resolution
-                image.draft("L", (image.width // step, image.height // step))
-                values = _upright(image, one)
-                return _finished(np.ascontiguousarray(values), notes, size, needed, step=step)
-    return _finished(*whole.of(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
+    if step == 1:
+        return _finished(*whole.of(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
+    one, notes = _one_whole_jpeg(data, size)
+    image = _load(one, JpegImageFile, step)
+    pixels, more = _grey(image)
+    return _finished(pixels, [*notes, *more], size, needed, step=step if image.mode == "L" else 1)
 
 
 def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _WholeImage:
-    """Of other depths and processes than Pillow's EXIF is not asked."""
     data, notes = _one_whole_jpeg(data, size)
-    with _damage():
-        if is_plain:
-            with JpegImageFile(io.BytesIO(data)) as image:
-                if image.mode == "CMYK":
-                    raise Unusable(reason("colour"))
-                values = _upright(image, data)
-        else:
-            from fieldray.imaging.codecs.jpeg import decode_jpeg_values  # pydicom takes a third of a second to load
-
-            values = decode_jpeg_values(data)
-            _check_scans(data, values)
-    pixels, more = _grey_of(values, has_alpha=False)
+    pixels, more = _grey(_load(data, JpegImageFile)) if is_plain else _deep_jpeg(data)
     return pixels, [*notes, *more], size
-
-
-def _upright(image: JpegImageFile, data: bytes) -> NDArray[Any]:
-    """Its values. Raises what Pillow does; Unreadable `truncated`."""
-    turn, values = _turn(image), np.asarray(image)
-    _check_scans(data, values)
-    return turn(values)
 
 
 def _finished(
@@ -241,41 +219,60 @@ def _finished(
     )
 
 
-@contextmanager
-def _damage(*, is_cut: bool = False) -> Iterator[None]:
-    """Raises Unreadable for whatever libraries raise for what they cannot read; `is_cut`: part of it is missing."""
+def _load(
+    data: bytes, kind: type[PngImageFile | JpegImageFile], step: int = 1, *, is_turned: bool = True
+) -> PIL.Image.Image:
+    """The upright image; a grey JPEG at 1 / `step`, and anything else in full.
+
+    `PIL.Image.open` would do the same, but has a limit of pixels for the whole process. Here sizes were checked before.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
-    except (OSError, SyntaxError, ValueError, RuntimeError, EOFError, LookupError, TypeError, struct.error) as error:
-        is_cut = is_cut or "truncated" in str(error).lower() or isinstance(error, EOFError)
-        why = reason("truncated") if is_cut else reason("damaged", detail="the image cannot be decoded")
+            with kind(io.BytesIO(data)) as image:
+                if step > 1 and image.mode == "L":
+                    # Colour shows in single pixels: only a grey file may be read at a lower resolution.
+                    image.draft("L", (image.width // step, image.height // step))
+                image.load()
+                if kind is JpegImageFile:
+                    _check_scans(data, image.getpixel((-1, -1)))
+                return ImageOps.exif_transpose(image) if is_turned and _orientation(image) != 1 else image
+    except (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error) as error:
+        is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
+        why = reason("truncated") if is_short else reason("damaged", detail="the image cannot be decoded")
         raise Unreadable(why) from error
 
 
-def _check_scans(data: bytes, values: NDArray[Any]) -> None:
-    """Raise Unreadable `truncated` for a JPEG of which a scan breaks off; `values` are what it was decoded to."""
-    if jpeg_may_lack_pixels(data, np.ravel(values[-1, -1])):
+def _check_scans(data: bytes, last: Any) -> None:
+    """Raise Unreadable `truncated` for a JPEG of which a scan breaks off; `last` is its last pixel."""
+    if jpeg_may_lack_pixels(data, np.ravel(last)):
         from fieldray.imaging.codecs.jpeg import check_scans
 
         check_scans(data)
 
 
-def _turn(image: PIL.Image.Image) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """How an image is set upright, as EXIF says; a damaged EXIF block is ignored."""
+def _orientation(image: PIL.Image.Image) -> int:
+    """As EXIF says; 1, upright, where it says nothing. A damaged EXIF block is ignored."""
     try:
-        found = PIL.Image.Image.getexif(image).get(_ORIENTATION, 1)  # of PNG its own would decode the pixels
+        found = image.getexif().get(_ORIENTATION, 1)
+        return found if found in _TURNS else 1
     except Exception:  # Pillow's EXIF reader raises whatever the damaged bytes lead it to
-        found = 1
-    return _TURNS.get(found, _TURNS[1])
+        return 1
+
+
+def _grey(image: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:
+    """Grey pixels uint8 or uint16, and notes. Raises Unusable for colours that are no grey ones."""
+    if image.mode in ("CMYK", "YCCK", "LAB", "HSV"):
+        raise Unusable(reason("colour"))
+    if image.mode == "P":
+        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    if image.mode == "1":
+        image = image.convert("L")
+    return _grey_of(np.asarray(image), has_alpha=image.mode in ("LA", "RGBA", "PA", "La", "RGBa"))
 
 
 def _grey_of(values: NDArray[Any], *, has_alpha: bool) -> tuple[NDArray[Any], list[str]]:
-    """Grey pixels uint8 or uint16 of values (rows, columns) or (rows, columns, channels), and notes.
-
-    Raises Unusable for colours that are no grey ones.
-    """
+    """The same of values (rows, columns) or (rows, columns, channels)."""
     notes: list[str] = []
     if has_alpha:
         values, is_see_through = _over_black(values)
@@ -299,7 +296,7 @@ def _over_black(values: NDArray[Any]) -> tuple[NDArray[Any], bool]:
     return (weighted // opaque).astype(values.dtype), True
 
 
-# ---- which way is up, and more images than one
+# ---- more bits than Pillow keeps, and more images than one
 
 
 # What EXIF says was done to an upright image, by the turn that undoes it.
@@ -313,9 +310,34 @@ _TURNS: Final[Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]]] = {
     7: lambda values: np.rot90(values, 2).swapaxes(0, 1),
     8: np.rot90,
 }
+_ALPHA: Final = 4
 _PILLOWS_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
 _JPEG_LS: Final = 0xF7
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+
+
+def _deep_png(data: bytes) -> tuple[NDArray[Any], list[str]]:
+    """Upright grey pixels of a PNG of 16 bits in colour or with alpha, and notes."""
+    image = _load(data, PngImageFile, is_turned=False)  # says what is wrong with a damaged one
+    try:
+        values = imagecodecs.png_decode(data)
+    except (ValueError, RuntimeError) as error:
+        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
+    if values.dtype != np.uint16 or values.shape[:2] != image.size[::-1]:
+        raise Unreadable(reason("unsupported_pixels", detail="PNG, 16 bits"))
+    return _grey_of(_TURNS[_orientation(image)](values), has_alpha=bool(data[25] & _ALPHA))
+
+
+def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
+    """The same of a JPEG of another depth than 8 bits, or of another process than Pillow's; EXIF is not asked."""
+    from fieldray.imaging.codecs.jpeg import decode_jpeg_values  # pydicom takes a third of a second to load
+
+    try:
+        values = decode_jpeg_values(data)
+        _check_scans(data, values[-1, -1])
+        return _grey_of(values, has_alpha=False)
+    except ValueError as error:
+        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
 def _png_images(data: bytes) -> int:
@@ -359,9 +381,45 @@ def _jpegs(data: bytes, position: int) -> Iterator[bytes]:
         position = start + (jpeg_end(rest) or 3)
 
 
+# ---- plain grey PNG by libpng, in three quarters of the time that Pillow needs
+
+
+_HEADER: Final = struct.Struct(">IIBBBBB")
+_START: Final = 8
+_DEPTHS: Final = (8, 16)
+# What may rotate the image or give it an alpha channel: Pillow handles these.
+_OF_ORIENTATION: Final = (b"Raw profile type", b"XML:com.adobe.xmp")
+_CONSEQUENTIAL: Final = frozenset({b"eXIf", b"tRNS", b"acTL"})
+_TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
+
+
+def decode_grey_png(data: bytes) -> NDArray[Any] | None:
+    """The pixels, (rows, columns) uint8 or uint16, of a grey PNG with nothing more to it.
+
+    None for every other kind, and for a damaged one: Pillow reads those and reports what is wrong.
+    """
+    if not _is_plain(data):
+        return None
+    try:
+        pixels: NDArray[Any] = imagecodecs.png_decode(data)
+    except (ValueError, RuntimeError):
+        return None
+    return pixels if pixels.ndim == 2 else None
+
+
+def _is_plain(data: bytes) -> bool:
+    *_, depth, colour, _, _, _ = _HEADER.unpack(data[16:29].ljust(13, b"\0"))
+    if colour != 0 or depth not in _DEPTHS:
+        return False
+    return not any(
+        kind in _CONSEQUENTIAL or (kind in _TEXTS and data.startswith(_OF_ORIENTATION, start))
+        for kind, start in _chunks(data)
+    )
+
+
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int]]:
     """Type and beginning of the content of each chunk (PNG specification, 5.3)."""
-    position = len(_SIGNATURE)
+    position = _START
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         yield kind, position + 8
