@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import Progress, Publish, Resuming, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
@@ -81,6 +81,11 @@ class _Done:
     outcomes: Sequence[Outcome]
     are_resumed: Sequence[bool]
 
+    @property
+    def doubtful(self) -> Outcome:
+        """One that failed, if any did."""
+        return next((outcome for outcome in self.outcomes if isinstance(outcome, Failed)), self.outcomes[0])
+
 
 class Batch:
     """One run. `pause`, `resume` and `cancel` return at once and may be called from any thread.
@@ -114,7 +119,7 @@ class Batch:
         self._lock = threading.Lock()
         self.reason: Reason | None = None
         self._notes: list[tuple[Reason, ...]] = [() for _ in work.packs]
-        self._found = self._done = self._screened = 0
+        self._found = 0
         self._is_complete = False
         self._estimate = 0
         self._is_found = False
@@ -274,27 +279,31 @@ class Batch:
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
         notes = [reason("points_differ", packs=said)] if len(set(points.values())) > 1 else []
         self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []), *notes)
-        pace, watch = Pace(clock=time.monotonic), self._work.watch
+        done, pace, watch = 0, Pace(clock=time.monotonic), self._work.watch
         pace.restart(0)
         progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
         for item in self._arrivals():
             if isinstance(item, _Done):
-                if watch is None or all(map(watch.keeps, item.outcomes)):
-                    self._save(store, item)
-                self._done += 1
+                if watch is None or watch.keeps(item.doubtful, is_new=not all(item.are_resumed)):
+                    saved = list(zip(self._runs, item.outcomes, item.are_resumed, strict=True))
+                    # The first pack's last: where it is listed, what the others say is there.
+                    events = [run.save(store, outcome, is_resumed=known) for run, outcome, known in reversed(saved)]
+                    for event in reversed(events):
+                        self._publish(event)
+                    done += 1
             elif item:
                 self._take_over(store, item)
-                self._done += len(item[0])
-            self._follow_pause(store, pace)
+                done += len(item[0])
+            self._follow_pause(store, pace, done)
             if progress.is_due():
-                pace.note(self._done)
-                self._publish(self._progress(pace))
+                pace.note(done)
+                self._publish(self._progress(done, pace))
                 if watch and (news := watch.news()):
                     self._enter(self.state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())
-        pace.note(self._done)
-        self._publish(self._progress(pace))
+        pace.note(done)
+        self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
     def _arrivals(self) -> Iterator[_Done | Bundle | None]:
@@ -310,14 +319,6 @@ class Batch:
             self._room.release()
             yield item
 
-    def _save(self, store: ResultStore, done: _Done) -> None:
-        saved = list(zip(self._runs, done.outcomes, done.are_resumed, strict=True))
-        # The first pack's last: where it is listed, what the others say is there.
-        events = [run.save(store, outcome, is_resumed=known) for run, outcome, known in reversed(saved)]
-        for event in reversed(events):
-            self._publish(event)
-        self._screened += not all(done.are_resumed)
-
     def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
         for run, rows in reversed(list(zip(self._runs, bundle, strict=True))):
             taken = run.take_over(store, rows)
@@ -325,31 +326,24 @@ class Batch:
             for event in events:
                 self._publish(event)
 
-    def _follow_pause(self, store: ResultStore, pace: Pace) -> None:
+    def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
         if wanted != self.state:
             for run in self._runs:
                 store.set_state(run.run_id, wanted)
-            pace.restart(self._done)
+            pace.restart(done)
             self._enter(wanted)
 
-    def _progress(self, pace: Pace) -> Progress:
-        total = self._total
+    def _progress(self, done: int, pace: Pace) -> Progress:
+        total = self._found if self._is_found else max(self._found, self._estimate)
+        total = done + self._work.watch.waiting if self._work.watch else total
         return Progress(
-            done=self._done,
+            done=done,
             total=total,
             total_is_final=self._is_found,
             images_per_s=pace.images_per_s(),
-            remaining_s=pace.remaining_s(total - self._done),
+            remaining_s=pace.remaining_s(max(0, total - done)),
         )
-
-    @property
-    def _total(self) -> int:
-        """Images, as far as is known: files, where folders are watched."""
-        found = max(self._found, self._done)
-        if self._work.watch:
-            return found + self._work.watch.waiting
-        return found if self._is_found else max(found, self._estimate)
 
     def _end(self, store: ResultStore) -> None:
         with self._lock:
@@ -357,8 +351,7 @@ class Batch:
         if self._is_complete:
             self._notes[0] = tuple(self._work.noticed())
         elif self._work.watch:
-            waiting = self._total - self._done
-            self._notes[0] = (reason("watch_stopped", results=self._screened, waiting=waiting),)
+            self._notes[0] = (self._work.watch.ended(),)
         for run in self._runs:
             self._notes[run.number] += run.end(store, self._end_state, self.reason)
 

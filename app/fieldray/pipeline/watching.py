@@ -1,8 +1,8 @@
-"""A folder that is watched: which files came, which of them may still be growing, and which were taken.
+"""A folder that is watched: which files came, which of them may still be growing, and which are done.
 
-The folder is listed again and again: a network share tells nobody what changes in it. A file is taken once it has been
-the same for some seconds, and again after every change. What was done before the program was started is known by the
-store.
+The folder is listed again and again: a network share tells nobody what changes in it. A file is tried once it has been
+the same for some seconds. Where that does not go well, it may be half-written all the same: it is tried once more, and
+believed, when it has been the same for long. What was done before the program was started is known by the store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason
 
-_QUIET_S: Final = 5.0
+_QUIET_S: Final = 3.0
+_LONG_S: Final = 60.0
 _PAUSES_S: Final = 2.0, 60.0  # the shortest and the longest one
 _EFFORT: Final = 10  # a pause is so many times as long as the look before it, however many files there are
 _FOLDER: Final = -1  # the state of a link to a folder, which is not followed
@@ -32,16 +33,20 @@ _FOLDER: Final = -1  # the state of a link to a folder, which is not followed
 Search = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _File:
     """A file as its folder lists it, and as it says itself: on Windows the folder may lag behind.
 
-    since_s  when it was first seen so
+    since_s  when it was first seen so; it is tried when it has stayed so for `patience_s`
+    open     the images without an outcome yet, and the search for them
     """
 
     listed: int
     now: int
     since_s: float
+    patience_s: float = _QUIET_S
+    open: int = 0
+    is_doubted: bool = False
 
 
 class Watch:
@@ -55,30 +60,18 @@ class Watch:
             if not path.is_dir():
                 raise UsageProblem(reason("watch_no_folder", path=path))
         self._folders, self._clock = folders, clock
-        self._devices = dict[str, int]()
         self._lock = threading.Lock()
-        self._waiting, self._taken = dict[str, _File](), dict[str, _File]()
+        self._done, self._devices = dict[str, int](), dict[str, int]()
+        self._waiting, self._tried = dict[str, _File](), dict[str, _File]()
         self._missing = self._reported_missing = ""
+        self._kept = 0
+        self._believed = set[str]()  # images that were kept as broken
 
     @property
     def waiting(self) -> int:
-        """How many files were not taken."""
-        return len(self._waiting)
-
-    def keeps(self, outcome: Outcome) -> bool:
-        """Whether an outcome is one: what is wrong with a file that has changed or gone by now is none.
-
-        That file is taken again.
-        """
-        path = str(outcome.ref.path)
-        if not (isinstance(outcome, Failed) or outcome.ref.problem):
-            return True
+        """How many files are not done."""
         with self._lock:
-            file = self._taken.get(path)
-            if file and file.now == _state_at(path):
-                return True
-            self._taken.pop(path, None)
-            return False
+            return len(self._waiting.keys() | self._tried.keys())
 
     def news(self) -> Reason | None:
         """That a folder cannot be read, or can be again, once."""
@@ -86,6 +79,10 @@ class Watch:
         if missing == before:
             return None
         return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
+
+    def ended(self) -> Reason:
+        """What to say at the end."""
+        return reason("watch_stopped", results=self._kept, waiting=self.waiting)
 
     def arrivals(
         self, search: Search, is_known: IsKnown, *, rest: Callable[[float], bool]
@@ -106,34 +103,44 @@ class Watch:
                     pause_s = 0.0
                     break
                 # What came or returned is known by its content alone: the store had less when `is_known` read it.
-                yield from self._take(path, search, is_known if due[path] <= first_s else lambda *_: False)
+                yield from self._try(path, search, is_known if due[path] <= first_s else lambda *_: False)
             yield None
             if rest(pause_s):
                 return
 
+    def keeps(self, outcome: Outcome, *, is_new: bool) -> bool:
+        """Whether an outcome is one, or its file is tried again: what is wrong with it may be that it still grows."""
+        path = str(outcome.ref.path)
+        file = self._tried[path]
+        is_doubtful = isinstance(outcome, Failed) or outcome.ref.problem is not None
+        is_kept = not is_doubtful or (file.patience_s == _LONG_S and _state_at(path) == file.now)
+        self._settle(path, is_doubted=not is_kept)
+        self._kept += is_kept and is_new and outcome.ref.key not in self._believed
+        if is_kept and is_doubtful:
+            self._believed.add(outcome.ref.key)
+        return is_kept
+
     # ---- inside
 
     def _look(self) -> dict[str, float]:
-        """List the folders; the files that are to be taken now, and since when they are as they are."""
+        """List the folders; the files that are to be tried now, and since when they are as they are."""
         listed, links = dict[str, int](), list[str]()
         missing = [lost for folder in self._folders if (lost := self._list(str(folder), listed, links))]
         _leave_out_twins(listed, links, self._folders)
         now_s = self._clock()
-        with self._lock:
-            taken = {path: file.listed for path, file in self._taken.items()}
-        changed = [path for path, state in listed.items() if taken.get(path) != state]
+        changed = [path for path, state in listed.items() if self._done.get(path) != state]
         states = {path: state for path in changed if (state := _state_at(path)) is not None}
-        self._missing = missing[0] if missing else ""
-        if not missing:  # what is not there has gone for good
-            self._waiting = {path: file for path, file in self._waiting.items() if path in states}
-            with self._lock:
-                self._taken = {path: file for path, file in self._taken.items() if path in listed}
-        for path, state in states.items():
-            known = self._waiting.get(path)
-            if known is None or (known.listed, known.now) != (listed[path], state):
-                self._waiting[path] = _File(listed[path], state, now_s)
-        files = {path: self._waiting[path] for path in states}
-        return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= _QUIET_S}
+        with self._lock:
+            self._missing = missing[0] if missing else ""
+            if not missing:  # what is not there has gone for good
+                self._done = {path: state for path, state in self._done.items() if path in listed}
+                self._waiting = {path: file for path, file in self._waiting.items() if path in states}
+            for path, state in states.items():
+                known = self._waiting.get(path) or self._tried.get(path)
+                if known is None or (known.listed, known.now) != (listed[path], state):
+                    self._waiting[path] = _File(listed[path], state, now_s)
+            files = {path: file for path, file in self._waiting.items() if path in states and path not in self._tried}
+            return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= file.patience_s}
 
     def _list(self, top: str, listed: dict[str, int], links: list[str]) -> str:
         """Add all files in a folder with their states, and all links; what cannot be read of it, "" where all can."""
@@ -159,12 +166,32 @@ class Watch:
             self._devices[top] = device
         return missing
 
-    def _take(self, path: str, search: Search, is_known: IsKnown) -> Iterator[ImageRef]:
+    def _try(self, path: str, search: Search, is_known: IsKnown) -> Iterator[ImageRef]:
         file = self._waiting[path]
-        if _state_at(path) == file.now:  # else the next look will see it
+        if _state_at(path) != file.now:  # the next look will see it
+            return
+        with self._lock:
+            self._tried[path] = self._waiting.pop(path)
+            file.open = 1
+        for ref in _images_in(Path(path), search, is_known, is_folder=file.now == _FOLDER):
             with self._lock:
-                self._taken[path] = self._waiting.pop(path)
-            yield from _images_in(Path(path), search, is_known, is_folder=file.now == _FOLDER)
+                file.open += 1
+            yield ref
+        self._settle(path)
+
+    def _settle(self, path: str, *, is_doubted: bool = False) -> None:
+        """One of the images of a file has its outcome, or the search for them is over."""
+        with self._lock:
+            file = self._tried[path]
+            file.open -= 1
+            file.is_doubted |= is_doubted
+            if file.open:
+                return
+            del self._tried[path]
+            if file.is_doubted:
+                self._waiting.setdefault(path, _File(file.listed, file.now, self._clock(), _LONG_S))
+            else:
+                self._done[path] = file.listed
 
 
 def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool) -> Iterator[ImageRef]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import Failed, Outcome, ReadFacts
+from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
 from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
@@ -19,7 +19,8 @@ from outcomes import screened
 from program import write_images
 from raised import raises
 
-LOOKS_BEFORE_TAKEN = 4  # with two seconds between looks, a file has to stay as it is for five
+LOOKS_BEFORE_TRIED = 3  # with two seconds between looks, a file has to stay as it is for three
+LOOKS_BEFORE_BELIEVED = 30  # and for a minute
 
 
 class Desk:
@@ -47,7 +48,7 @@ class Desk:
 
     def keep(self, refs: Sequence[ImageRef]) -> None:
         """Each of them was screened."""
-        assert all(self.watch.keeps(screened(ref)) for ref in refs)
+        assert all(self.watch.keeps(screened(ref), is_new=True) for ref in refs)
 
     def stop(self) -> None:
         self._is_over = True
@@ -73,11 +74,13 @@ def cut(ref: ImageRef) -> Outcome:
 
 def test_a_file_is_taken_once_it_stays_as_it_is_and_only_once(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 2)
-    assert desk.names(LOOKS_BEFORE_TAKEN - 1) == []
+    assert desk.names(LOOKS_BEFORE_TRIED - 1) == []
     assert desk.watch.waiting == 2
     found = desk.look()
     assert [ref.path.name for ref in found] == ["image-000.png", "image-001.png"]
-    assert (desk.watch.waiting, desk.names(100)) == (0, [])
+    desk.keep(found)
+    assert desk.watch.ended() == reason("watch_stopped", results=2, waiting=0)
+    assert desk.names(100) == []
 
 
 def test_a_file_that_grows_is_left_alone(desk: Desk, inbox: Path) -> None:
@@ -85,59 +88,87 @@ def test_a_file_that_grows_is_left_alone(desk: Desk, inbox: Path) -> None:
     growing = inbox / "growing.png"
     for number in range(1, 11):
         growing.write_bytes(whole[: number * len(whole) // 10])
-        assert desk.names(LOOKS_BEFORE_TAKEN - 1) == []
+        assert desk.names(LOOKS_BEFORE_TRIED - 1) == []
     assert desk.names() == ["growing.png"]
 
 
-def test_what_is_wrong_with_a_file_that_went_on_growing_is_not_kept(desk: Desk, inbox: Path) -> None:
+def test_what_seems_to_be_cut_is_believed_only_after_long(desk: Desk, inbox: Path) -> None:
     """A writer may rest for longer than a file has to stay as it is."""
     half = write_images(inbox, 1)[0]
     whole = half.read_bytes()
     half.write_bytes(whole[:500])
-    (ref,) = desk.look(LOOKS_BEFORE_TAKEN)
-    assert desk.watch.keeps(cut(ref)), "as it is now"
-    half.write_bytes(whole)
-    assert not desk.watch.keeps(cut(ref))
-    (again,) = desk.look(LOOKS_BEFORE_TAKEN)
-    desk.keep([again])
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    assert not desk.watch.keeps(cut(ref), is_new=True)
+    assert desk.watch.ended() == reason("watch_stopped", results=0, waiting=1)
+    assert desk.names(LOOKS_BEFORE_BELIEVED - 1) == []
+    (again,) = desk.look()
+    assert desk.watch.keeps(cut(again), is_new=True)
     assert desk.names(100) == []
+    half.write_bytes(whole)
+    (at_last,) = desk.look(LOOKS_BEFORE_TRIED)
+    desk.keep([at_last])
+    assert desk.watch.ended() == reason("watch_stopped", results=1, waiting=0)
 
 
-def test_what_is_wrong_with_a_file_that_has_gone_is_not_kept_and_it_is_taken_again(desk: Desk, inbox: Path) -> None:
-    """As with a drive that is pulled while its images are read."""
-    write_images(inbox, 1)
-    (ref,) = desk.look(LOOKS_BEFORE_TAKEN)
-    inbox.rename(inbox.parent / "pulled")
-    assert not desk.watch.keeps(cut(ref))
+def test_what_goes_on_growing_after_it_was_tried_is_tried_soon(desk: Desk, inbox: Path) -> None:
+    half = write_images(inbox, 1)[0]
+    whole = half.read_bytes()
+    half.write_bytes(whole[:500])
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    half.write_bytes(whole)
+    assert desk.names(10) == [], "two of one file are never under way"
+    assert not desk.watch.keeps(cut(ref), is_new=True)
+    assert desk.names() == ["image-000.png"]
+
+
+def test_a_failure_of_a_file_that_is_gone_says_nothing(desk: Desk, inbox: Path) -> None:
+    path = write_images(inbox, 1)[0]
+    data = path.read_bytes()
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    assert not desk.watch.keeps(cut(ref), is_new=True)
+    (ref,) = desk.look(LOOKS_BEFORE_BELIEVED)
+    path.unlink()
+    assert not desk.watch.keeps(cut(ref), is_new=True)
     desk.look()
-    (inbox.parent / "pulled").rename(inbox)
-    assert desk.names(LOOKS_BEFORE_TAKEN) == ["image-000.png"]
+    assert desk.watch.waiting == 0
+    path.write_bytes(data)
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
+
+
+def test_other_files_refused_images_and_images_are_believed_at_once(desk: Desk, inbox: Path) -> None:
+    write_images(inbox, 1)
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    assert desk.watch.keeps(Refused(ref=ref, reason=reason("blank"), facts=ReadFacts()), is_new=True)
+    (inbox / "readme.txt").write_text("no image, or the first bytes of one", encoding="utf-8")
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    assert ref.problem and ref.problem.code == "not_an_image"
+    assert not desk.watch.keeps(Refused(ref=ref, reason=ref.problem, facts=ReadFacts()), is_new=True)
 
 
 def test_a_file_that_is_replaced_is_taken_again(desk: Desk, inbox: Path) -> None:
     first, second = write_images(inbox, 1)[0], write_images(inbox.parent / "other", 2)[1]
-    desk.keep(desk.look(LOOKS_BEFORE_TAKEN))
+    desk.keep(desk.look(LOOKS_BEFORE_TRIED))
     os.utime(second, ns=(10**18, 10**18))
     second.replace(first)
-    assert desk.names(LOOKS_BEFORE_TAKEN) == ["image-000.png"]
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
 
 
 def test_a_file_under_a_name_of_its_writer_is_taken_under_its_own(desk: Desk, inbox: Path) -> None:
     hidden = write_images(inbox.parent / "other", 1)[0].rename(inbox / ".image.png.part")
     assert desk.names(10) == []
     hidden.rename(inbox / "image.png")
-    assert desk.names(LOOKS_BEFORE_TAKEN) == ["image.png"]
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image.png"]
 
 
 def test_a_folder_that_vanishes_is_waited_for_and_nothing_is_taken_twice(desk: Desk, inbox: Path) -> None:
     write_images(inbox / "study", 2)
-    desk.keep(desk.look(LOOKS_BEFORE_TAKEN))
+    desk.keep(desk.look(LOOKS_BEFORE_TRIED))
     inbox.rename(inbox.parent / "pulled")
     assert desk.names(50) == []
     assert desk.watch.news() == reason("watch_waits", path=str(inbox)) and desk.watch.news() is None
     write_images(inbox.parent / "pulled", 1)
     (inbox.parent / "pulled").rename(inbox)
-    assert desk.names(LOOKS_BEFORE_TAKEN) == ["image-000.png"]
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
     assert desk.watch.news() == reason("watch_goes_on", path=str(inbox))
 
 
@@ -152,7 +183,7 @@ def test_an_empty_mount_point_is_a_drive_that_was_pulled(tmp_path: Path) -> None
         place = tmp_path / "place"
         place.symlink_to(drive)
         desk = Desk(place)
-        desk.keep(desk.look(LOOKS_BEFORE_TAKEN))
+        desk.keep(desk.look(LOOKS_BEFORE_TRIED))
         place.unlink()
         place.symlink_to(other)
         assert desk.names(5) == [] and desk.watch.news() == reason("watch_waits", path=str(place))
@@ -167,7 +198,7 @@ def test_an_empty_mount_point_is_a_drive_that_was_pulled(tmp_path: Path) -> None
 def test_of_a_long_backlog_who_came_meanwhile_goes_first(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 8)
     desk.now_s = 1.0
-    desk.look(LOOKS_BEFORE_TAKEN - 1)
+    desk.look(LOOKS_BEFORE_TRIED - 1)
     given: list[str] = []
     while len(given) < 9:
         for ref in desk.rounds:
@@ -182,24 +213,28 @@ def test_of_a_long_backlog_who_came_meanwhile_goes_first(desk: Desk, inbox: Path
     assert given[6] == "today.png", "seen in the second look, as it was in the third"
 
 
-def test_the_images_of_a_zip_file_are_taken_with_it(desk: Desk, inbox: Path) -> None:
+def test_each_image_of_a_zip_file_has_its_outcome_before_the_file_is_done(desk: Desk, inbox: Path) -> None:
     with zipfile.ZipFile(inbox / "images.zip", "w") as packed:
         for path in write_images(inbox.parent / "other", 2):
             packed.write(path, path.name)
-    found = desk.look(LOOKS_BEFORE_TAKEN)
-    assert [ref.member for ref in found] == ["image-000.png", "image-001.png"]
-    assert all(desk.watch.keeps(cut(ref)) for ref in found)
+    first, second = desk.look(LOOKS_BEFORE_TRIED)
+    assert (first.member, second.member) == ("image-000.png", "image-001.png")
+    desk.keep([first])
+    assert desk.watch.waiting == 1
+    desk.keep([second])
+    assert desk.watch.waiting == 0
 
 
 def test_what_the_store_knows_is_no_image_to_be_screened(inbox: Path) -> None:
     write_images(inbox, 2)
     desk = Desk(inbox, known=["image-000.png"])
-    found = desk.look(LOOKS_BEFORE_TAKEN)
+    found = desk.look(LOOKS_BEFORE_TRIED)
     assert [ref.path.name for ref in found] == ["image-001.png"]
+    assert desk.watch.waiting == 1
     (inbox / "image-000.png").rename(inbox.parent / "away.png")
     desk.look()
     (inbox.parent / "away.png").rename(inbox / "image-000.png")  # its result is of this run by now: no other is copied
-    assert desk.names(LOOKS_BEFORE_TAKEN) == ["image-000.png"]
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
     desk.stop()
 
 
@@ -212,7 +247,7 @@ def test_links_lead_to_files_and_never_into_folders(desk: Desk, inbox: Path) -> 
         (inbox / name).symlink_to(target)
     write_images(inbox / "a", 1)
     os.mkfifo(inbox / "pipe")
-    found = {ref.path.name: ref.problem and ref.problem.code for ref in desk.look(LOOKS_BEFORE_TAKEN)}
+    found = {ref.path.name: ref.problem and ref.problem.code for ref in desk.look(LOOKS_BEFORE_TRIED)}
     assert found == {"file.png": None, "folder": "linked_folder", "image-000.png": None}, "nothing twice"
 
 
