@@ -53,6 +53,7 @@ _IS_PATCH: Final = 0x20
 # A small image that is mostly black may shrink a thousandfold. Nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
+_PART: Final = 2**20  # unpacked at once
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,10 +93,12 @@ class Archive:
             _seek_packed_bytes(self.stream, member)
             _check_method(member)
             wanted = member.file_size if limit is None else min(limit, member.file_size)
-            data = zipfile.ZipExtFile(self.stream, "r", member).read(wanted)
-            if len(data) < wanted:
+            unpacked, data = zipfile.ZipExtFile(self.stream, "r", member), io.BytesIO()
+            while part := unpacked.read(min(_PART, wanted - data.tell())):
+                data.write(part)
+            if data.tell() < wanted:
                 raise EOFError("it is cut short")
-            return data
+            return data.getvalue()
         except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, OverflowError, ValueError) as error:
             raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
 

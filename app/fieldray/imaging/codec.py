@@ -68,6 +68,7 @@ class Frame:
     is_plain_grey    one sample of 8 or 16 bits that is a grey value
     padding          the ends of the values that mean "no image here", so that they must not be blended with others
     frames           how many the file has
+    is_rgb           whether three samples are red, green and blue, by the header
     source           the codestream, of the size that the header states; empty for uncompressed values
     """
 
@@ -82,6 +83,7 @@ class Frame:
     is_plain_grey: bool
     padding: Size | None
     frames: int
+    is_rgb: bool = False
     source: bytes = b""
 
     @property

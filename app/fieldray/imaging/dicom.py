@@ -197,6 +197,7 @@ def _frame_of(header: DicomHeader) -> Frame:
         is_plain_grey=is_grey and samples == 1 and bits in (8, 16),
         padding=dicom_grey.padding_of(dataset),
         frames=max(1, whole_number(dataset, "NumberOfFrames", 1)),
+        is_rgb=_photometric(header) == "RGB",
     )
 
 
@@ -341,8 +342,6 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
     # libraries undo the transform of JPEG and JPEG 2000, and no other
     if frame.samples == 3 and not frame.is_of_cosines and _photometric(header) in ("YBR_FULL", "YBR_FULL_422"):
         values = convert_color_space(values, "YBR_FULL", "RGB")
-    if values.dtype.itemsize > 2:
-        return values
     return stored_values_of(values, frame)
 
 

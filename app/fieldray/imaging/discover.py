@@ -346,9 +346,11 @@ def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
 
 def _is_another(path: Path, state: FileState | None) -> bool:
     try:
-        return state_of(path) != state
+        now = state_of(path)
     except OSError:  # it is gone, as what was in it will say
         return False
+    before, after = (one and one._replace(touched_ns=0) for one in (state, now))  # a new link is no other content
+    return before != after
 
 
 def _missing(path: Path) -> ImageRef:

@@ -294,7 +294,6 @@ handle: Final = served((ASK, _answer))  # of a child that lives for one question
 #
 # Needed because a runtime does not tell: given the Edge TPU and a file that was never compiled for it, it runs on the
 # CPU and reports nothing.
-
 #
 # libedgetpu, executable/executable.fbs: Package (0 min_runtime_version, 1 serialized_multi_executable), MultiExecutable
 # (0 serialized_executables), Executable (6 parameters, 13 type).

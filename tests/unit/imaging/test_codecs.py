@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from pydicom import dcmread
 from pydicom.dataset import Dataset
-from pydicom.encaps import get_frame
+from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels import get_decoder
 from pydicom.uid import (
     UID,
@@ -26,6 +26,7 @@ from pydicom.uid import (
     ExplicitVRLittleEndian,
     HTJ2KLossless,
     JPEG2000Lossless,
+    JPEGBaseline8Bit,
     JPEGLossless,
     JPEGLSLossless,
     RLELossless,
@@ -207,8 +208,10 @@ def _runs(header: tuple[int, ...], packed: bytes) -> Frame:
 
 def test_runs_may_reach_over_the_ends_of_rows() -> None:
     # PS3.5 G.3.1: a byte n of 0..127 is followed by n + 1 bytes as they are, 129..255 by one for 257 - n times
-    decoded = RLE.decode(_runs((1, 64), bytes([257 - 8 & 0xFF, 7, 3, 1, 2, 3, 4])))
-    assert decoded.tolist() == [[7, 7, 7, 7], [7, 7, 7, 7], [1, 2, 3, 4]]
+    packed = bytes([257 - 8 & 0xFF, 7, 3, 1, 2, 3, 4])
+    for padding in (b"", bytes([1, 9, 9])):  # behind the last row
+        decoded = RLE.decode(_runs((1, 64), packed + padding))
+        assert decoded.tolist() == [[7, 7, 7, 7], [7, 7, 7, 7], [1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -249,6 +252,32 @@ def test_colours_lie_in_the_file_as_pydicom_knows(
     for number, expected in enumerate(dcmread(path).pixel_array):
         image = decode(path.read_bytes(), ImageRef(path=path, frame=number))
         np.testing.assert_array_equal(image.pixels, expected[:, :, 1])
+
+
+def test_bits_above_those_that_are_stored_are_left_out_of_32_as_of_16(tmp_path: Path) -> None:
+    dataset, path, found = image_dataset(IMAGE, number=1), tmp_path / "image.dcm", []
+    dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 12, 11, 1
+    for bits in (16, 32):
+        dataset.BitsAllocated, dataset.PixelData = bits, (IMAGE >> 4).astype(f"<u{bits // 8}").tobytes()
+        dataset.save_as(path)
+        found.append(_read(path))
+    assert np.ptp(found[0]) > 0
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_jpeg_that_says_nothing_of_its_colours_has_those_of_the_header(tmp_path: Path) -> None:
+    grey, path = np.full((32, 40, 3), 90, np.uint8), tmp_path / "image.dcm"
+    grey[8:24, 8:24] = 200
+    source = imagecodecs.jpeg8_encode(grey, level=95, colorspace="RGB", outcolorspace="RGB")
+    at = source.index(b"\xff\xee")
+    source = source[:at] + source[at + 2 + int.from_bytes(source[at + 2 : at + 4], "big") :]
+    dataset = image_dataset(IMAGE, number=1)
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation, dataset.PlanarConfiguration = 3, "RGB", 0
+    dataset.Rows, dataset.Columns, dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 32, 40, 8, 8, 7
+    dataset.file_meta.TransferSyntaxUID = JPEGBaseline8Bit
+    dataset.PixelData = encapsulate([source])
+    dataset.save_as(path)
+    assert np.abs(_read(path).astype(int) - grey[:, :, 0]).max() <= 3
 
 
 @pytest.mark.parametrize("shape", [(16, 24), (97, 83), (5, 3)])

@@ -19,6 +19,7 @@ from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_redu
 from fieldray.reasons import reason
 
 _END_OF_IMAGE: Final = b"\xff\xd9"
+_SAYS_COLOUR: Final = {0xE0, 0xEE}  # JFIF and Adobe
 _RESTARTS: Final = range(0xD0, 0xD8)
 _WHAT_FOLLOWS: Final = (b"", b"\0" + b"\x5a\xa5" * 16, b"\0" + b"\xc3\x3c\x99" * 16)
 
@@ -76,6 +77,14 @@ def decode_jpeg_values(source: bytes) -> NDArray[Any]:
     return values
 
 
+def _decode(frame: Frame) -> NDArray[Any]:
+    values = decode_jpeg(frame.source)
+    # libjpeg takes three samples without a word of their colours for a luminance and two differences.
+    if frame.samples == 3 and frame.is_rgb and not _SAYS_COLOUR & {marker for marker, _ in jpeg_markers(frame.source)}:
+        values = imagecodecs.jpeg8_decode(with_end(frame.source), colorspace="RGB", outcolorspace="RGB")
+    return values
+
+
 def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
     if frame.bits_stored != 8:
         return None
@@ -93,7 +102,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
 CODEC: Final = Codec(
     name="JPEG",
     transfer_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
-    decode=lambda frame: decode_jpeg(frame.source),
+    decode=_decode,
     reduced=_reduced,
     runtime_modules=("imagecodecs._jpeg8",),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import Any, Final
 
 import imagecodecs
@@ -16,13 +17,17 @@ from fieldray.imaging.codec import Codec, Frame
 def _decode(frame: Frame) -> NDArray[Any]:
     """Raises ValueError or RuntimeError for a frame that is not laid out as the standard says, or is too short."""
     kind = np.dtype(frame.kind).newbyteorder("<")
-    count, first = struct.unpack("<2I", frame.source[:8].ljust(8, b"\0"))
-    if count != frame.samples * kind.itemsize or first != 64:
-        raise ValueError(f"{count} segments from {first} on")
-    values = np.frombuffer(imagecodecs.dicomrle_decode(frame.source, kind), kind)
-    if frame.samples == 1:
-        return values.reshape(frame.rows, frame.columns)
-    return np.ascontiguousarray(np.moveaxis(values.reshape(frame.samples, frame.rows, frame.columns), 0, 2))
+    count, *starts = struct.unpack("<16I", frame.source[:64].ljust(64, b"\0"))
+    if count != frame.samples * kind.itemsize or starts[0] != 64:
+        raise ValueError(f"{count} segments from {starts[0]} on")
+    size = frame.rows * frame.columns
+    segments = [frame.source[start:end] for start, end in pairwise([*starts[:count], len(frame.source)])]
+    # Behind its last row a segment may be padded.
+    planes = [np.frombuffer(imagecodecs.packbits_decode(segment), np.uint8)[:size] for segment in segments]
+    # A value's highest byte comes first (G.2).
+    bytes_of = np.stack(planes).reshape(frame.samples, kind.itemsize, size)[:, ::-1]
+    values = np.ascontiguousarray(bytes_of.transpose(2, 0, 1)).view(kind)
+    return values.reshape((frame.rows, frame.columns, frame.samples)[: 3 if frame.samples > 1 else 2])
 
 
 CODEC: Final = Codec(
