@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
@@ -21,7 +22,6 @@ from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.prior import (
-    Origin,
     PairRecord,
     Prior,
     StoredPriors,
@@ -37,6 +37,7 @@ from fieldray.reasons import Reason, reason
 
 _SEARCH, _COMPARE, _FILE = "priors", "compare", "prior"
 _NO_ROW: Final = -1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,7 +45,6 @@ class PriorQuestion:
     """A file that a person chose shows another patient, or may: whether it is to be compared all the same."""
 
     prior: Prior
-    row: WorkRow
     doubts: Sequence[Reason]
 
 
@@ -58,13 +58,14 @@ class Comparing(QObject):
         super().__init__()
         self._background, self._board, self._rows = background, background.board, rows
         self.image, self.beside = image, beside
-        self._found: dict[Prior, WorkRow] = {}
-        self._gone = 0  # prior images that are known, and whose files are not there
+        self._listed: tuple[WorkRow, ...] = ()
+        self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
         self.question: PriorQuestion | None = None
         self.is_on = False
         self.is_searching = False
         self.is_running = False
+        self.priors: tuple[Prior, ...] = ()
         self.prior: Prior | None = None
         self.comparison: PairComparison | None = None
         self.laid: LaidOver | None = None
@@ -83,9 +84,8 @@ class Comparing(QObject):
             return
         self.is_on = True
         self._board.withdraw("prior")
-        if not self._found:
-            self._search(row)
-        self._choose_first()
+        self._search(row)
+        self.changed.emit()
 
     def stop(self) -> None:
         """Compare no more: the open image alone."""
@@ -104,7 +104,7 @@ class Comparing(QObject):
         self.is_on = True
         self._drop()
         self.prior = prior
-        self.beside.show(self._found[prior])
+        self.beside.show(self._row_of(prior))
         self.changed.emit()
 
     def choose_next(self) -> None:
@@ -134,14 +134,9 @@ class Comparing(QObject):
         if question is self.question:
             self._put(None)
             if is_meant:
-                self._add_file(question.prior, question.row)
+                self._add_file(question.prior)
 
     # ---- what others ask
-
-    @property
-    def priors(self) -> tuple[Prior, ...]:
-        """Those of the run and of earlier ones, the likeliest to be wanted first; then the files that were chosen."""
-        return tuple(self._found)
 
     @property
     def blamed(self) -> ImageOfPair:
@@ -170,11 +165,12 @@ class Comparing(QObject):
     def none_found(self) -> Reason | None:
         """Why there is no prior image to choose, None where there are some or it is not known yet."""
         row = self.image.row
-        if row is None or self._found or self.is_searching:
+        if row is None or self.priors or self.is_searching:
             return None
         if kinship_of(row.header, row.header) == "unknown":
             return reason("prior_no_number")
-        return reason("prior_gone", count=self._gone) if self._gone else reason("prior_none")
+        gone = self._stored.gone
+        return reason("prior_gone", count=gone) if gone else reason("prior_none")
 
     def mapping(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
         """Where in one image lies what is at a point (x, y) of the other; None where that is not known."""
@@ -196,20 +192,21 @@ class Comparing(QObject):
     def forget(self) -> None:
         """Results were deleted: nothing is kept of what they were compared with."""
         self._records.clear()
-        self._found, self._gone = {}, 0
+        self._listed, self._stored, self._chosen_files = (), StoredPriors(), ()
 
     # ---- finding
 
     def _image_changed(self) -> None:
         row = self.image.row
         self._drop()
-        self._found, self._gone, self.is_searching = {}, 0, False
+        self._listed, self._stored, self._chosen_files, self.is_searching = (), StoredPriors(), (), False
         self._background.forget(_SEARCH)
         self._background.forget(_FILE)
         self._board.withdraw("prior")
         if self.question is not None:
             self._put(None)
             self._board.post_reason("prior", reason("prior_question_closed"), level="warning")
+        self._find()
         if row is not None:
             self._search(row)
         if self.is_on:
@@ -217,39 +214,31 @@ class Comparing(QObject):
         self.changed.emit()
 
     def _search(self, row: WorkRow) -> None:
-        """Look for images of the patient in the run and in earlier ones; an answer for another image never comes."""
-        run_id, outcome = row.run_id, row.outcome
-        patient_id = row.header.patient_id  # the priors by the pack that is in sight
+        """Look for images of the patient: first in the run, then in earlier ones, which takes longer."""
+        run_id, patient_id = row.run_id, row.header.patient_id  # the priors by the pack that is in sight
         self.is_searching = True
-
-        def work(services: Services) -> tuple[Sequence[StoredResult], StoredPriors, FieldrayError | None]:
-            listed: Sequence[StoredResult] = ()
-            if run_id:
-                listed = services.work_list.asked(lambda query: query.of_patient(patient_id, run_id=run_id))
-            try:
-                return listed, services.priors.stored(outcome), None
-            except FieldrayError as error:
-                return listed, StoredPriors(), error
-
-        self._background.ask(
-            work,
-            channel=_SEARCH,
-            newest_only=True,
-            done=lambda found: self._has_found(row, *found),
-            failed=self._not_found,
+        self._look(
+            lambda services: (
+                services.work_list.asked(lambda query: query.of_patient(patient_id, run_id=run_id)) if run_id else ()
+            ),
+            partial(self._has_listed, row.outcome),
         )
 
-    def _has_found(
-        self, row: WorkRow, listed: Sequence[StoredResult], stored: StoredPriors, error: FieldrayError | None
-    ) -> None:
-        rows: list[tuple[Origin, WorkRow]] = [("run", self._rows.row_of(result)) for result in listed]
-        rows += [("history", self._row_of(result.outcome, result)) for result in stored.results]
-        known = {id(one.outcome): one for _, one in rows}
-        found = priors_of(row.outcome, ((origin, one.outcome) for origin, one in rows))
-        self._found = {prior: known[id(prior.outcome)] for prior in found} | self._found
-        self._gone, self.is_searching = stored.gone, False
-        if error is not None:
-            self._board.post_error("prior", error)
+    def _look(self, work: Callable[[Services], T], done: Callable[[T], None]) -> None:
+        """Ask for priors of the open image; an answer for another one never comes."""
+        self._background.ask(work, channel=_SEARCH, newest_only=True, done=done, failed=self._not_found)
+
+    def _has_listed(self, outcome: Outcome, found: Sequence[StoredResult]) -> None:
+        self._listed = tuple(map(self._rows.row_of, found))
+        self._take_found()
+        self._look(lambda services: services.priors.stored(outcome), self._has_found)
+
+    def _has_found(self, stored: StoredPriors) -> None:
+        self._stored, self.is_searching = stored, False
+        self._take_found()
+
+    def _take_found(self) -> None:
+        self._find()
         if self.is_on and self.prior is None:
             self._choose_first()
         self.changed.emit()
@@ -259,36 +248,60 @@ class Comparing(QObject):
         self._board.post_error("prior", error)
         self.changed.emit()
 
+    def _find(self) -> None:
+        """The priors among the rows of the run, earlier runs, and the files that were chosen for this image."""
+        row = self.image.row
+        if row is None:
+            self.priors = ()
+            return
+        here = (("run", other.outcome) for other in self._listed)
+        before = (("history", result.outcome) for result in self._stored.results)
+        found = priors_of(row.outcome, (*here, *before))  # type: ignore[arg-type]
+        chosen = tuple(as_prior(outcome, row.outcome, "file") for outcome in self._chosen_files)
+        known = {id(prior.outcome): prior for prior in self.priors}
+        self.priors = tuple(known.get(id(prior.outcome), prior) for prior in (*found, *chosen))
+
     def _choose_first(self) -> None:
-        if self._found:
+        if self.priors:
             self.choose(self.priors[0])
         elif self.beside.row is not None:
             self.beside.show(None)
         self.changed.emit()
 
     def _has_read_file(self, row: WorkRow, found: Outcome, listed: StoredResult | None) -> None:
-        known = self._rows.row_of(listed) if listed else self._row_of(found)
-        prior = as_prior(known.outcome, row.outcome, "file")
+        known = self._rows.row_of(listed) if listed else None
+        if known is not None:
+            self._listed = (*self._listed, known)
+        prior = as_prior(known.outcome if known else found, row.outcome, "file")
+        doubts = doubts_about(prior, row.outcome)
         if prior.kinship == "other":
-            self._put(PriorQuestion(prior, known, doubts_about(prior, row.outcome)))
+            self._put(PriorQuestion(prior, doubts))
         else:
-            self._add_file(prior, known)
+            self._add_file(prior)
 
     def _put(self, question: PriorQuestion | None) -> None:
         """Put a question to a person; None: none is open any more."""
         self.question = question
         self.asked.emit()
 
-    def _add_file(self, prior: Prior, row: WorkRow) -> None:
-        self._found[prior] = row
+    def _add_file(self, prior: Prior) -> None:
+        self._chosen_files = (*self._chosen_files, prior.outcome)
+        self.priors = (*self.priors, prior)
         self.choose(prior)
 
-    def _row_of(self, outcome: Outcome, stored: StoredResult | None = None) -> WorkRow:
-        """A row for an image that the list does not hold, with the pack of the open image if it was seen by that."""
+    def _row_of(self, prior: Prior) -> WorkRow:
+        """The row of a prior: that of the list, or one made for it, with the pack of the open image if it is that."""
+        listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
+        if listed is not None:
+            return listed
         row = self.image.row
-        models = [getattr(one, "model_sha256", "") for one in (outcome, row.outcome if row else None)]
-        manifest = row.manifest if row is not None and models[0] == models[1] != "" else None
-        return WorkRow(stored.row_id if stored else _NO_ROW, outcome, manifest, stored.verdict if stored else None)
+        stored = next((found for found in self._stored.results if found.outcome is prior.outcome), None)
+        models = [getattr(outcome, "model_sha256", "") for outcome in (prior.outcome, row.outcome if row else None)]
+        is_same_model = row is not None and models[0] == models[1] != ""
+        manifest = row.manifest if row is not None and is_same_model else None
+        return WorkRow(
+            stored.row_id if stored else _NO_ROW, prior.outcome, manifest, stored.verdict if stored else None
+        )
 
     # ---- comparing
 
