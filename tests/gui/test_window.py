@@ -583,7 +583,7 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
         desk.until(lambda: messages)
         assert messages == [("The run has ended", "Abnormal: 3, Not sure: 1, Normal: 1")]
         desk.bench.start()
-        desk.until(lambda: len(rooms.session.batches) == 3 and not desk.bench.background._queues)
+        desk.until(lambda: len(rooms.session.batches) == 3 and desk.bench.screening.can_stop)
         desk.bench.screening.stop()  # who stopped it knows
         desk.until(lambda: not desk.bench.screening.is_busy)
         assert len(messages) == 1

@@ -95,13 +95,13 @@ def inspect(home: Path, library: PackLibrary, *, drives: Iterable[Path], load: C
         of_edgetpu(edgetpu, trial),
         of_software({name: _version(name, installed_as) for name, installed_as in _LIBRARIES.items()}),
         of_storage(home, free_mb=free_mb, keys=library.keys, packs=packs, trial=trial),
-        Part([_of_trial(trial)] if trial.problem is None or trial.problem.code != "no_runtime" else [], {}),
+        Part([_of_trial(trial)], {}),
     )
 
 
 def findings(parts: Iterable[Part]) -> tuple[Finding, ...]:
-    """The most serious ones first."""
-    found = (finding for part in parts for finding in part.findings)
+    """The most serious ones first, each once."""
+    found = dict.fromkeys(finding for part in parts for finding in part.findings)
     return tuple(sorted(found, key=lambda finding: tuple(_TITLES).index(finding.weight)))
 
 

@@ -164,6 +164,7 @@ class Background(QObject):
 
 
 _PULSE_MS: Final = 10
+_REST_MS: Final = 50  # while nothing happens
 _SLICE_S: Final = 0.008
 
 
@@ -195,6 +196,7 @@ class Bridge(QObject):
         end = time.perf_counter() + _SLICE_S
         while self._waiting and time.perf_counter() < end:
             self.published.emit(self._waiting.popleft())
+        self._pulse.setInterval(_PULSE_MS if self._waiting else _REST_MS)
 
 
 # ---- What the window asks of the packages that do the work, and how they are opened.

@@ -214,7 +214,8 @@ class LicencesDialog(QDialog):
         pieces = [f"{part.name} {part.version}\n{part.licence}"]
         if part.files:
             files = "\n".join(f"  {file}" for file in part.files)
-            pieces.append(f"{self._translator.text('Libraries you may replace:')}\n{files}")
+            title = self._translator.text("Libraries you may replace:")
+            pieces.append(f"{title}\n{files}")
         pieces += [f"--- {title}\n\n{self._listed.texts[key].strip()}" for title, key in part.texts]
         self.text.setPlainText("\n\n".join(pieces))
 

@@ -57,6 +57,7 @@ class PackChoice(QObject):
         self.is_persons_choice = False  # or that of a drive plugged in; not taken from memory or the settings
         self.point_name: str | None = None
         self.question: PackQuestion | None = None
+        self._offered: PackCandidate | None = None
         self.may_switch = True  # no run is under way
         self.beside = PacksBeside(background)
         for signal in (self.model_changed, self.listed):
@@ -227,9 +228,8 @@ class PackChoice(QObject):
         asked = self.question.candidate if self.question is not None else None
         if asked is not None and not any(_is_same(asked, entry) for entry in found):
             self._say_another_there(asked)  # there is nothing left to say yes to
-        on_drives = [entry for entry in found if entry.origin == "drive"]
-        new = [entry for entry in on_drives if entry.folder not in known]
-        if not on_drives:
+        new = [entry for entry in found if entry.origin == "drive" and entry.folder not in known]
+        if self._offered is not None and not any(_is_same(self._offered, entry) for entry in found):
             self._board.withdraw("offer")
         if not self.source_is_here and not self.may_switch:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the pack in memory."))
@@ -252,10 +252,9 @@ class PackChoice(QObject):
     def _trusted(self, candidate: PackCandidate) -> None:
         self.loading = None
         action = Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate))
-        name = candidate.pack_name
         self._board.post(
             "pack",
-            lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=name),
+            lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=candidate.pack_name),
             action=action,
         )
         self._put(None)
@@ -266,9 +265,8 @@ class PackChoice(QObject):
             self._say_another_there(candidate)
             return
         was_unavailable = not self.source_is_here
-        known = {entry.name for entry in model.manifest.operating_points}
         self.loading, self.source, self.model = None, candidate, model
-        self.point_name = point if point in known else None
+        self.point_name = point if point in {entry.name for entry in model.manifest.operating_points} else None
         self._fit_beside()
         if was_unavailable:
             self._say(lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name))
@@ -288,6 +286,8 @@ class PackChoice(QObject):
         self.listed.emit()
         kind = _KINDS.get(error.reason.code)
         if candidate is None or kind is None:
+            if candidate is not None and candidate != self.default and self.may_switch:
+                self.settle()
             self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.look))
         elif _is_about(error.reason, candidate):
             self._put(PackQuestion(kind=kind, candidate=candidate, reason=error.reason))
@@ -315,7 +315,7 @@ class PackChoice(QObject):
 
     def _offer(self, candidate: PackCandidate) -> None:
         """A pack on a drive is not used by itself: there is something to be asked or said, or another was chosen."""
-        why, name = candidate.problem, candidate.pack_name
+        self._offered, why, name = candidate, candidate.problem, candidate.pack_name
         use = Action(lambda t: t.text("Review…") if why else t.text("Use this pack"), lambda: self.use(candidate))
         if why is not None:
             self._board.post_reason("offer", why, level="warning", action=use if candidate.can_screen else None)

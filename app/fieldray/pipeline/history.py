@@ -37,7 +37,6 @@ from fieldray.formatting import (
     category_label,
     count,
     moment,
-    number,
     pack_of_run,
     percent,
     research_only,
@@ -201,8 +200,7 @@ def _score(translator: Translator, found: ResultBrief) -> str:
 
 
 def _change(translator: Translator, difference: float | None) -> str:
-    size = number(translator, abs(difference or 0), digits=3)
-    return "–" if difference is None else f"{'+' if difference >= 0 else '−'}{size}"
+    return "-" if difference is None else translator.decimal(f"{difference:+.3f}")
 
 
 def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:

@@ -55,7 +55,7 @@ def test_everything_is_inspected_and_a_missing_runtime_is_said_once(home: Path, 
     parts = inspect(home, PackLibrary(home, builtin_root=tmp_path), drives=[], load=load)
     facts = {name for part in parts for name in part.facts}
     assert facts >= {"System", "CPU", "Memory", "Edge TPU", "Program", "Libraries", "Results", "Packs"}
-    assert not any(one.reason.code == "no_runtime" for one in findings(parts))  # that of the trial: it is installed
+    assert [one.reason.code for one in findings(parts)].count("no_runtime") == 1  # that of the trial: it is installed
 
 
 def test_one_image_is_screened() -> None:
