@@ -255,10 +255,11 @@ def test_colours_lie_in_the_file_as_pydicom_knows(
 
 
 def test_bits_above_those_that_are_stored_are_left_out_of_32_as_of_16(tmp_path: Path) -> None:
-    dataset, path, found = image_dataset(IMAGE, number=1), tmp_path / "image.dcm", []
+    values = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
+    dataset, path, found = image_dataset(values, number=1), tmp_path / "image.dcm", []
     dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 12, 11, 1
     for bits in (16, 32):
-        dataset.BitsAllocated, dataset.PixelData = bits, (IMAGE >> 4).astype(f"<u{bits // 8}").tobytes()
+        dataset.BitsAllocated, dataset.PixelData = bits, values.astype(f"<u{bits // 8}").tobytes()
         dataset.save_as(path)
         found.append(_read(path))
     assert np.ptp(found[0]) > 0
