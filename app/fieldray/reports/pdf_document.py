@@ -61,7 +61,6 @@ COLOURS: Final[dict[Category, Colour]] = {
 _ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150), (236, 178, 155))
 _ROLES: Final = {"notice": ("B", 9.5), "count": ("B", 10.0), "lead": ("B", 9.0), "plain": ("", 8.5)}  # in points
 _JPEG_QUALITY: Final = 88
-_PAGES: Final = "\0" * 6  # stands for the number of pages in what is drawn, where no text has this letter
 
 for _library in ("fpdf", "fontTools"):  # they report each font that is subset, and each table that is left out
     logging.getLogger(_library).setLevel(logging.ERROR)
@@ -88,7 +87,7 @@ class Document(FPDF):
         super().__init__(format="A4", unit="mm")
         self._notice, self._marks = notice, Counter[int]()
         self.pdf_version = PDF_VERSION
-        self.alias_nb_pages(_PAGES)
+        self.alias_nb_pages("")  # no letters of a text stand for the number of pages
         self.set_title(title)
         self.set_lang(language)
         self.set_creator("Fieldray")
@@ -103,16 +102,7 @@ class Document(FPDF):
 
     def normalize_text(self, text: str) -> str:
         """Of each text that fpdf2 is to draw."""
-        return text if _PAGES in text else drawable(text, self)
-
-    def footer(self) -> None:
-        """The notice and the page number."""
-        with self._artefact():
-            self.set_y(-_FOOT + 4)
-            self._set("", 8, ACCENT)
-            self.cell(WIDTH - 24, 5, self._notice)
-            self._set("", 8, MUTED)
-            self.cell(24, 5, f"{self.page_no()} / {_PAGES}", align=Align.R)
+        return drawable(text, self)
 
     # ---- blocks
 
@@ -321,7 +311,15 @@ class Document(FPDF):
         self.set_y(self.y + 2.5)
 
     def finished(self) -> bytes:
-        """The whole document."""
+        """The whole document, with the notice and its number on each page: only now it is known how many there are."""
+        for page in self.pages:
+            self.page, self.current_font_is_set_on_page = page, False
+            with self._artefact():
+                self.set_y(-_FOOT + 4)
+                self._set("", 8, ACCENT)
+                self.cell(WIDTH - 24, 5, self._notice)
+                self._set("", 8, MUTED)
+                self.cell(24, 5, f"{page} / {len(self.pages)}", align=Align.R)
         return bytes(self.output(output_producer_class=FontWriter))
 
     # ---- how it is done

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from fieldray.domain.comparison import ChangeRegion
-from fieldray.domain.finding import Failed, Refused, Screened
+from fieldray.domain.finding import Refused, Screened
 from fieldray.domain.image import Box
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import EarlierVerdict, StoredResult, Verdict
@@ -234,19 +234,13 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
     )
 
 
-def test_images_of_a_study_are_in_one_document(one: Screened, tmp_path: Path) -> None:
+def test_a_document_has_the_images_of_a_patient_in_a_study(one: Screened, tmp_path: Path) -> None:
     """Whatever stands between them in the work list."""
-    other = with_header(one, study_instance_uid="1.2.3.4")
-    write_studies(tmp_path / "s", run_with(results_of([one, other, one])))
-    pages = sorted(re.findall(rb"/Count (\d)", path.read_bytes())[0] for path in (tmp_path / "s").iterdir())
-    assert pages == [b"1", b"2"]
-
-
-def test_two_patients_of_one_study_have_a_document_each(one: Screened, tmp_path: Path) -> None:
     people = [called(one, name, number="") for name in ("Alpha^Anna", "Beta^Boris", "Alpha^Anna")]
-    write_studies(tmp_path / "s", run_with(results_of(people)))
-    pages = sorted(re.findall(rb"/Count (\d)", path.read_bytes())[0] for path in (tmp_path / "s").iterdir())
-    assert pages == [b"1", b"2"]
+    for name, images in (("s", [one, with_header(one, study_instance_uid="1.2.3.4"), one]), ("p", people)):
+        write_studies(tmp_path / name, run_with(results_of(images)))
+        pages = sorted(re.findall(rb"/Count (\d)", path.read_bytes())[0] for path in (tmp_path / name).iterdir())
+        assert pages == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -295,13 +289,19 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     results: list[StoredResult] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
     wording = Wording(run_with([]))
     assert wording.image(results[0]).remarks[0] == "Not a frontal view: the view position is LL."
-    assert isinstance(results[1].outcome, Failed)
     write_studies(tmp_path / "s", run_with(results))
     assert b"/Count 2" in only(tmp_path / "s").read_bytes()  # of one study; a file that is no image is of nobody
 
 
 def document() -> Document:
     return Document(title="", notice="", language="en", made=datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC))
+
+
+def test_the_page_numbers_end_at_the_right_margin() -> None:
+    made = document()
+    made.add_page()
+    starts = [float(re.findall(rb"BT (\S+) \S+ Td", page)[-1]) for page in streams(made.finished())]
+    assert starts == pytest.approx([(210 - 16 - made.get_string_width("1 / 2")) * made.k] * 2, abs=0.01)
 
 
 def test_the_usual_letters_need_no_further_font() -> None:
