@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.model import Model
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 from fieldray_adapt.lungs.recipe import compact_unet
 from fieldray_adapt.networks import convolutions, pack_channels, pack_weights, resnet50
 from fieldray_adapt.quantise import OUTPUTS, quantise, to_float_file
@@ -45,7 +45,7 @@ class NetworkCase:
 
 def classifier_case(folder: Path) -> NetworkCase:
     """The ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
-    model = read_files(folder, read_verified_manifest(folder)).model("signed")
+    model = read_pack(folder).model
     spec = model.manifest.input
     count = len(list(convolutions(model.files["litert"])))
     known = (
@@ -61,8 +61,8 @@ def classifier_case(folder: Path) -> NetworkCase:
 
 def lung_case(folder: Path) -> NetworkCase:
     """The U-Net of a lung-field pack, with random weights. Raises PackProblem."""
-    model = read_files(folder, read_verified_manifest(folder)).companion("signed")
-    if model is None:
+    model = read_pack(folder).model
+    if model.manifest.lung_rules is None:
         raise ValueError(f"{folder} is no lung-field pack")
     network = compact_unet(height=model.manifest.input.height, width=model.manifest.input.width)
     return _case(f"U-Net of {model.manifest.pack_id}", network, random_weights(network), model, int8_file=None)

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
 from attack.packs import BROKEN, MakePack, after_writing, array, given  # noqa: E402
 from fieldray.errors import PackProblem  # noqa: E402
-from fieldray.packs.verified import list_files, read_files, read_verified_manifest  # noqa: E402
+from fieldray.packs.verified import list_files, read_pack  # noqa: E402
 from packs_factory import make_lung_fields, make_pack  # noqa: E402
 from tiny_packs import edited, resigned, sign, with_file, write_tiny_pack  # noqa: E402
 
@@ -229,7 +229,7 @@ def entries() -> dict[str, Entry]:
 def reason_of(pack: Path) -> str | None:
     """The code of what this program's reader finds wrong with a pack; None for a good one."""
     try:
-        read_files(pack, read_verified_manifest(pack))
+        read_pack(pack)
     except PackProblem as problem:
         return problem.reason.code
     return None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors, Model
 from fieldray.packs.manifest import GoldenTolerance, Input
-from fieldray.packs.verified import golden_files, list_files, read_files, read_verified_manifest
+from fieldray.packs.verified import golden_files, list_files, read_pack
 from packs_factory import make_lung_fields
 from tiny_models import SIDE, lungs_bytes, tiny_inputs
 
@@ -47,7 +47,7 @@ def tiny_lungs_model(**changes: object) -> Model:
 def _loaded() -> Model:
     with tempfile.TemporaryDirectory() as folder:
         pack = write_tiny_lungs(Path(folder))
-        return read_files(pack, read_verified_manifest(pack)).companion("builtin")
+        return replace(read_pack(pack).model, trust="builtin")
 
 
 def write_tiny_lungs(folder: Path, *, masks: int = 1, **changes: object) -> Path:

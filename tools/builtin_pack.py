@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fieldray.errors import FieldrayError
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 
 
 def table_line(folder: Path) -> str:
     """The line of `BUILTIN` for a pack that is whole. Raises PackProblem."""
-    pack = read_files(folder, read_verified_manifest(folder))
+    pack = read_pack(folder)
     return f'    "{folder.resolve().name}": "{pack.manifest.manifest_sha256}",'
 
 

@@ -17,8 +17,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import UsageProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, check_golden, system_kinds
 from fieldray.packs import signing
-from fieldray.packs.manifest import ClassifierManifest
-from fieldray.packs.verified import list_files, not_classifier, read_files, read_verified_manifest, write_described
+from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
 from fieldray.reasons import reason
 from fieldray_adapt.cross import CROSS
 from fieldray_adapt.dataset import DATA, data_problems
@@ -168,17 +167,16 @@ def compile_pack(
     Raises EnvironmentProblem and UsageProblem (as `compile_for_edgetpu`; compile_elsewhere; of the key),
     BackendProblem (self_test), StorageProblem, PackProblem (damaged, no classifier, pack_older, pack_in_the_way).
     """
-    signed, program = read_verified_manifest(folder), compiler or find_compiler()
-    if not isinstance(signed.description, ClassifierManifest):
-        raise not_classifier(signed.description)
+    pack, program = read_pack(folder), compiler or find_compiler()
+    signed = pack.manifest
+    require_classifier(signed.description)
     if packs is None and _signer(key, signed.manifest_bytes) != signed.fingerprint:
         raise UsageProblem(reason("compile_elsewhere", path=folder))
-    pack = read_files(folder, signed)
     contents = {role: pack.contents[file.name] for role, file in signed.description.files.items()}
     contents["edgetpu"], placement = compile_for_edgetpu(contents["litert"], compiler=program)
     for line in describe(placement).splitlines():
         say(line)
-    model = replace(pack.signed_model, files={**pack.signed_model.files, "edgetpu": contents["edgetpu"]})
+    model = replace(pack.model, files={**pack.model.files, "edgetpu": contents["edgetpu"]})
     for kind in kinds or system_kinds(BackendOptions()):
         say(f"{kind.entry.title}: {_golden_on(kind, model)}")
     contents["card"] = with_section(model.card, contents).encode()

@@ -28,7 +28,7 @@ from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reading import decode
 from fieldray.imaging.source import read_bytes
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import arrays_in, content_digest, digest, reading, save_arrays, write_atomically
 from fieldray_adapt.layouts import Row, read_source
@@ -46,8 +46,8 @@ class LungFinder:
     """
 
     def __init__(self, folder: Path) -> None:
-        model = read_files(folder, read_verified_manifest(folder)).companion("signed")
-        if model is None or model.manifest.lung_rules is None:
+        model = read_pack(folder).model
+        if model.manifest.lung_rules is None:
             raise UsageProblem(reason("recipe_key", key="lungs", detail="names a pack of another kind"))
         self._manifest: Manifest = model.manifest
         self._rules: LungRules = model.manifest.lung_rules

@@ -35,7 +35,7 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 from fieldray.reasons import reason
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.specification import INPUT, Activation, Kind, Layer, Specification, Weights, initial_weights
@@ -390,7 +390,7 @@ def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
 
 def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
     """Kernel and bias of each convolution below the head by the name it has here, and the pack's golden images."""
-    model = read_files(folder, read_verified_manifest(folder)).model("signed")
+    model = read_pack(folder).model
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
     operators = list(convolutions(model.files["litert"]))[:-1]  # the last one is the head, for other labels
     pairs = list(zip(layers, operators, strict=False))

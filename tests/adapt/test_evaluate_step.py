@@ -20,7 +20,7 @@ from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import auc
 from fieldray.domain.purpose import performance
 from fieldray.errors import UsageProblem
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
 from fieldray_adapt.cross import CROSS
@@ -269,7 +269,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert there["shortcuts"]["thumbnail"] > 0.95 and there["shortcuts"]["border"] < 0.85
     assert results["gate"]["elsewhere_refused"]["of"] == 20
     pack = tmp_path / "packs" / "quick-0.1.0"
-    manifest = read_files(pack, read_verified_manifest(pack)).model("signed").manifest
+    manifest = read_pack(pack).model.manifest
     said = [sentence.text for sentence in performance(manifest)]
     assert len(said) == 4 and "on 20 images of another hospital: area under the ROC curve 1.00" in said[2]
     assert said[3] == "It cannot tell in 0 of 100 of them: not sure about 0 of 20."

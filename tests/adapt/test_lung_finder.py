@@ -18,7 +18,7 @@ from fieldray.domain.image import Image
 from fieldray.domain.model import HeaderRules, InputSpec, Requirement
 from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
 from fieldray_adapt.command import adapt, check
 from fieldray_adapt.engine import EngineSettings
@@ -141,7 +141,7 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     check(recipe)
     adapt("run", recipe, say=lambda _: None, progress=lambda *_: None)
     folder = tmp_path / "packs" / "quick-0.1.0"
-    model = read_files(folder, read_verified_manifest(folder)).model("signed")
+    model = read_pack(folder).model
     (required,) = model.manifest.requires
     assert required.key is not None
     assert required == Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=required.key)

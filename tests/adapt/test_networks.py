@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 from fieldray_adapt.dataset import targets_of
 from fieldray_adapt.engine import STATISTICS
 from fieldray_adapt.keras_engine import build_network, set_weights
@@ -231,7 +231,7 @@ WHOLE = resnet50(height=256, width=256, labels=1, last_stride=1)
 def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     network = WHOLE.with_channels(pack_channels(CHILDREN, WHOLE))
     weights = {**initial_weights(network, seed=0), **pack_weights(CHILDREN, network)}
-    model = read_files(CHILDREN, read_verified_manifest(CHILDREN)).model("signed")
+    model = read_pack(CHILDREN).model
     images = model.golden.inputs.astype(np.float32) / 255
     _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.files["litert"]))[-1]
     scores = build_network(network, outputs=["scores"])

@@ -19,7 +19,7 @@ from fieldray.errors import BackendProblem, EnvironmentProblem, UsageProblem
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.inference.coral import edgetpu_kind, read_package
 from fieldray.inference.worker import WorkerBackend, cpu_kind
-from fieldray.packs.verified import read_card, read_files, read_verified_manifest
+from fieldray.packs.verified import read_card, read_pack, read_verified_manifest
 from fieldray_adapt.command import compile_pack
 from fieldray_adapt.edgetpu import (
     MIB,
@@ -209,7 +209,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     assert said[-1] == "CPU: gives the scores of the 5 golden vectors."
     assert said[-2].startswith("Edge TPU: not run. No Edge TPU is connected.")
     found = read_verified_manifest(place)
-    model = read_files(place, found).model("signed")
+    model = read_pack(place).model
     assert found.pack_name == "tiny-1.0.0" and found.fingerprint != fingerprint(shipped)
     assert model.files["edgetpu"] == COMPILED and model.manifest.minimum_edgetpu_runtime == 14
     assert found.description.provenance == {"compiled_from": f"tiny-1.0.0@{fingerprint(shipped)}"}

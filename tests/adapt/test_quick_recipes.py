@@ -17,7 +17,7 @@ from fieldray.audit.drift import reference_counts
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
 from fieldray.packs.manifest import LungFieldsManifest, parse
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 from fieldray_adapt.command import STEPS
 from fieldray_adapt.engine import CHECKPOINT
 from fieldray_adapt.lungs.dataset import LungData
@@ -50,7 +50,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     said = adapted("run", recipe)
 
     pack = tmp_path / "project" / "runs" / "packs" / "pneumonia-paediatric-quick-0.1.0"
-    model = read_files(pack, read_verified_manifest(pack)).model("signed")
+    model = read_pack(pack).model
     assert [label.code for label in model.manifest.labels] == ["pneumonia"]  # the auxiliary one is gone
     assert model.golden is not None and model.golden.inputs.shape == (6, 64, 64, 1)
     assert model.manifest.ood_gate is not None and model.manifest.point("pneumonia", "balanced") is not None
@@ -166,7 +166,7 @@ shows = "region"
 
     runs = tmp_path / "project" / "runs"
     run, pack = runs / "lung-fields-quick", runs / "packs" / "lung-fields-quick-0.1.0"
-    found = read_files(pack, read_verified_manifest(pack))
+    found = read_pack(pack)
     manifest = parse((pack / "manifest.json").read_bytes())
     assert isinstance(manifest, LungFieldsManifest)
     assert tuple(check.name for check in manifest.checks) == LUNG_CHECKS

@@ -11,7 +11,7 @@ from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import TrustStore
 from fieldray.packs.site_choices import PackMemory, SitePoints
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 from fieldray.reports.exporter import pseudonym_key
 from fieldray.settings import Settings, load
 from packs_factory import make_pack, site_point
@@ -63,8 +63,7 @@ def check_packs(place: Place, log: Log, end: str) -> None:
 
 def _name_of(folder: Path) -> str:
     try:
-        manifest = read_verified_manifest(folder)
-        read_files(folder, manifest)
+        manifest = read_pack(folder).manifest
     except FieldrayError as problem:
         raise Lost(f"half a pack: {folder.name}, {problem.reason.code}") from problem
     return manifest.description.names["en"]

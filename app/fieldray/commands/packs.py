@@ -88,12 +88,11 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
 
 def run_verify(options: argparse.Namespace, console: Console) -> int:
     """Read a pack whole and check it; the exit code. Raises PackProblem."""
-    from fieldray.packs.verified import read_files, read_verified_manifest
+    from fieldray.packs.verified import read_pack
 
     library = pack_library()
     folder = find_pack(library, options.pack)
-    manifest = read_verified_manifest(folder)
-    read_files(folder, manifest)
+    manifest = read_pack(folder).manifest
     console.print_line(f"{manifest.pack_name}: complete, every file matches the signature")
     console.print_line(f"folder:      {folder}")
     console.print_line(f"signed by:   {manifest.fingerprint}")

@@ -43,10 +43,10 @@ from fieldray.packs.verified import (
     VerifiedManifest,
     VerifiedPack,
     load_legacy,
-    not_classifier,
     read_card,
-    read_files,
+    read_pack,
     read_verified_manifest,
+    require_classifier,
     require_legacy,
     write_folder,
 )
@@ -151,10 +151,9 @@ class PackLibrary:
             return replace(load_legacy(folder), lungs=self.shipped_lungs())
         pack, trust = self._admitted(folder, allow_older=allow_older)
         self._require_own_name(pack.manifest, trust, named=signer)
-        model = pack.model(trust)
-        companions = [(each.kind, self._companion(folder, model, each)) for each in model.manifest.requires]
-        required = next((found for kind, found in companions if kind == _LUNGS), None)
-        return self.site_points.added_to(replace(model, lungs=required or self.shipped_lungs()))
+        require_classifier(pack.manifest.description)
+        lungs = self._whole(*self._lung_fields(folder, pack.manifest, trust=trust))
+        return self.site_points.added_to(replace(pack.model, trust=trust, lungs=lungs))
 
     def install(self, folder: Path, *, allow_older: bool = False, signer: str = "") -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
@@ -195,9 +194,8 @@ class PackLibrary:
             raise _namesake(pack_id, own, ships=pack_id in self._builtin_ids)
 
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
-        manifest = read_verified_manifest(folder)
-        pack = read_files(folder, manifest)
-        return pack, self._admit(folder, manifest, allow_older=allow_older)
+        pack = read_pack(folder)
+        return pack, self._admit(folder, pack.manifest, allow_older=allow_older)
 
     def _admit(self, folder: Path, manifest: VerifiedManifest, *, allow_older: bool) -> Trust:
         """Whether a pack with a right signature may be used here: whose it is, and whether it is older."""
@@ -266,6 +264,7 @@ class PackLibrary:
         )
 
     def _standing(self, folder: Path, manifest: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:
+        """Whether a pack is trusted, and why it does not run: it may be no classifier, or lack what it requires."""
         try:
             trust = self._admit(folder, manifest, allow_older=False)
             self._require_own_name(manifest, trust, named="")
@@ -273,66 +272,56 @@ class PackLibrary:
             return "unknown_key", problem.reason
         except PackProblem as problem:
             return "trusted", problem.reason
-        return ("builtin" if trust == "builtin" else "trusted"), self._cannot_screen(folder, manifest, trust)
-
-    def _cannot_screen(self, folder: Path, manifest: VerifiedManifest, trust: Trust) -> Reason | None:
-        """Why an admitted pack does not run: it is no classifier, or a pack that it requires is not at hand."""
+        found: CandidateTrust = "builtin" if trust == "builtin" else "trusted"
         try:
-            if not isinstance(manifest.description, ClassifierManifest):
-                raise not_classifier(manifest.description)
-            requires = domain_manifest(manifest.description).requires
-            for requirement in requires:
-                self._companions(folder, requirement, trust=trust, signer=manifest.fingerprint)
-            if not any(requirement.kind == _LUNGS for requirement in requires):
-                self._shipped_lungs_manifest()
+            require_classifier(manifest.description)
+            self._lung_fields(folder, manifest, trust=trust)
         except PackProblem as problem:
-            return problem.reason
-        return None
+            return found, problem.reason
+        return found, None
 
     # ---- companions
-
-    def _companion(self, folder: Path, classifier: Model, requirement: Requirement) -> Model | None:
-        """The newest companion that is whole and may be used here. Raises PackProblem."""
-        found = self._companions(folder, requirement, trust=classifier.trust, signer=classifier.fingerprint)
-        problem: PackProblem | None = None
-        for companion in found:
-            try:
-                pack, trust = self._admitted(companion, allow_older=False)
-            except PackProblem as error:
-                problem = problem or error
-            else:
-                return pack.companion(trust)
-        assert problem is not None
-        raise _unusable(wanted(requirement), problem) from problem
 
     def shipped_lungs(self) -> Model | None:
         """The lung-field pack that ships with the program, for classifiers that require none.
 
         Raises PackProblem where it is damaged or gone: its checks would be missed without a word.
         """
-        found = self._shipped_lungs_manifest()
-        if found is None:
-            return None
-        folder, manifest = found
-        try:
-            return read_files(folder, manifest).companion("builtin")
-        except PackProblem as problem:
-            raise _unusable(_LUNGS, problem) from problem
+        return self._whole(_LUNGS, self._shipped_lungs())
 
-    def _shipped_lungs_manifest(self) -> tuple[Path, VerifiedManifest] | None:
-        """The folder and the manifest of the same, None where none ships. Raises PackProblem."""
+    def _whole(self, companion: str, folders: Sequence[Path]) -> Model | None:
+        """The first that is whole and may be used here, None of none; `companion` is its name. Raises PackProblem."""
+        problem: PackProblem | None = None
+        for folder in folders:
+            try:
+                pack, trust = self._admitted(folder, allow_older=False)
+            except PackProblem as error:
+                problem = problem or error
+            else:
+                return replace(pack.model, trust=trust)
+        if problem:
+            raise _unusable(companion, problem) from problem
+        return None
+
+    def _lung_fields(self, folder: Path, classifier: VerifiedManifest, *, trust: Trust) -> tuple[str, Sequence[Path]]:
+        """What the lung-field pack of a classifier is called, and where it is; see `_companions`."""
+        requires, signer = domain_manifest(classifier.description).requires, classifier.fingerprint
+        found = [(wanted(each), self._companions(folder, each, trust=trust, signer=signer)) for each in requires]
+        return found[0] if found else (_LUNGS, self._shipped_lungs())
+
+    def _shipped_lungs(self) -> Sequence[Path]:
+        """Where the one that ships is, nowhere if none does. Raises PackProblem."""
         if not self._builtin_lungs:
-            return None
+            return ()
         folder = self._builtin_root / self._builtin_lungs
         if not folder.is_dir():
             raise PackProblem(reason("pack_companion_missing", companion=_LUNGS))
         try:
-            manifest = read_verified_manifest(folder)
-            if not self._is_builtin(folder, manifest):
+            if not self._is_builtin(folder, read_verified_manifest(folder)):
                 raise PackProblem(reason("pack_tampered", name=MANIFEST_NAME))
         except PackProblem as problem:
             raise _unusable(_LUNGS, problem) from problem
-        return folder, manifest
+        return (folder,)
 
     def _companions(self, folder: Path, requirement: Requirement, *, trust: Trust, signer: str) -> Sequence[Path]:
         """What a classifier's requirement means, beside it or kept here, the newest first; none is read whole.

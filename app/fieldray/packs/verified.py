@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -85,85 +85,18 @@ class VerifiedManifest:
 class VerifiedPack:
     """Every byte of a pack, each file proven to be the one that was signed. `contents` is by file name.
 
-    signed_model    what these bytes mean: the model in memory, as one whose key is trusted
+    model    what these bytes mean: the model in memory, as one whose key is trusted
     """
 
     manifest: VerifiedManifest
     contents: Mapping[str, bytes]
-    signed_model: Model
-
-    def model(self, trust: Trust) -> Model:
-        """The classifier in memory. Raises PackProblem("pack_not_classifier") when the pack is of another kind."""
-        if not isinstance(self.manifest.description, ClassifierManifest):
-            raise not_classifier(self.manifest.description)
-        return replace(self.signed_model, trust=trust)
-
-    def companion(self, trust: Trust) -> Model | None:
-        """The lung-field pack in memory; None for a pack of another kind."""
-        return replace(self.signed_model, trust=trust) if kind_of(self.manifest.description) == "lung-fields" else None
+    model: Model
 
 
-def not_classifier(description: PackManifest) -> PackProblem:
-    """Why a pack that only helps others cannot screen."""
-    return PackProblem(reason("pack_not_classifier", kind=kind_of(description)))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Parts:
-    """What the files of a pack mean, by role."""
-
-    manifest: VerifiedManifest
-    files: Mapping[str, bytes]
-
-    def model(self) -> Model:
-        """The model. Raises PackProblem("pack_manifest") for files that do not fit."""
-        card, description = self.card(), self.manifest.description
-        gate = self._ood_gate(description) if isinstance(description, ClassifierManifest) else None
-        manifest = domain_manifest(description, ood_gate=gate)
-        return Model(
-            manifest=manifest,
-            trust="signed",
-            fingerprint=self.manifest.fingerprint,
-            model_sha256=description.files["litert"].sha256,
-            files={role: data for role, data in self.files.items() if role not in _NOT_NETWORKS},
-            golden=self._golden(description, scores=len(manifest.labels)),
-            card=card,
-        )
-
-    def card(self) -> str:
-        """The model card. Raises PackProblem for what is no text."""
-        try:
-            return self.files["card"].decode()
-        except UnicodeDecodeError as error:
-            raise manifest_error("card: not UTF-8 text") from error
-
-    def _ood_gate(self, description: ClassifierManifest) -> OodGate | None:
-        if description.ood_gate is UNSET:
-            return None
-        mean, projection = (self.files[role] for role in OOD_GATE_ROLES)
-        try:
-            return OodGate(
-                mean=unpack_array(mean, dtype="float32", dimensions=1),
-                projection=unpack_array(projection, dtype="float32", dimensions=2),
-                limit=description.ood_gate.limit,
-            )
-        except ValueError as error:
-            raise manifest_error(f"ood_gate: {error}") from error
-
-    def _golden(self, description: AnyManifest, *, scores: int) -> GoldenVectors | None:
-        if description.golden is UNSET:
-            return None
-        inputs, expected = (self.files[role] for role in GOLDEN_ROLES)
-        try:
-            golden = GoldenVectors(
-                inputs=unpack_array(inputs, dtype="uint8", dimensions=4),
-                scores=unpack_array(expected, dtype="float32", dimensions=2),
-                tolerance=description.golden.tolerance,
-            )
-            _check_golden(golden, description.input, scores=scores)
-        except ValueError as error:
-            raise manifest_error(f"golden: {error}") from error
-        return golden
+def require_classifier(description: PackManifest) -> None:
+    """That a pack screens by itself, and does not only help others. Raises PackProblem("pack_not_classifier")."""
+    if not isinstance(description, ClassifierManifest):
+        raise PackProblem(reason("pack_not_classifier", kind=kind_of(description)))
 
 
 @guarded
@@ -181,22 +114,22 @@ def read_verified_manifest(folder: Path) -> VerifiedManifest:
 
 
 @guarded
-def read_files(folder: Path, manifest: VerifiedManifest) -> VerifiedPack:
+def read_pack(folder: Path) -> VerifiedPack:
     """Copy every listed file into memory, check the copy and make the model. Files not listed are never read.
 
     Raises PackProblem.
     """
+    manifest = read_verified_manifest(folder)
     listed = manifest.description.files
     files = {role: _read_listed(folder, file) for role, file in listed.items()}
     contents = {listed[role].name: data for role, data in files.items()}
-    return VerifiedPack(manifest=manifest, contents=contents, signed_model=_Parts(manifest, files).model())
+    return VerifiedPack(manifest=manifest, contents=contents, model=_model(manifest, files))
 
 
 @guarded
 def read_card(folder: Path) -> str:
     """The model card of a pack whose signature is right, whoever signed it. Raises PackProblem."""
-    manifest = read_verified_manifest(folder)
-    return _Parts(manifest, {"card": _read_listed(folder, manifest.description.files["card"])}).card()
+    return _card(_read_listed(folder, read_verified_manifest(folder).description.files["card"]))
 
 
 def _read_signature(folder: Path) -> bytes:
@@ -220,6 +153,59 @@ def _read_listed(folder: Path, file: PackFile) -> bytes:
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise PackProblem(reason("pack_tampered", name=file.name))
     return data
+
+
+def _model(manifest: VerifiedManifest, files: Mapping[str, bytes]) -> Model:
+    """What the files of a pack mean, by role. Raises PackProblem("pack_manifest") for files that do not fit."""
+    card, description = _card(files["card"]), manifest.description
+    gate = _ood_gate(description, files) if isinstance(description, ClassifierManifest) else None
+    domain = domain_manifest(description, ood_gate=gate)
+    return Model(
+        manifest=domain,
+        trust="signed",
+        fingerprint=manifest.fingerprint,
+        model_sha256=description.files["litert"].sha256,
+        files={role: data for role, data in files.items() if role not in _NOT_NETWORKS},
+        golden=_golden(description, files, scores=len(domain.labels)),
+        card=card,
+    )
+
+
+def _card(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise manifest_error("card: not UTF-8 text") from error
+
+
+def _ood_gate(description: ClassifierManifest, files: Mapping[str, bytes]) -> OodGate | None:
+    if description.ood_gate is UNSET:
+        return None
+    mean, projection = (files[role] for role in OOD_GATE_ROLES)
+    try:
+        return OodGate(
+            mean=unpack_array(mean, dtype="float32", dimensions=1),
+            projection=unpack_array(projection, dtype="float32", dimensions=2),
+            limit=description.ood_gate.limit,
+        )
+    except ValueError as error:
+        raise manifest_error(f"ood_gate: {error}") from error
+
+
+def _golden(description: AnyManifest, files: Mapping[str, bytes], *, scores: int) -> GoldenVectors | None:
+    if description.golden is UNSET:
+        return None
+    inputs, expected = (files[role] for role in GOLDEN_ROLES)
+    try:
+        golden = GoldenVectors(
+            inputs=unpack_array(inputs, dtype="uint8", dimensions=4),
+            scores=unpack_array(expected, dtype="float32", dimensions=2),
+            tolerance=description.golden.tolerance,
+        )
+        _check_golden(golden, description.input, scores=scores)
+    except ValueError as error:
+        raise manifest_error(f"golden: {error}") from error
+    return golden
 
 
 def _check_golden(golden: GoldenVectors, spec: Input, *, scores: int) -> None:
@@ -309,7 +295,7 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
         try:
             for name, data in contents.items():
                 write_new(beside / name, data)  # a drive is pulled out as soon as the program says "done"
-            read_files(beside, read_verified_manifest(beside))
+            read_pack(beside)
             beside.chmod(0o755)
             put_in_place(beside, folder)
         finally:
@@ -321,10 +307,10 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
 
 def require_pack(folder: Path, *, fingerprint: str) -> None:
     """Require that a folder holds a whole pack by this key and nothing else. Raises PackProblem, OSError."""
-    manifest = read_verified_manifest(folder)
-    if manifest.fingerprint != fingerprint:
-        raise PackProblem(reason("pack_other_signer", there=manifest.fingerprint, here=fingerprint))
-    names = {MANIFEST_NAME, SIGNATURE_NAME, *read_files(folder, manifest).contents}
+    pack = read_pack(folder)
+    if pack.manifest.fingerprint != fingerprint:
+        raise PackProblem(reason("pack_other_signer", there=pack.manifest.fingerprint, here=fingerprint))
+    names = {MANIFEST_NAME, SIGNATURE_NAME, *pack.contents}
     for entry in folder.iterdir():
         if entry.name not in names:
             raise PackProblem(reason("pack_not_of_it", name=entry.name))

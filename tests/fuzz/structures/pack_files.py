@@ -14,11 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.packs import signing
+from fieldray.packs import signing, verified
 from fieldray.packs.manifest import dump, parse
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
 from fieldray.packs.reading import pack_array, unpack_array
-from fieldray.packs.verified import read_files, read_verified_manifest
 from fuzz.structures.dicom_files import PLACES
 from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import TEXTS, broken, json_bytes, strange
@@ -185,7 +184,7 @@ def read_pack(data: bytes, folder: Path) -> str | None:
         for name, (kind, content) in laid["files"].items():
             _lay(pack, name, kind, bytes.fromhex(content))
         with refusals() as why:
-            found = read_files(pack, read_verified_manifest(pack))
+            found = verified.read_pack(pack)
             holds(all(len(data) < 2**20 for data in found.contents.values()), "more than the files hold")
     if why == ["pack_unreadable"]:
         raise Unforeseen("an error that a pack's door had to turn into a reason")

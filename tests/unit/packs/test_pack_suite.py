@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import PackProblem
-from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.packs.verified import read_pack
 
 if sys.platform == "win32":
     pytest.skip("it holds links and pipes of POSIX", allow_module_level=True)
@@ -27,7 +27,7 @@ def test_each_pack_is_what_the_suite_says(tmp_path: Path) -> None:
     wrong = {}
     for name, pack in expected.items():
         try:
-            read_files(tmp_path / pack["folder"], read_verified_manifest(tmp_path / pack["folder"]))
+            read_pack(tmp_path / pack["folder"])
             found = ("good", None)
         except PackProblem as problem:
             found = ("broken", problem.reason.code)

@@ -11,7 +11,7 @@ import pytest
 
 from fieldray.errors import PackProblem, StorageProblem
 from fieldray.packs.reading import pack_array
-from fieldray.packs.verified import read_files, read_verified_manifest, write_pack
+from fieldray.packs.verified import read_pack, read_verified_manifest, write_pack
 from packs_factory import MODEL_BYTES, golden, key, make_pack, manifest
 from raised import raises
 from tiny_packs import put_file
@@ -25,7 +25,7 @@ def pack(tmp_path: Path) -> Path:
 
 
 def _read(pack: Path) -> object:
-    return read_files(pack, read_verified_manifest(pack)).model("signed")
+    return read_pack(pack).model
 
 
 def _code(pack: Path) -> str:
@@ -35,7 +35,7 @@ def _code(pack: Path) -> str:
 
 
 def test_a_whole_pack_is_read_into_memory(pack: Path) -> None:
-    model = read_files(pack, read_verified_manifest(pack)).model("signed")
+    model = read_pack(pack).model
     assert (model.pack_name, model.trust) == ("test-chest-1.2.3", "signed")
     assert model.files == {"litert": MODEL_BYTES, "edgetpu": MODEL_BYTES[::-1]}
     assert model.golden is not None and np.array_equal(model.golden.inputs, golden().inputs)
@@ -48,7 +48,7 @@ def test_a_whole_pack_is_read_into_memory(pack: Path) -> None:
 
 
 def test_a_model_outlives_its_folder(pack: Path) -> None:
-    model = read_files(pack, read_verified_manifest(pack)).model("signed")
+    model = read_pack(pack).model
     for file in pack.iterdir():
         file.write_bytes(b"\0" * file.stat().st_size)
     assert model.files["litert"] == MODEL_BYTES
@@ -64,13 +64,12 @@ def _flipped(data: bytes, position: int) -> bytes:
 def test_a_changed_byte_of_any_other_file_is_refused(pack: Path) -> None:
     names = sorted(path.name for path in pack.iterdir() if not path.name.startswith("manifest."))
     assert len(names) == 7
-    manifest = read_verified_manifest(pack)
     for name in names:
         whole = (pack / name).read_bytes()
         for position in {*range(0, len(whole), 97), len(whole) - 1}:
             (pack / name).write_bytes(_flipped(whole, position))
             with raises(PackProblem, "pack_tampered", says=name):
-                read_files(pack, manifest)
+                read_pack(pack)
         (pack / name).write_bytes(whole)
     _read(pack)  # whole again
 
@@ -171,7 +170,7 @@ def test_without_the_litert_file_nothing_is_written(tmp_path: Path) -> None:
 def test_a_pack_without_a_self_test_has_none(tmp_path: Path) -> None:
     plain = manifest(ood_gate=None)
     pack = write_pack(tmp_path, manifest=plain, files={"litert": b"x"}, card="c", golden=None, key=key())
-    model = read_files(pack, read_verified_manifest(pack)).model("signed")
+    model = read_pack(pack).model
     assert (model.golden, model.manifest.ood_gate) == (None, None)
 
 
