@@ -67,7 +67,6 @@ def manifest(**changes: object) -> Manifest:
         calibration={"abnormal": Calibration(slope=1.5, intercept=-0.25)},
         ood_gate=OodGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
         accepted=HeaderRules(ages_years=(18, 90)),
-        minimum_edgetpu_runtime=13,
         provenance={"data": "made by code"},
         metrics={"auc": {"value": 0.9, "n": 100}},
     )

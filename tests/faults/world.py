@@ -159,9 +159,7 @@ class Clinic:
         self.drive: Final = folder / "drive"
         self.packs: Final = PackLibrary(self.home, builtin_root=folder / "no packs")
         compiled = edgetpu_model().files["edgetpu"]
-        self.pack_folder: Final = write_tiny_pack(
-            self.drive / "fieldray", edgetpu_file=compiled, minimum_edgetpu_runtime=13
-        )
+        self.pack_folder: Final = write_tiny_pack(self.drive / "fieldray", edgetpu_file=compiled)
         self.packs.keys.trust(fingerprint(self.pack_folder))
         self.record: Final = Record()
         self.verdicts: Final = Verdicts()

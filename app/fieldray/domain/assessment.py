@@ -45,7 +45,6 @@ DECIDES_NOTHING: Final = {
     "class_names": "text",
     "warnings": "text",
     "provenance": "text",
-    "minimum_edgetpu_runtime": "decides which device runs it; each result names its own",
     "operating_points": "those in force are `points`",
     "requires": "the pack that was found is `lungs`",
     "metrics": "of its numbers only `evidence_inside.limit` is read for a result, and stands here as `evidence_limit`",

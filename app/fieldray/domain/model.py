@@ -246,7 +246,6 @@ class Manifest:
     class_names                                 what *abnormal* and *normal* are called, by class and language; or None
     warnings                                    what its making found against its figures, by language; or None
     accepted                                    the images it is for, by their headers
-    minimum_edgetpu_runtime                     the oldest Edge TPU runtime that runs its compiled file
     requires                                    the packs it does not run without
     lung_rules                                  of a lung-field pack, None for any other
     is_bare                                     of the dissertation's bare files (see packs/verified): grey levels go in
@@ -269,7 +268,6 @@ class Manifest:
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
     ood_gate: OodGate | None = None
     accepted: HeaderRules = HeaderRules()
-    minimum_edgetpu_runtime: int | None = None
     requires: tuple[Requirement, ...] = ()
     lung_rules: LungRules | None = None
     is_bare: bool = False

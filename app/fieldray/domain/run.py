@@ -37,7 +37,6 @@ class DeviceChanged:
     backend          that runs models on it
     state            "uninitialised": plugged in, its firmware is loaded when it is first used
     port_mbit        speed of its port, 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
-    runtime_version  of its runtime, None if unknown
     reason           why it cannot be used, None if it can
     notes            what to change, although it can be used
     """
@@ -45,7 +44,6 @@ class DeviceChanged:
     backend: BackendName
     state: DeviceState
     port_mbit: int | None = None
-    runtime_version: int | None = None
     reason: Reason | None = None
     notes: tuple[Reason, ...] = ()
 

@@ -217,7 +217,6 @@ class CoralStatus:
             backend=EDGE_TPU.name,
             state=self.state,
             port_mbit=self.usb[0].port_mbit if self.usb else None,
-            runtime_version=self.answer.runtime_version if self.answer else None,
             reason=self.reason,
             notes=self.notes,
         )

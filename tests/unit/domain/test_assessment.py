@@ -133,7 +133,6 @@ OTHER: Mapping[type, Mapping[str, object]] = {
         "calibration": {"opacity": Calibration(2.0, 0.0)},
         "ood_gate": OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0),
         "accepted": HeaderRules(views=("PA",)),
-        "minimum_edgetpu_runtime": 14,
         "requires": (Requirement(kind="lung-fields"),),
         "lung_rules": RULES,
         "class_names": {"abnormal": {"en": "Other"}, "normal": {"en": "Other"}},
