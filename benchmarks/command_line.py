@@ -15,7 +15,7 @@ from fieldray import cli
 from fieldray.bench.benchmark_case import Report
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
-from fieldray.commands.options import add_pack_options, drives_with_packs, load_pack, pack_library, pack_to_measure
+from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_to_measure
 from fieldray.reports.document import lines
 from fieldray_cluster.training.formulas import MODES
 
@@ -63,7 +63,7 @@ class Command:
             given = {each: getattr(options, each) for each in own}
             if self.takes == "pack":
                 library = pack_library()
-                pack = options.pack or pack_to_measure(library, drives_with_packs())
+                pack = options.pack or pack_to_measure(library)
                 given["model"] = load_pack(library, pack, options)
             elif self.takes == "screen":
                 given["options"] = screen_options

@@ -20,7 +20,7 @@ from benchmarks.reports import Mark, at_most
 from benchmarks.screening import fill, screen_once
 from fieldray.bench.benchmark_case import Block, Points, Report, Table
 from fieldray.commands.console import Console
-from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_library, pack_to_measure
+from fieldray.commands.options import load_pack, pack_library, pack_to_measure
 from fieldray.domain.model import Model
 from fieldray.processes.wire import Message
 from fieldray.surroundings import usable_cores
@@ -31,7 +31,7 @@ _STARTING_IMAGES: Final = 12
 def report(options: argparse.Namespace, console: Console) -> Report:
     """From files to scores, compared with the usual script. Raises PackProblem, UsageProblem, ScreeningFailed."""
     library = pack_library()
-    options.pack = str(find_pack(library, options.pack or pack_to_measure(library, drives_with_packs())))
+    options.pack = str(library.find(options.pack or pack_to_measure(library)).folder)
     model = load_pack(library, options.pack, options)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
         archive = _archive(options, model, Path(folder), console)

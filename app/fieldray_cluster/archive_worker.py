@@ -34,7 +34,7 @@ from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.imaging.source import file_problem, open_file
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import split_name
-from fieldray.packs.reading import list_drives
+from fieldray.packs.reading import drives_with_packs
 from fieldray.paths import VERSION, user_data
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
@@ -126,12 +126,8 @@ def make_request(
 
 def load_model(request: ArchiveRequest) -> Model:
     """The pack on this node, verified by what is trusted here. Raises PackProblem, StorageProblem."""
-    library = PackLibrary(user_data())
-    try:
-        drives = [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]
-    except OSError:
-        drives = []
-    return library.load(library.find(request.pack, drives=drives), signer=split_name(request.pack)[1])
+    library = PackLibrary(user_data(), drives=drives_with_packs)
+    return library.load(library.find(request.pack).folder, signer=split_name(request.pack)[1])
 
 
 def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:

@@ -83,13 +83,13 @@ class Trial:
     has_edgetpu_file: bool = False
 
 
-def inspect(home: Path, library: PackLibrary, *, drives: Iterable[Path], load: Callable[[], Model]) -> tuple[Part, ...]:
+def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[Part, ...]:
     """Inspect everything and screen one image with the pack that `load` gives; takes a few seconds.
 
     `home` is the user's data folder.
     """
     machine, edgetpu, trial = machine_facts(), look(), try_screening(load)
-    free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available(drives)
+    free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
     return (
         of_machine(machine),
         of_edgetpu(edgetpu, trial),

@@ -14,7 +14,6 @@ from fieldray.commands.options import (
     OnePack,
     add_pack_options,
     add_pack_rules,
-    drives_with_packs,
     load_pack,
     pack_library,
     pack_to_measure,
@@ -105,7 +104,7 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench.benchmark_case import on_every_backend
 
     library = pack_library()
-    names = options.pack or (pack_to_measure(library, drives_with_packs()),)
+    names = options.pack or (pack_to_measure(library),)
     models = [load_pack(library, name, options) for name in names]
     cases, problems = _usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
     meter = device.EnergyMeter()
@@ -157,13 +156,13 @@ def _parts(load: Callable[[], Model], console: Console) -> tuple[Part, ...]:
     from fieldray.bench.host import inspect
 
     console.bar("checking this computer")
-    return inspect(user_data(), pack_library(), drives=drives_with_packs(), load=load)
+    return inspect(user_data(), pack_library(), load=load)
 
 
 def chosen_model(options: argparse.Namespace) -> Model:
     """The pack that the options name, else one to measure with. Raises PackProblem, StorageProblem."""
     library = pack_library()
-    return load_pack(library, options.pack or pack_to_measure(library, drives_with_packs()), options)
+    return load_pack(library, options.pack or pack_to_measure(library), options)
 
 
 def show(report: Report, out: Path | None, console: Console) -> int:

@@ -82,8 +82,9 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
 def pack_library() -> PackLibrary:
     """The packs of this computer."""
     from fieldray.packs.library import PackLibrary
+    from fieldray.packs.reading import drives_with_packs
 
-    return PackLibrary(user_data())
+    return PackLibrary(user_data(), drives=drives_with_packs)
 
 
 def pack_of_run(spec: RunSpec) -> str:
@@ -99,19 +100,17 @@ def load_pack(
     options: argparse.Namespace,
     *,
     print_error: Say = lambda _: None,
-    drives: Sequence[Path] | None = None,
 ) -> Model:
     """A pack by name or path, else the site's default, verified and in memory.
 
-    `options` say what is allowed, `drives` are as for `find_pack`. A pack may turn out to be broken only when it is
-    read whole: it is then passed over like one that looks so. `print_error` is told of those, and of site points that
-    cannot be read. Raises PackNotChosen, PackProblem, StorageProblem.
+    `options` say what is allowed. A pack may turn out to be broken only when it is read whole: it is then passed over
+    like one that looks so. `print_error` is told of those, and of site points that cannot be read. Raises
+    PackNotChosen, PackProblem, StorageProblem.
     """
-    drives = drives_with_packs() if drives is None else drives
-    name = name or chosen_default(library, drives)
+    name = name or chosen_default(library)
     broken: dict[Path, Reason] = {}
     while True:
-        folder = find_pack(library, name, drives=drives, broken=broken)
+        folder = library.find(name, without=broken).folder
         try:
             load = partial(library.load, folder, allow_legacy=options.allow_legacy)
             model = with_trust(library, name, options, load)
@@ -147,36 +146,14 @@ def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use
         return use()
 
 
-def find_pack(
-    library: PackLibrary,
-    name: str,
-    *,
-    drives: Sequence[Path] | None = None,
-    broken: dict[Path, Reason] | None = None,
-) -> Path:
-    """The folder of a pack by name or place. Raises PackProblem.
-
-    drives    where to look, in this order; those plugged in with packs on them if not given
-    broken    folders that are passed over
-    """
-    broken = {} if broken is None else broken
-    drives = drives_with_packs() if drives is None else drives
-    try:
-        return library.find(name, drives=drives, without=broken)
-    except PackProblem as problem:
-        if broken and problem.reason.code in ("pack_not_found", "pack_no_manifest"):
-            raise PackProblem(next(iter(broken.values()))) from problem
-        raise
-
-
-def chosen_default(library: PackLibrary, drives: Sequence[Path]) -> str:
+def chosen_default(library: PackLibrary) -> str:
     """The pack that was made this site's default. No other is taken silently: raises PackNotChosen with the choices."""
     from fieldray.packs.naming import meant
     from fieldray.settings import load
 
     settings, _ = load()
     name = str(settings["pack"])
-    packs = [candidate for candidate in library.available(drives) if candidate.can_screen]
+    packs = [candidate for candidate in library.available() if candidate.can_screen]
     if meant(name, packs):
         return name
     if not packs:
@@ -185,12 +162,12 @@ def chosen_default(library: PackLibrary, drives: Sequence[Path]) -> str:
     raise PackNotChosen(why, [choice_line(candidate) for candidate in packs])
 
 
-def pack_to_measure(library: PackLibrary, drives: Sequence[Path]) -> str:
+def pack_to_measure(library: PackLibrary) -> str:
     """The site's default, else the first pack there is: for measuring this computer, where there are no patients."""
     try:
-        return chosen_default(library, drives)
+        return chosen_default(library)
     except PackNotChosen:
-        found = [candidate for candidate in library.available(drives) if candidate.problem is None]
+        found = [candidate for candidate in library.available() if candidate.problem is None]
         if not found:
             raise
         return str(found[0].folder)
@@ -203,16 +180,6 @@ def choice_line(candidate: PackCandidate) -> str:
     manifest = candidate.manifest
     whose = f"{manifest.names['en']}. {patients(manifest.accepted).text}" if manifest else ""
     return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(whose)}".rstrip()
-
-
-def drives_with_packs() -> list[Path]:
-    """Where drives with packs are mounted; none where the system does not tell."""
-    from fieldray.packs.reading import list_drives
-
-    try:
-        return [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]
-    except OSError:
-        return []
 
 
 # ---- what is written of a run

@@ -16,8 +16,6 @@ from fieldray.commands.options import (
     LACKS_A_YES,
     add_pack_options,
     add_trust_options,
-    drives_with_packs,
-    find_pack,
     load_pack,
     pack_library,
     with_trust,
@@ -78,7 +76,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Print the packs; the exit code."""
     library = pack_library()
-    found = library.candidates(options.folder) if options.folder else library.available(drives_with_packs())
+    found = library.candidates(options.folder) if options.folder else library.available()
     for candidate in found:
         console.print_lines(_candidate_lines(candidate))
     if not found:
@@ -91,13 +89,12 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     from fieldray.packs.verified import read_pack
 
     library = pack_library()
-    folder = find_pack(library, options.pack)
-    manifest = read_pack(folder).manifest
+    found = library.find(options.pack)
+    manifest = read_pack(found.folder).manifest
     console.print_line(f"{manifest.pack_name}: complete, every file matches the signature")
-    console.print_line(f"folder:      {folder}")
+    console.print_line(f"folder:      {found.folder}")
     console.print_line(f"signed by:   {manifest.fingerprint}")
-    trust = next((found.trust for found in library.builtin() if found.folder.resolve() == folder.resolve()), None)
-    is_trusted = trust == "builtin" or library.keys.is_trusted(manifest.fingerprint)
+    is_trusted = found.trust == "builtin" or library.keys.is_trusted(manifest.fingerprint)
     console.print_line(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
     console.print_line(f"model:       {manifest.description.files['litert'].sha256}")
     return 0
@@ -139,13 +136,11 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
     Raises PackProblem, UsageProblem (operating_point).
     """
-    from fieldray.packs.naming import choose, meant, pinned, split_name
+    from fieldray.packs.naming import pinned, split_name
 
-    found = meant(name, pack_library().available(drives_with_packs()))
-    screening = [pack for pack in found if pack.can_screen]
-    if not screening:
-        raise PackProblem(found[0].problem if found and found[0].problem else reason("pack_not_found", name=name))
-    chosen = choose(screening, name=name)
+    chosen = pack_library().find(name)
+    if not chosen.can_screen or not chosen.is_called(name):
+        raise PackProblem(chosen.problem or reason("pack_not_found", name=name))
     known = dict.fromkeys(point.name for point in chosen.manifest.operating_points) if chosen.manifest else {}
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
@@ -155,7 +150,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 def run_install(options: argparse.Namespace, console: Console) -> int:
     """Copy a pack to this machine; the exit code. Raises PackProblem, StorageProblem."""
     library = pack_library()
-    folder = find_pack(library, options.pack)
+    folder = library.find(options.pack).folder
     installed = with_trust(library, options.pack, options, partial(library.install, folder))
     console.print_line(f"Installed: {installed}")
     return 0
@@ -166,8 +161,8 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.constancy import ConstancyRecords, check
     from fieldray.pipeline.session import Session
 
-    library, drives, records = pack_library(), drives_with_packs(), ConstancyRecords(user_data())
-    found = [] if options.pack else [one for one in library.available(drives) if one.kind == "classifier"]
+    library, records = pack_library(), ConstancyRecords(user_data())
+    found = [] if options.pack else [one for one in library.available() if one.kind == "classifier"]
     names = [options.pack] if options.pack else [str(one.folder) for one in found if one.problem is None]
     left_out = [(one.pack_name, one.problem) for one in found if one.problem]
     console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
@@ -175,7 +170,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
         console.print_error(reason("no_pack").text)
     is_well = bool(names) and all(why.code in LACKS_A_YES for _, why in left_out)  # what nobody uses is no fault
     for name in names:
-        model = load_pack(library, name, options, drives=drives)
+        model = load_pack(library, name, options)
         if options.status:
             said = records.standing(model)
         else:

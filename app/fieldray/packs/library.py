@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from fieldray import paths
@@ -61,6 +62,7 @@ _LUNGS: Final[PackKind] = "lung-fields"
 class PackLibrary:
     """The packs of one user. `home` is the user's data folder. May be used by several threads.
 
+    drives       finds where drives are mounted; they are looked at anew by each `available` and `find`
     keys         which signers are trusted
     site_points  the operating points that this site chose
     """
@@ -69,11 +71,13 @@ class PackLibrary:
         self,
         home: Path,
         *,
+        drives: Callable[[], Iterable[Path]] = tuple,
         builtin_root: Path | None = None,
         builtin_table: Mapping[str, str] = BUILTIN,
         builtin_lungs: str = "",
     ) -> None:
         """Without `builtin_root` the packs are those of this program, `builtin_lungs` among them."""
+        self._drives = drives
         self._installed_root = home / "packs"
         self._builtin_lungs = builtin_lungs if builtin_root else BUILTIN_LUNGS
         self._builtin_root = builtin_root or paths.builtin_packs()
@@ -96,9 +100,9 @@ class PackLibrary:
         """The packs copied to this machine by `install`."""
         return self._of_root(self._installed_root, "installed")
 
-    def available(self, drives: Iterable[Path] = ()) -> tuple[PackCandidate, ...]:
-        """Every pack within reach, those of the drives first, then installed, then shipped ones."""
-        on_drives = itertools.chain.from_iterable(map(self.on_drive, drives))
+    def available(self, drives: Iterable[Path] | None = None) -> tuple[PackCandidate, ...]:
+        """Every pack within reach, those of the drives (or of these) first, then installed, then shipped ones."""
+        on_drives = itertools.chain.from_iterable(map(self.on_drive, self._drives() if drives is None else drives))
         return (*on_drives, *self.installed(), *self.builtin())
 
     def on_drive(self, drive: Path) -> tuple[PackCandidate, ...]:
@@ -108,12 +112,12 @@ class PackLibrary:
         except PackProblem:
             return ()
 
-    def find(self, name_or_path: str | Path, *, drives: Iterable[Path] = (), without: Collection[Path] = ()) -> Path:
-        """The folder of a pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
+    def find(self, name_or_path: str | Path, *, without: Mapping[Path, Reason] = MappingProxyType({})) -> PackCandidate:
+        """A pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
 
         The name of a pack that is kept here is that pack, even where a folder beside the images is called so: such a
         folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
-        highest. Folders of `without` are not looked at.
+        highest. Folders of `without` are not looked at; where nothing else is meant, the first of their reasons is why.
 
         Raises PackProblem: pack_not_found, pack_no_manifest, pack_several, pack_several_signers, and
         pack_namesake_shipped where only another signer's pack bears the name of one that ships.
@@ -122,13 +126,16 @@ class PackLibrary:
         if path.is_dir() and not any(found.is_called(name) for found in (*self.installed(), *self.builtin())):
             matches = self._listed(path, "drive", lambda folder: pack_folders(folder) or packs_in(folder))
         else:
-            called = [found for found in self.available(drives) if found.is_called(name)]
+            called = [found for found in self.available() if found.is_called(name)]
             matches = meant(name, called)
             if called and not matches:
                 raise _namesake(called[0].pack_id, called[0].fingerprint)
         if name and path.is_dir() and not matches:
             raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
-        return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
+        left = [found for found in matches if found.folder not in without]
+        if without and not left:
+            raise PackProblem(next(iter(without.values())))
+        return choose(left, name=name_or_path)
 
     # ---- loading
     card = staticmethod(read_card)

@@ -272,6 +272,14 @@ def list_drives() -> tuple[Drive, ...]:
     return drives_on_mac() if sys.platform == "darwin" else drives_on_linux()
 
 
+def drives_with_packs() -> list[Path]:
+    """Where drives with packs are mounted; none where the system does not tell."""
+    try:
+        return [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]
+    except OSError:
+        return []
+
+
 def look_at(mount_point: Path, *, name: str) -> Drive | None:
     """The drive mounted there with its pack folders; None when it has gone, no folders when it cannot be read."""
     try:

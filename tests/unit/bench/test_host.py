@@ -52,7 +52,7 @@ def test_everything_is_inspected_and_a_missing_runtime_is_said_once(home: Path, 
     def load() -> Model:
         raise BackendProblem(reason("no_runtime"))
 
-    parts = inspect(home, PackLibrary(home, builtin_root=tmp_path), drives=[], load=load)
+    parts = inspect(home, PackLibrary(home, builtin_root=tmp_path), load=load)
     facts = {name for part in parts for name in part.facts}
     assert facts >= {"System", "CPU", "Memory", "Edge TPU", "Program", "Libraries", "Results", "Packs"}
     assert [one.reason.code for one in findings(parts)].count("no_runtime") == 1  # that of the trial: it is installed

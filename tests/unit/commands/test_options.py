@@ -22,7 +22,7 @@ FINGERPRINT, OTHER = (fingerprint_of(key(number).public_key().public_bytes_raw()
 
 def test_without_any_pack_it_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(PackProblem) as caught:
-        chosen_default(PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none", builtin_table={}), [])
+        chosen_default(PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none", builtin_table={}))
     assert caught.value.reason.code == "no_pack"
 
 
@@ -35,10 +35,12 @@ class Clinic:
     def __init__(self, folder: Path) -> None:
         self.shipped = make_pack(folder / "models", pack_id="shipped")
         table = {self.shipped.name: read_verified_manifest(self.shipped).manifest_sha256}
-        self.library = PackLibrary(folder / "home", builtin_root=folder / "models", builtin_table=table)
+        drives = self.drives = [folder / "first", folder / "second"]
+        self.library = PackLibrary(
+            folder / "home", drives=lambda: drives, builtin_root=folder / "models", builtin_table=table
+        )
         (folder / "home").mkdir()
         self.library.keys.trust(FINGERPRINT)
-        self.drives = [folder / "first", folder / "second"]
         self.errors: list[str] = []
 
     def pack(self, drive: int = 0, **changes: object) -> Path:
@@ -49,8 +51,7 @@ class Clinic:
 
     def taken(self, name: str | None = None, *, trust: str | None = None) -> str:
         options = argparse.Namespace(trust=trust, allow_older=False, allow_legacy=False)
-        model = load_pack(self.library, name, options, print_error=self.errors.append, drives=self.drives)
-        return model.pack_name
+        return load_pack(self.library, name, options, print_error=self.errors.append).pack_name
 
     def refused(self, name: str | None = None) -> str:
         with pytest.raises(PackProblem) as caught:

@@ -26,8 +26,9 @@ def drive(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def library(home: Path, tmp_path: Path) -> PackLibrary:
-    return PackLibrary(home, builtin_root=tmp_path / "no-models")
+def library(home: Path, tmp_path: Path, drive: Path) -> PackLibrary:
+    drives = drive / "gone", drive, drive / "b"
+    return PackLibrary(home, drives=lambda: drives, builtin_root=tmp_path / "no-models")
 
 
 def _make(drive: Path, **changes: object) -> Path:
@@ -128,16 +129,16 @@ def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Pa
     (candidate,) = library.candidates(drive / "b")
     assert candidate.problem is not None and candidate.problem.code == "pack_namesake"
     assert dict(candidate.problem.parameters)["command_option"] == f"--pack test-chest@{OTHER}"
-    assert library.find("test-chest", drives=[drive / "b"]).name == "test-chest-1.0.0"
-    assert library.find(f"test-chest@{OTHER.upper()}", drives=[drive / "b"]) == namesake
-    assert _code(library, namesake) == _code(library, library.find(namesake)) == "pack_namesake"
+    assert library.find("test-chest").pack_name == "test-chest-1.0.0"
+    assert library.find(f"test-chest@{OTHER.upper()}").folder == namesake
+    assert _code(library, namesake) == _code(library, library.find(namesake).folder) == "pack_namesake"
     with raises(PackProblem, "pack_namesake"):
         library.install(namesake)
     library.record_run(library.load(namesake, signer=OTHER))
     assert library.load(namesake).manifest.version == "9.0.0"  # it ran here: a person knows both
     with raises(PackProblem, "pack_several_signers"):
-        library.find("test-chest", drives=[drive / "b"])
-    assert library.find(f"test-chest@{FINGERPRINT}", drives=[drive / "b"]).name == "test-chest-1.0.0"
+        library.find("test-chest")
+    assert library.find(f"test-chest@{FINGERPRINT}").pack_name == "test-chest-1.0.0"
 
 
 def test_a_name_that_ran_here_is_its_signers_though_the_pack_is_gone(library: PackLibrary, drive: Path) -> None:
@@ -176,27 +177,27 @@ def test_a_broken_pack_is_listed_with_its_reason_and_none_of_its_words(library: 
 
 def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> None:
     older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
-    assert library.find(older) == older
-    assert library.find(str(drive)) == library.find(drive / "fieldray") == newer
-    assert library.find("test-chest", drives=[drive / "gone", drive]) == newer
-    assert library.find("test-chest-1.9.0", drives=[drive]) == older
+    assert library.find(older).folder == older
+    assert library.find(str(drive)).folder == library.find(drive / "fieldray").folder == newer
+    assert library.find("test-chest").folder == newer
+    assert library.find("test-chest-1.9.0").folder == older
     for absent in ("test-chest-3.0.0", "chest", str(drive / "absent"), ""):
         with raises(PackProblem, "pack_not_found"):
-            library.find(absent, drives=[drive, drive / "gone"])
+            library.find(absent)
     (drive / "empty").mkdir()
     with pytest.raises(PackProblem, match="is not a pack"):
-        library.find(drive / "empty", drives=[drive])
+        library.find(drive / "empty")
 
 
 def test_a_folder_beside_the_images_does_not_hide_a_pack_that_is_kept_here(
     library: PackLibrary, drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library.keys.trust(FINGERPRINT)
-    kept = library.install(_make(drive))
+    kept = library.install(_make(drive / "card"))
     for name in (kept.name, kept.name.rpartition("-")[0]):
         (tmp_path / "images" / name).mkdir(parents=True)
         monkeypatch.chdir(tmp_path / "images")
-        assert library.find(name) == kept
+        assert library.find(name).folder == kept
         with pytest.raises(PackProblem):
             library.find(f"./{name}")
         with pytest.raises(PackProblem):
@@ -208,7 +209,7 @@ def test_several_packs_in_one_place_have_to_be_named(library: PackLibrary, drive
     other = _make(drive, pack_id="other")
     with raises(PackProblem, "pack_several", says="other-1.2.3, test-chest-1.2.3"):
         library.find(drive)
-    assert library.find("other", drives=[drive]) == other
+    assert library.find("other").folder == other
 
 
 # ---- installing
@@ -228,7 +229,7 @@ def test_install_copies_what_was_verified_and_nothing_else(library: PackLibrary,
     (candidate,) = library.installed()
     assert (candidate.origin, candidate.trust, candidate.problem) == ("installed", "trusted", None)
     assert library.available() == (candidate,)
-    assert library.load(library.find("test-chest")).files["litert"] == MODEL_BYTES
+    assert library.load(library.find("test-chest").folder).files["litert"] == MODEL_BYTES
 
 
 def test_an_installed_pack_is_verified_again(library: PackLibrary, drive: Path) -> None:
@@ -294,7 +295,7 @@ def test_a_legacy_model_needs_an_explicit_yes(library: PackLibrary, legacy_drive
     (candidate,) = library.candidates(legacy_drive)
     assert candidate.trust == "legacy"
     assert candidate.problem is not None and candidate.problem.code == "pack_legacy"
-    assert library.find(legacy_drive) == legacy_drive
+    assert library.find(legacy_drive).folder == legacy_drive
 
 
 def test_a_legacy_model_has_no_operating_point_and_no_signer(library: PackLibrary, legacy_drive: Path) -> None:
@@ -322,7 +323,7 @@ def test_the_file_for_the_edge_tpu_alone_says_what_is_missing(library: PackLibra
 def test_a_signed_pack_comes_before_a_legacy_model(library: PackLibrary, legacy_drive: Path) -> None:
     folder = _make(legacy_drive)
     assert [candidate.trust for candidate in library.candidates(legacy_drive)] == ["unknown_key", "legacy"]
-    assert library.find(legacy_drive) == folder
+    assert library.find(legacy_drive).folder == folder
 
 
 def test_a_legacy_model_cannot_pass_for_a_pack(library: PackLibrary, legacy_drive: Path) -> None:
