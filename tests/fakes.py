@@ -232,7 +232,7 @@ class LungReaders(FakeReaders):
         assert model
         self.turns.append(question.ref.turn)
         self._worker.load(loading(model if self._finder else replace(model, lungs=None)))
-        return self._worker.look(replace(question, runs=False, finds=self._finder is not None))
+        return self._worker.look_for_each([replace(question, runs=False, finds=self._finder is not None)])[0]
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungFields, find_lungs
+from fieldray.domain.lungs import LungAnswer, LungFields, find_lungs
 from fieldray.domain.model import LUNG_CHECKS, LungRules
 
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
@@ -33,11 +33,12 @@ def two_lungs() -> NDArray[np.float32]:
 
 def lungs(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungFields:
     """What `find_lungs` makes of drawn shares; `changes` are scores of checks, or its other arguments."""
-    options = {
-        name: changes.pop(name)
-        for name in ("pixel_map", "rows", "columns", "rules", "says_chest", "grey", "region")
-        if name in changes
-    }
-    given = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS, **options}
-    rules = given.pop("rules", RULES)
-    return find_lungs(two_lungs() if shares is None else shares, {**CHEST, **changes}, rules, **given)
+    given = {name: changes.pop(name) for name in ("rules", "says_chest", "grey") if name in changes}
+    return find_lungs(answered(shares, **changes), **{"rules": RULES, **given})
+
+
+def answered(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungAnswer:
+    """The network's answer for such an image; `changes` are scores of checks, or its other facts."""
+    given: dict[str, Any] = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS}
+    given |= {name: changes.pop(name) for name in (*given, "region") if name in changes}
+    return LungAnswer(shares=two_lungs() if shares is None else shares, scores={**CHEST, **changes}, **given)

@@ -61,7 +61,7 @@ def screened_file(ref: ImageRef, *, score: float = 0.8) -> Screened | None:
         image = decode(data, ref)
     except InputProblem:
         return None
-    rows, columns = image.full_rows or image.pixels.shape[0], image.full_columns or image.pixels.shape[1]
+    rows, columns = image.size
     pixel_map = PixelMap(rows / _MAP_SIDE, 0.0, columns / _MAP_SIDE, 0.0)
     facts = ReadFacts(
         content_sha256=hashlib.sha256(data).hexdigest(),

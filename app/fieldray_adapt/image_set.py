@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
-from fieldray.domain.lungs import LungFields, look_for_lungs
+from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import edges, overlaps
-from fieldray.domain.model import HeaderRules, InputSpec, LungRules, Manifest
+from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.identify import identify_again
@@ -46,33 +46,17 @@ class LungFinder:
     """
 
     def __init__(self, folder: Path) -> None:
-        model = read_pack(folder).model
+        self._model = model = read_pack(folder).model
         if model.manifest.lung_rules is None:
             raise UsageProblem(reason("recipe_key", key="lungs", detail="names a pack of another kind"))
-        self._manifest: Manifest = model.manifest
-        self._rules: LungRules = model.manifest.lung_rules
-        spec = NetworkSpec(
-            input=model.manifest.input, outputs=model.manifest.outputs, labels=len(model.manifest.labels)
-        )
+        spec = NetworkSpec.of(model.manifest)
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
     def find(self, image: Image, *, says_chest: bool = False) -> LungFields:
         """The lungs of one image, in pixels of its file. Raises BackendProblem."""
-        spec, (rows, columns) = self._manifest.input, image.extent
-        tensor = to_tensor(image, spec)
-        size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
+        from fieldray.workers.looking import lungs_in  # which loads the runtime
 
-        def answer(values: NDArray[np.uint8]) -> tuple[NDArray[np.float32], dict[str, Any]]:
-            found = self._network.run(values[0])
-            if found.mask is None:
-                raise ValueError("a lung-field pack without a mask")
-            scores = {
-                label.code: float(score) for label, score in zip(self._manifest.labels, found.scores, strict=True)
-            }
-            pixel_map = tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
-            return found.mask, {"scores": scores, "pixel_map": pixel_map, "region": found.region, **size}
-
-        return look_for_lungs(tensor.values, answer, self._rules, says_chest=says_chest)
+        return lungs_in(image, self._model, self._network.run, says_chest=says_chest)
 
 
 def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) -> NDArray[np.uint8]:

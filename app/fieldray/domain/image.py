@@ -115,10 +115,16 @@ class Image:
         self.pixels.flags.writeable = False
 
     @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of the file."""
+        rows, columns = self.pixels.shape
+        return self.full_rows or rows, self.full_columns or columns
+
+    @property
     def extent(self) -> tuple[float, float]:
         """Rows and columns of `pixels` that the image fills: with a step the last of each may be filled in part."""
-        rows, columns = self.pixels.shape
-        return (self.full_rows or rows) / self.step, (self.full_columns or columns) / self.step
+        rows, columns = self.size
+        return rows / self.step, columns / self.step
 
     def turned(self, turn: Turn) -> Image:
         """The same image set right; of one that was read reduced, a last row that was filled in part comes first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -164,31 +164,37 @@ class LungFields:
         return enlarged(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
 
 
-def find_lungs(
-    shares: NDArray[np.float32],
-    scores: Mapping[str, float],
-    rules: LungRules,
-    *,
-    pixel_map: PixelMap,
-    rows: int,
-    columns: int,
-    latency_ms: float = 0.0,
-    says_chest: bool = False,
-    grey: NDArray[np.uint8] | None = None,
-    region: NDArray[np.float32] | None = None,
-) -> LungFields:
-    """What follows from the network's answer for an image of `rows` x `columns` pixels.
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class LungAnswer:
+    """What the network says of an image of `rows` x `columns` pixels.
 
-    shares      (rows, columns) share of lung, 0..1, of the cells of the network's mask; `region` of where lung belongs
+    shares      (rows, columns) share of lung, 0..1, of the cells of its mask; `region` of where lung belongs
     scores      of each check, 0..1
-    rules       the pack's thresholds
     pixel_map   where a cell of the mask lies in the image
-    latency_ms  what the network took for it
+    latency_ms  what it took for it
+    """
+
+    shares: NDArray[np.float32]
+    scores: Mapping[str, float]
+    pixel_map: PixelMap
+    rows: int
+    columns: int
+    latency_ms: float = 0.0
+    region: NDArray[np.float32] | None = None
+
+
+def find_lungs(
+    answer: LungAnswer, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
+) -> LungFields:
+    """What follows from the network's answer.
+
+    rules       the pack's thresholds
     says_chest  whether the file's header says that this is a frontal chest image
     grey        (height, width) what the network saw, 0 is air; without it a white lung is known by its area alone
     """
+    scores, pixel_map, rows, columns = answer.scores, answer.pixel_map, answer.rows, answer.columns
     threshold = max(1, round(255 * rules.mask_threshold))
-    quantised = np.rint(255 * shares.clip(0, 1)).astype(np.uint8)
+    quantised = np.rint(255 * answer.shares.clip(0, 1)).astype(np.uint8)
     fields, parts = lung_parts(quantised, threshold)
     areas = _areas(pixel_map, fields.shape, rows=rows, columns=columns) / (rows * columns)
     first, second = _sides(parts, areas)
@@ -211,14 +217,14 @@ def find_lungs(
         is_mirrored="mirrored" in passed,
         kept=KeptShares.of(fields, threshold),
         pixel_map=pixel_map,
-        latency_ms=latency_ms,
-        **({} if region is None else _of_region(region, threshold, pixel_map)),
+        latency_ms=answer.latency_ms,
+        **({} if answer.region is None else _of_region(answer.region, threshold, pixel_map)),
     )
 
 
 def look_for_lungs(
     values: NDArray[np.uint8],
-    answer: Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], dict[str, Any]]],
+    ask: Callable[[NDArray[np.uint8]], LungAnswer],
     rules: LungRules,
     *,
     says_chest: bool,
@@ -226,13 +232,11 @@ def look_for_lungs(
     """The lungs of an image, whole, and where that is refused, with one half covered by the other.
 
     values  (1, height, width, channels) what the network sees
-    answer  the network's shares of lung for such values, and what else `find_lungs` asks for
+    ask     asks it
     """
-    shares, given = answer(values)
-    lungs = find_lungs(shares, rules=rules, **given, says_chest=says_chest, grey=values[0, :, :, 0])
+    lungs = find_lungs(ask(values), rules, says_chest=says_chest, grey=values[0, :, :, 0])
     for seen in ("left", "right") if lungs.refusal else ():
-        shares, given = answer(half_mirrored(values, seen=seen))
-        if one := find_one_lung(shares, rules=rules, **given, seen=seen):
+        if one := find_one_lung(ask(half_mirrored(values, seen=seen)), rules, seen=seen):
             return one
     return lungs
 
@@ -243,37 +247,21 @@ def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]
     return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
 
 
-def find_one_lung(
-    shares: NDArray[np.float32],
-    scores: Mapping[str, float],
-    rules: LungRules,
-    *,
-    seen: Side,
-    pixel_map: PixelMap,
-    rows: int,
-    columns: int,
-    latency_ms: float = 0.0,
-    region: NDArray[np.float32] | None = None,
-) -> LungFields | None:
+def find_one_lung(answer: LungAnswer, rules: LungRules, *, seen: Side) -> LungFields | None:
     """The lung fields of an image that was no usable chest, with one half of it covered by the other's mirror image.
 
     Where that is plainly an upright chest with two lungs, the image is a chest with one, and the other is not seen.
-    None else. `seen` is the half that was kept; the rest as of `find_lungs`.
+    None else. `seen` is the half that was kept.
     """
-    scores = {**scores, "mirrored": 0.0}  # of two equal halves nobody can tell
-
-    def found(of: NDArray[np.float32]) -> LungFields:
-        where: Any = {"pixel_map": pixel_map, "rows": rows, "columns": columns, "latency_ms": latency_ms}
-        where["region"] = region
-        return find_lungs(of, scores, rules, **where)
-
-    both = found(shares)
+    answer = replace(answer, scores={**answer.scores, "mirrored": 0.0})  # of two equal halves nobody can tell
+    both, shares = find_lungs(answer, rules), answer.shares
     if both.refusal or both.unseen or both.left_share + both.right_share < _LEAST_OF_COVERED:
         return None
     if _undecided(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), both.mask) > _MOST_UNDECIDED_OF_COVERED:
         return None
     is_seen = np.arange(shares.shape[1]) < shares.shape[1] // 2
-    return found(np.where(is_seen if seen == "left" else ~is_seen, shares, np.float32(0)))
+    kept = np.where(is_seen if seen == "left" else ~is_seen, shares, np.float32(0))
+    return find_lungs(replace(answer, shares=kept), rules)
 
 
 def evidence_inside(

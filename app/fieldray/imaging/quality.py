@@ -81,8 +81,7 @@ def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
 
 def check_pixels(image: Image) -> Reason | None:
     """Why this image is refused by its pixels, or None."""
-    rows = image.full_rows or image.pixels.shape[0]
-    columns = image.full_columns or image.pixels.shape[1]
+    rows, columns = image.size
     if min(rows, columns) < SMALLEST_SIDE:
         return reason("too_small", rows=rows, columns=columns)
     if max(rows, columns) > LARGEST_ASPECT * min(rows, columns):

@@ -112,11 +112,12 @@ class ImageFile:
 
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
     """What an image told: its size, notes, and a preview and a thumbnail of it as it lies and as it was set right."""
+    rows, columns = upright.size
     return ReadFacts(
         content_sha256=file.content_sha256,
         stamp=file.stamp,
-        rows=upright.full_rows or upright.pixels.shape[0],
-        columns=upright.full_columns or upright.pixels.shape[1],
+        rows=rows,
+        columns=columns,
         preview=packed(shrunk(image, PREVIEW_SIDE)),  # kept by content: as the file lies
         thumbnail=shrunk(upright, THUMBNAIL_SIDE),
         notes=upright.notes,

@@ -12,7 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fieldray.domain.assessment import Assessment, scores_of
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage, Tensor
-from fieldray.domain.lungs import LungFields, look_for_lungs
+from fieldray.domain.lungs import LungAnswer, LungFields, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
@@ -38,14 +38,6 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.surroundings import step_back
 from fieldray.workers import calls
-
-
-class _Refusal(Exception):
-    """The image is not looked at any further."""
-
-    def __init__(self, why: Reason) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 def _network(model: Model, file: NDArray[np.uint8]) -> Network:
@@ -116,9 +108,9 @@ class _View:
     needed: TargetSize | None = None  # for a finer look
 
     def refuse(self, why: Reason) -> None:
-        """Raise _Refusal, unless a person asked for the image all the same, which is noted."""
+        """Raise Unusable, unless a person asked for the image all the same, which is noted."""
         if not self.question.wishes.will_overrule(why, self.question.ref.turn):
-            raise _Refusal(why)
+            raise Unusable(why)
         if why not in self.overruled:
             self.overruled += (why,)
 
@@ -162,10 +154,6 @@ class Worker:
     def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
         return _Loaded(model, self._open_network(model, files[model.model_sha256]))
 
-    def look(self, question: calls.Look) -> calls.Seen:
-        """What is seen of an image; never raises for the image."""
-        return self.look_for_each((question,))[0]
-
     def look_for_each(self, questions: Sequence[calls.Look]) -> tuple[calls.Seen, ...]:
         """What each of several packs sees of one image, which is opened once; never raises for the image."""
         first = questions[0]
@@ -185,8 +173,6 @@ class Worker:
         view = _View(question, pack, shared, calls.Seen(facts=facts), read_s=shared.opened_s)
         try:
             self._look(view)
-        except _Refusal as refusal:
-            view.seen = replace(view.seen, problem=refusal.why, is_refusal=True)
         except InputProblem as error:
             view.seen = replace(view.seen, problem=error.reason, is_refusal=isinstance(error, Unusable))
         except BackendProblem as error:
@@ -210,7 +196,7 @@ class Worker:
         for detail in details:
             view.seen = replace(view.seen, stage="decode")
             self._prepare(view, detail)
-            if not (view.question.runs and self._classify(view) and self._is_close(view)):
+            if not (view.question.runs and self._is_close(view)):
                 return
 
     def _identify(self, view: _View) -> None:
@@ -262,7 +248,7 @@ class Worker:
         )
 
     def _read(self, view: _View, needed: TargetSize | None) -> Image:
-        """The image, set right and with the window that it is shown by. Raises InputProblem, _Refusal."""
+        """The image, set right and with the window that it is shown by. Raises InputProblem."""
         began_s, shared, facts = time.perf_counter(), view.shared, view.seen.facts
         try:
             reading = shared.readings.get(needed)
@@ -284,44 +270,30 @@ class Worker:
             image_facts, why = reading.first
             view.seen = replace(view.seen, facts=image_facts)
             if why:
-                raise _Refusal(why)
+                raise Unusable(why)
             return reading.upright
         finally:
             view.read_s += time.perf_counter() - began_s
 
     def _find_lungs(self, view: _View, image: Image, needed: TargetSize | None) -> None:
-        """Find the lungs, or know them by what another pack had found. Raises _Refusal, BackendProblem."""
+        """Find the lungs, or know them by what another pack had found. Raises Unusable, BackendProblem."""
         finder, classifier, header = view.pack.finder, view.pack.classifier, view.seen.header
         assert finder
         view.seen = replace(view.seen, stage="inference")
         says_chest = bool(header and classifier and says_frontal_chest(header, classifier.model.manifest.accepted))
         known, key = view.shared.lungs, (id(finder), needed, says_chest)
         if key not in known:
-            known[key] = self._look_for_lungs(finder, image, view.seen.facts, says_chest=says_chest)
+            lungs = lungs_in(image, finder.model, finder.network.run, says_chest=says_chest)
+            known[key] = replace(lungs, quality=lung_quality(image, lungs))
         view.seen = replace(view.seen, lungs=known[key])
         if refusal := known[key].refusal:
             view.refuse(refusal)
 
-    def _look_for_lungs(self, finder: _Loaded, image: Image, facts: ReadFacts, *, says_chest: bool) -> LungFields:
-        rules, spec = finder.model.manifest.lung_rules, finder.model.manifest.input
-        assert rules
-        tensor = to_tensor(image, spec)
-        announce("lungs")
+    def _is_close(self, view: _View) -> bool:
+        """Run the classifier; whether the image must be looked at in finer detail before it can be judged.
 
-        def answer(values: NDArray[np.uint8]) -> tuple[NDArray[np.float32], dict[str, Any]]:
-            found = finder.network.run(values[0])
-            if found.mask is None:
-                raise ValueError("a lung-field pack without a mask")
-            cells = tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
-            where = {"pixel_map": cells, "rows": facts.rows, "columns": facts.columns}
-            scores = scores_of(finder.model, found.scores)
-            return found.mask, {"scores": scores, "latency_ms": found.latency_ms, "region": found.region, **where}
-
-        lungs = look_for_lungs(tensor.values, answer, rules, says_chest=says_chest)
-        return replace(lungs, quality=lung_quality(image, lungs))
-
-    def _classify(self, view: _View) -> bool:
-        """Whether the classifier was run; where it fails, the image goes back with its input, to be tried elsewhere."""
+        Where it fails, the image goes back with its input, to be tried elsewhere.
+        """
         classifier, values = view.pack.classifier, view.seen.values
         if classifier is None or values is None:
             return False
@@ -332,15 +304,34 @@ class Worker:
             return False
         classifier.ran += 1
         view.seen = replace(view.seen, answer=answer, values=None, sequence=classifier.ran)
-        return True
-
-    def _is_close(self, view: _View) -> bool:
-        """Whether the image must be looked at in finer detail before it can be judged."""
-        seen, classifier = view.seen, view.pack.classifier
-        if seen.answer is None or classifier is None:
-            return False
         assessment = Assessment(model=classifier.model, points=view.question.points)
-        return seen.is_close(assessment, scores_of(classifier.model, seen.answer.scores), seen.answer.features)
+        return view.seen.is_close(assessment, scores_of(classifier.model, answer.scores), answer.features)
+
+
+def lungs_in(
+    image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], Answer], *, says_chest: bool
+) -> LungFields:
+    """The lungs of an image, in pixels of its file, by a lung-field pack that `run` runs. Raises BackendProblem."""
+    spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
+    assert rules
+    tensor = to_tensor(image, spec)
+    announce("lungs")
+
+    def ask(values: NDArray[np.uint8]) -> LungAnswer:
+        found = run(values[0])
+        if found.mask is None:
+            raise ValueError("a lung-field pack without a mask")
+        return LungAnswer(
+            shares=found.mask,
+            scores=scores_of(finder, found.scores),
+            pixel_map=tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width)),
+            rows=rows,
+            columns=columns,
+            latency_ms=found.latency_ms,
+            region=found.region,
+        )
+
+    return look_for_lungs(tensor.values, ask, rules, says_chest=says_chest)
 
 
 # ---- images for a person
@@ -356,7 +347,7 @@ def _file(question: calls.Show) -> ImageFile:
 def _shown(question: calls.Show) -> ShownImage:
     image = _file(question).shown(question.side)
     step_back()
-    rows, columns = image.full_rows or image.pixels.shape[0], image.full_columns or image.pixels.shape[1]
+    rows, columns = image.size
     pixels = thumbnail(image, min(question.side, int(max(image.extent))))
     return ShownImage(pixels=pixels, rows=rows, columns=columns)
 

@@ -25,7 +25,7 @@ from fieldray.domain.lungs import (
     whiteness,
 )
 from fieldray.domain.model import LUNG_CHECKS, LungRules
-from lungs import CHEST, COLUMNS, ROWS, RULES, SIDE, WHOLE, drawn, lungs, two_lungs
+from lungs import COLUMNS, ROWS, RULES, SIDE, WHOLE, answered, drawn, lungs, two_lungs
 from tiny_models import tiny_manifest
 
 
@@ -181,9 +181,8 @@ def test_one_half_of_what_is_no_plain_chest_shows_no_lung(shares: Any, scores: d
         mask *= np.float32(shares)  # 0.7: lungs that the network found but could not decide
     else:
         mask[shares] = 0
-    where: dict[str, Any] = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS}
-    assert find_one_lung(mask, {**CHEST, **scores}, RULES, seen="left", **where) is None
-    one = find_one_lung(two_lungs(), {**CHEST, "mirrored": 0.9}, RULES, seen="left", **where)
+    assert find_one_lung(answered(mask, **scores), RULES, seen="left") is None
+    one = find_one_lung(answered(mirrored=0.9), RULES, seen="left")
     assert one is not None and one.unseen == ("left",) and one.right_share == pytest.approx(0.125)
 
 

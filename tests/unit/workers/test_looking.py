@@ -198,7 +198,7 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
     network, of = FailsAtTheSecond(), tiny_model()
     worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.loading(of))
-    seen = worker.look(Look(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs=True))
+    (seen,) = worker.look_for_each([Look(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs=True)])
     assert network.ran == 2 and "read_twice" in seen.facts.notes
     assert seen.answer is None and seen.values is not None and seen.problem is None
 
