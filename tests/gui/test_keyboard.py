@@ -145,7 +145,7 @@ def open_and_walk(desk: Desk, images: Path) -> int:
 
 def look_and_measure(desk: Desk) -> None:
     """Nearer, elsewhere, in other windows, with and without what lies over the image; then a line."""
-    viewer = desk.window.viewer
+    viewer, switches = desk.window.viewer, desk.bench.switches
     press(Key.Key_Plus, times=3)
     press(Key.Key_Right, SHIFT)
     press(Key.Key_Down, SHIFT)
@@ -159,9 +159,9 @@ def look_and_measure(desk: Desk) -> None:
     assert viewer.state.window not in viewer.pyramid.presets
     press(Key.Key_H)
     press(Key.Key_O)
-    assert (viewer.shows_heat_map, viewer.shows_outline) == (False, True)
+    assert (switches.heat_map, switches.lung_outline) == (False, True)
     press(Key.Key_G)
-    assert viewer.shows_magnifier
+    assert switches.magnifier
     press(Key.Key_M)
     press(Key.Key_Return)
     press(Key.Key_Right, SHIFT)

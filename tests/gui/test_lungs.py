@@ -85,7 +85,7 @@ def test_without_a_lung_field_pack_there_is_no_card_and_no_outline(lung_desk: De
 def test_one_key_shows_and_hides_the_outline(lung_desk: Desk) -> None:
     viewer = lung_desk.window.viewer
     viewer.setFocus()
-    viewer.show_heat_map(False)
+    lung_desk.bench.switches.set(heat_map=False)
     assert _blue(lung_desk) == 0
     lung_desk.qtbot.keyClick(viewer, Qt.Key.Key_O)
     assert lung_desk.window.result.lungs.outline_box.isChecked()
@@ -94,13 +94,13 @@ def test_one_key_shows_and_hides_the_outline(lung_desk: Desk) -> None:
     lung_desk.qtbot.keyClick(viewer, Qt.Key.Key_O)
     assert _blue(lung_desk) == 0
     lung_desk.window.result.lungs.outline_box.click()
-    assert viewer.shows_outline
+    assert lung_desk.bench.switches.lung_outline
 
 
 def test_the_outline_lies_where_the_lungs_are(lung_desk: Desk) -> None:
     viewer = lung_desk.window.viewer
-    viewer.show_heat_map(False)
-    viewer.show_outline(True)
+    lung_desk.bench.switches.set(heat_map=False)
+    lung_desk.bench.switches.set(lung_outline=True)
     shot, scale = viewer.grab().toImage(), viewer.state.scale(viewer.image_size, viewer.view_size)
     left, top = (viewer.width() - 512 * scale) / 2, (viewer.height() - 600 * scale) / 2
 
@@ -114,8 +114,8 @@ def test_the_outline_lies_where_the_lungs_are(lung_desk: Desk) -> None:
 
 def test_the_outline_turns_with_the_image(lung_desk: Desk) -> None:
     viewer = lung_desk.window.viewer
-    viewer.show_heat_map(False)
-    viewer.show_outline(True)
+    lung_desk.bench.switches.set(heat_map=False)
+    lung_desk.bench.switches.set(lung_outline=True)
     upright = viewer.grab().toImage()
     viewer.apply(viewer.state.turned(1))
     assert viewer.grab().toImage() != upright
@@ -130,7 +130,7 @@ def test_what_was_refused_for_its_lungs_says_what_to_do(desk: Desk) -> None:
     desk.open_row(1)
     assert "The image is upside down." in texts(desk.window.result)
     assert not desk.window.result.lungs.isVisible()  # its mask means nothing
-    desk.window.viewer.show_outline(True)
+    desk.bench.switches.set(lung_outline=True)
     assert _blue(desk) == 0
 
 

@@ -191,7 +191,7 @@ def test_blink_puts_the_prior_in_the_place_of_the_open_image_and_back(desk: Desk
 
 
 def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: PriorView) -> None:
-    view.set_opacity(100)
+    view.switches.set(difference_opacity=100)
     press(desk, Key.Key_D)
     viewer = desk.window.viewer
     # The middle of the first region, 140 and 200 of 512 in the frame, in pixels of the image and then of the view.
@@ -229,7 +229,7 @@ def test_the_mesh_is_drawn_on_request(desk: Desk, view: PriorView) -> None:
     press(desk, Key.Key_D)
     without = desk.window.viewer.grab().toImage()
     press(desk, Key.Key_X)
-    assert view.shows_mesh
+    assert view.switches.prior_mesh
     assert desk.window.viewer.grab().toImage() != without
     press(desk, Key.Key_X)
     assert desk.window.viewer.grab().toImage() == without

@@ -127,7 +127,7 @@ def test_one_key_hides_the_heat_map(desk: Desk, viewer: Viewer) -> None:
 
 def test_the_heat_map_lies_where_the_evidence_is(viewer: Viewer) -> None:
     """The made-up evidence peaks at row 8, column 4 of 14 x 14: (4.5 / 14, 8.5 / 14) of the image."""
-    viewer.set_opacity(100)
+    viewer._switches.set(heat_map_opacity=100)
     shot = viewer.grab().toImage()
     scale = viewer.state.scale(viewer.image_size, viewer.view_size)
     left = (viewer.width() - 512 * scale) / 2
@@ -158,7 +158,7 @@ def test_hiding_patient_data_hides_it_everywhere(desk: Desk, viewer: Viewer) -> 
     hidden = viewer.grab().toImage()
     assert cell.data(Qt.ItemDataRole.ToolTipRole) == "Image 1"
     assert named != hidden
-    assert desk.window.work_list._delegate.hide_patient
+    assert desk.bench.switches.hide_patient
     assert desk.application.settings["hide_patient"] is True
 
 
@@ -393,15 +393,15 @@ def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_resea
     assert (plain.width(), plain.height() > 2 * viewer.height()) == (2 * viewer.width(), True)
     strip = plain.copy(0, 2 * viewer.height(), plain.width(), plain.height() - 2 * viewer.height())
     assert len(colours_of(strip)) > 2  # words on the ground
-    viewer.show_heat_map(False)
+    desk.bench.switches.set(heat_map=False)
     bare = picture_of(viewer, words)
     viewer.apply(viewer.state.measured((100, 100), (400, 300), viewer.image_size))
     marked = picture_of(viewer, words)
-    desk.window.hide_patient(True)
+    desk.bench.switches.set(hide_patient=True)
     hidden = picture_of(viewer, words)
     pictures = [plain, bare, marked, hidden]
     assert all(one != other for one, other in itertools.combinations(pictures, 2))
-    viewer.show_magnifier(True)
+    desk.bench.switches.set(magnifier=True)
     assert picture_of(viewer, words) == hidden  # a glass is no mark
 
 
@@ -508,7 +508,7 @@ def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea
     assert bench.beside.row.row_id == 1
     names = [head.name.text() for head in area._heads]
     assert names == ["Open: DOE PERSON 003, 2026-03-04", "Kept: DOE PERSON 001, 2026-03-02"]
-    desk.window.hide_patient(True)
+    desk.bench.switches.set(hide_patient=True)
     assert [head.name.text() for head in area._heads] == ["Open: 2026-03-04", "Kept: 2026-03-02"]
 
 
@@ -552,8 +552,7 @@ def test_unlinked_each_goes_its_own_way(desk: Desk, area: ImageArea) -> None:
 def test_heat_map_and_outline_are_switched_in_both(desk: Desk, area: ImageArea) -> None:
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_H)
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_O)
-    assert [view.shows_heat_map for view in area.viewers] == [False, False]
-    assert [view.shows_outline for view in area.viewers] == [True, True]
+    assert (area.switches.heat_map, area.switches.lung_outline) == (False, True)
 
 
 def test_the_same_key_closes_it_and_so_does_another_run(desk: Desk, area: ImageArea) -> None:

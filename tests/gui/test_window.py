@@ -114,7 +114,7 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     desk.application.change_settings({"folded": "use"})
     desk.window.result.heat_map_box.setChecked(False)
     desk.application.change_settings({"theme": "dark"})
-    assert (desk.window.viewer.opacity, desk.window.viewer.shows_heat_map) == (0.05, False)
+    assert (desk.window.result.opacity.value(), desk.bench.switches.heat_map) == (5, False)
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)
     dialog.fields["heat_map_opacity"].setValue(70)
@@ -122,8 +122,7 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     dialog.fields["hide_patient"].setChecked(True)
     dialog.accept()
     desk.until((home / "settings.json").exists)
-    assert desk.window.viewer.opacity == 0.7
-    assert desk.window.viewer.hide_patient
+    assert (desk.bench.switches.heat_map_opacity, desk.bench.switches.hide_patient) == (70, True)
     assert load_settings(home / "settings.json")[0]["heat_map_opacity"] == 70
 
 

@@ -22,6 +22,7 @@ from PySide6.QtWidgets import QStyle, QStyleOptionViewItem, QWidget
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.background import Background
+from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.list_reader import KEYS, SeenRows, WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, Verdicts
@@ -48,8 +49,9 @@ class StoredList:
         self.path, self._qtbot = path, qtbot
         self.board = NoticeBoard()
         self.background = Background(self.board)
-        self.verdicts = Verdicts()
-        self.model = WorkListModel(Translator("en"), self.background, self.verdicts)
+        self.verdicts, self.switches = Verdicts(), Switches()
+        self.switches.by_patient = False
+        self.model = WorkListModel(Translator("en"), self.background, self.verdicts, self.switches)
         self.background.open(SimpleNamespace(work_list=WorkList(path)))  # type: ignore[arg-type]
         self.store = ResultStore(path)
         self.run_id = 0
@@ -349,7 +351,7 @@ def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
     listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7), of_first)
     held = QPersistentModelIndex(model.index_of(4))
     assert model.data(model.index(0, 0), GROUP_ROLE) is None
-    model.set_by_patient(True)
+    listed.switches.set(by_patient=True)
     listed.settle()
     assert listed.shown() == [1, 4, 2, 3] and held.row() == 1
     assert [model.data(model.index(row, 0), GROUP_ROLE).size for row in range(4)] == [2, 1, 1, 1]
@@ -359,7 +361,7 @@ def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
     model.sort(KEYS.index("score"), Ascending)
     listed.settle()
     assert listed.shown() == [4, 1, 3, 2]
-    model.set_by_patient(False)
+    listed.switches.set(by_patient=False)
     listed.settle()
     assert listed.shown() == [4, 3, 2, 1]
 
@@ -400,7 +402,7 @@ class Table(StoredList):
         super().__init__(path, qtbot)
         self.parent = QWidget()
         qtbot.addWidget(self.parent)
-        self.delegate = WorkListDelegate(Translator("en"), "light", self.parent)
+        self.delegate = WorkListDelegate(self.switches, Translator("en"), "light", self.parent)
 
     def painted(
         self, key: str, *, place: int = 0, is_selected: bool = False, width: int = 160, ratio: float = 1.0
@@ -466,7 +468,7 @@ def test_a_new_list_shows_nothing_of_the_one_before(table: Table) -> None:
 def test_hiding_patients_hides_them_at_once(table: Table) -> None:
     table.add(screened(1, 0.9))
     before = table.painted("patient")
-    table.delegate.hide_patient = True
+    table.switches.set(hide_patient=True)
     assert table.painted("patient") != before
 
 

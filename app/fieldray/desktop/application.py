@@ -112,8 +112,7 @@ class Application(QObject):
         if changes.get("keep_folders") is False:
             self.controller.forget_folders()
         self.controller.save_settings()
-        if self.window is not None:
-            self.window.apply_settings(changes)
+        self.controller.apply_settings(changes)
         if _REBUILD & changes.keys():
             self._build()
         if _DEVICES & changes.keys():
@@ -160,8 +159,6 @@ class Application(QObject):
             return
         self.window.restoreGeometry(before.saveGeometry())
         self.window.panes.restoreState(QByteArray(before.panes.saveState()))
-        self.window.result.opacity.setValue(before.result.opacity.value())
-        self.window.result.heat_map_box.setChecked(before.result.heat_map_box.isChecked())
         self.window.show()
         before.let_go()
         before.deleteLater()

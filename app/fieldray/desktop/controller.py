@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import Background, Bridge, OpenServices, Services
 from fieldray.desktop.comparing import Comparing
+from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.judging import Judging, Reading
 from fieldray.desktop.list_reader import pack_title
 from fieldray.desktop.notices import Action, NoticeBoard
@@ -44,7 +45,7 @@ from fieldray.errors import FieldrayError
 from fieldray.pipeline.history import PastRun
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
-from fieldray.settings import Settings
+from fieldray.settings import ROWS, Settings
 from fieldray.translation import Translator
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 _EXPORT_ENDS_S: Final = 10.0
 _OPENING_ENDS_MS: Final = 10_000
 _NOT_COMPILED: Final = "coral_not_compiled"
+_SWITCHED: Final = ("hide_patient", "by_patient", "folded")  # settings that are switched while one reads
 _LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive was pulled out
 
 
@@ -84,11 +86,13 @@ class Controller(QObject):
         self.exporting = Exporting(self.background)
         self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the number of the pack
         self._lost_files = 0
-        self.judging = Judging(self.background, settings)
-        self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self)
+        self.switches = Switches()
+        self.apply_settings(ROWS)
+        self.switches.changed.connect(self._keep_switched)
+        self.judging = Judging(self.background, self.switches)
+        self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
         self.image = OpenImage(self.background)
         self.reading = Reading(self.background, self.image)
-        self.rows.set_by_patient(bool(settings["by_patient"]))
         self.beside = OpenImage(self.background, channel="image beside")
         self.comparing = Comparing(self.background, self.rows, image=self.image, beside=self.beside)
         self.backends: dict[str, BackendChanged] = {}
@@ -385,6 +389,17 @@ class Controller(QObject):
         self.settings.choose_pack(pack, operating_point)
         self.save_settings()
         self.packs.listed.emit()
+
+    def apply_settings(self, changed: Collection[str]) -> None:
+        """Put those settings in force that are switches, too."""
+        self.switches.set(**{key: self.settings[key] for key in (*_SWITCHED, "heat_map_opacity") if key in changed})
+
+    def _keep_switched(self, names: Collection[str]) -> None:
+        kept = [key for key in _SWITCHED if key in names and getattr(self.switches, key) != self.settings[key]]
+        for key in kept:
+            self.settings.set(key, getattr(self.switches, key))
+        if kept:
+            self.save_settings()
 
     def save_settings(self) -> None:
         """Write the settings file in the background."""

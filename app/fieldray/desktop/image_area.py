@@ -24,15 +24,18 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.image_painting import ViewState, like_window
+from fieldray.desktop.image_painting import TOOLS, Switches, ViewState, like_window
 from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, day_text
 from fieldray.desktop.style import Theme, colour, icon, kept, scaled
-from fieldray.desktop.viewer import TOOLS, Viewer
+from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, obey, plain, push_button
 from fieldray.formatting import date, file_name, person, research_only
 from fieldray.translation import Translator
+
+# Commands that switch something for all images.
+_SWITCHES: Final = ("heat_map", "lung_outline", "magnifier", "prior_mesh", "hide_patient", "by_patient")
 
 
 class ImageArea(QWidget):
@@ -40,13 +43,13 @@ class ImageArea(QWidget):
 
     switched = Signal()  # whether there are two views, or whether they are linked
 
-    def __init__(self, comparing: Comparing, translator: Translator, theme: Theme) -> None:
+    def __init__(self, comparing: Comparing, switches: Switches, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self._comparing, self._translator = comparing, translator
+        self._comparing, self.switches, self._translator = comparing, switches, translator
         self._image, self._kept = image, kept = comparing.image, comparing.beside
         self.is_linked, self.has_two = True, False
-        self.viewer, self.beside = Viewer(image, translator, theme), Viewer(kept, translator, theme)
-        self.prior_view = PriorView(comparing, self.viewer, translator)
+        self.viewer, self.beside = (Viewer(one, switches, translator, theme) for one in (image, kept))
+        self.prior_view = PriorView(comparing, switches, self.viewer, translator)
         self.beside.setAccessibleName(translator.text("Image kept for comparison"))
         named = translator.text("Close the kept image")
         close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), named=named)
@@ -81,10 +84,8 @@ class ImageArea(QWidget):
             return lambda: self.active.apply(change(self.active.state))
 
         return {
-            "heat_map": lambda: self._on_both(Viewer.show_heat_map, not self.viewer.shows_heat_map),
-            "lung_outline": lambda: self._on_both(Viewer.show_outline, not self.viewer.shows_outline),
+            **{name: partial(self.switches.toggle, name) for name in _SWITCHES},
             "network_view": lambda: self.active.show_network_view(not self.active.shows_network_view),
-            "magnifier": lambda: self._on_both(Viewer.show_magnifier, not self.viewer.shows_magnifier),
             "keep_beside": self.keep_or_close,
             "link": self._link_or_unlink,
             "invert": turned(ViewState.inverse),
@@ -107,18 +108,11 @@ class ImageArea(QWidget):
             "darker": acting(Viewer.change_window, 0, -1),
             "mark": acting(Viewer.mark),
             **self.prior_view.commands(),
-            **{f"tool_{tool}": partial(self._on_both, Viewer.set_tool, tool) for tool in TOOLS},
+            **{f"tool_{tool}": partial(self.switches.set, tool=tool) for tool in TOOLS},
             **{f"preset_{number}": acting(Viewer.set_preset, number) for number in range(1, 6)},
         }
 
     # ---- both images
-
-    def set_hide_patient(self, hidden: bool) -> None:
-        """Show or hide names and numbers."""
-        for viewer in self.viewers:
-            viewer.hide_patient = hidden
-            viewer.update()
-        self._name()
 
     def cancel(self) -> None:
         """Take back what is under way: a drag, a line."""
@@ -135,7 +129,8 @@ class ImageArea(QWidget):
         """To methods alone: the images outlive this window, and Qt forgets a method with its widget."""
         self.viewer.state_changed.connect(self._kept_follows)
         self.beside.state_changed.connect(self._open_follows)
-        self._image.changed.connect(self._name)
+        for news in (self._image.changed, self.switches.changed):
+            news.connect(self._name)
         self._image.loaded.connect(self._open_follows)
         self._kept.changed.connect(self._show_kept)
         self._kept.loaded.connect(self._kept_follows)
@@ -147,10 +142,6 @@ class ImageArea(QWidget):
 
     def _kept_follows(self) -> None:
         self._follow(self.viewer, self.beside)
-
-    def _on_both(self, act: Callable[..., None], value: object) -> None:
-        for viewer in self.viewers:
-            act(viewer, value)
 
     def _link_or_unlink(self) -> None:
         self.is_linked = not self.is_linked
@@ -202,7 +193,7 @@ class ImageArea(QWidget):
             head.name.setText(plain(caption))
 
     def _named(self, row: WorkRow) -> str:
-        whose = "" if self.viewer.hide_patient else person(row.header.patient_name) or file_name(row.outcome.ref)
+        whose = "" if self.switches.hide_patient else person(row.header.patient_name) or file_name(row.outcome.ref)
         rows = [image.row for image in (self._image, self._kept) if image.row]
         is_of_one = all(not other.beside and other.run_id == row.run_id for other in rows)
         pack = "" if is_of_one else pack_title(self._translator, row.manifest)
@@ -274,8 +265,8 @@ class ViewTools(QWidget):
             row.addWidget(self.buttons[command])
         row.addStretch(1)
         self._area = area
-        for source in (area, area.viewer):
-            source.switched.connect(self._refresh)
+        for news in (area.switched, area.viewer.switched, area.switches.changed):
+            news.connect(self._refresh)
         self._refresh()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -285,7 +276,7 @@ class ViewTools(QWidget):
     def _fit(self) -> None:
         """Leave out what there is no room for, but never the tool that is in use."""
         room = (self.width() - 3 * _GAP - 2 * _GAP) // _BUTTON_ROOM
-        in_use = f"tool_{self._area.viewer.tool}"
+        in_use = f"tool_{self._area.switches.tool}"
         ranked = sorted((rank, command) for command, _, _, rank in _BUTTONS if rank and command != in_use)
         hidden = {command for _, command in ranked[: max(len(self.buttons) - room, 0)]}
         for command, button in self.buttons.items():
@@ -300,13 +291,11 @@ class ViewTools(QWidget):
         return button
 
     def _refresh(self) -> None:
-        area, viewer = self._area, self._area.viewer
-        pressed = {
-            **{f"tool_{tool}": tool == viewer.tool for tool in TOOLS},
-            "magnifier": viewer.shows_magnifier,
-            "heat_map": viewer.shows_heat_map,
-            "lung_outline": viewer.shows_outline,
-            "network_view": viewer.shows_network_view,
+        area, switches = self._area, self._area.switches
+        pressed: dict[str, bool] = {
+            **{f"tool_{tool}": tool == switches.tool for tool in TOOLS},
+            **{name: getattr(switches, name) for name in _SWITCHES if name in self.buttons},
+            "network_view": area.viewer.shows_network_view,
             "keep_beside": area.has_two,
             "link": area.is_linked,
         }

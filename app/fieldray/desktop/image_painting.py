@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from PySide6.QtCore import QPointF, QRect, QRectF, Qt
+from PySide6.QtCore import QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 
 from fieldray.desktop.list_reader import WorkRow
@@ -186,6 +186,42 @@ class Size(NamedTuple):
 
 # A length; an angle and a cardiothoracic ratio, of two lines each; a region, from corner to corner.
 Measure = Literal["measure", "angle", "ratio", "region"]
+Tool = Literal["window", "zoom", "pan"] | Measure
+MEASURES: Final = get_args(Measure)
+TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
+
+
+class Switches(QObject):
+    """What is switched for all images at once, in whichever window; `changed` has the names of what is otherwise now.
+
+    tool                what the left drag does
+    heat_map_opacity    in percent, as that of the difference
+    folded              the names of the cards that are folded, with blanks between them
+    """
+
+    changed = Signal(object)
+    tool: Tool = "window"
+    heat_map = True
+    lung_outline = False
+    magnifier = False
+    prior_mesh = False
+    hide_patient = False
+    by_patient = True
+    heat_map_opacity = 45
+    difference_opacity = 70
+    folded = ""
+
+    def set(self, **parts: object) -> None:
+        """Switch these, by their names."""
+        others = {name for name, value in parts.items() if getattr(self, name) != value}
+        for name in others:
+            setattr(self, name, parts[name])
+        if others:
+            self.changed.emit(others)
+
+    def toggle(self, name: str) -> None:
+        """Switch one on or off."""
+        self.set(**{name: not getattr(self, name)})
 
 
 class Line(NamedTuple):

@@ -14,6 +14,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
 from fieldray.desktop.background import Background
+from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
@@ -22,7 +23,6 @@ from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, pl
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
 from fieldray.formatting import verdict_text
-from fieldray.settings import Settings
 from fieldray.translation import Translator
 
 _CHANNEL = "verdict"
@@ -35,9 +35,9 @@ class Judging(QObject):
     changed = Signal(object)
     settled = Signal()
 
-    def __init__(self, background: Background, settings: Settings) -> None:
+    def __init__(self, background: Background, switches: Switches) -> None:
         super().__init__()
-        self._background, self._board, self._settings = background, background.board, settings
+        self._background, self._board, self._switches = background, background.board, switches
         self.verdicts = Verdicts()
         self._shown: list[tuple[Judged, object]] = []
 
@@ -130,8 +130,8 @@ class Judging(QObject):
 
     def sentence(self, translator: Translator, judged: Judged, given: Given) -> str:
         """How it stands with an image, by its name."""
-        is_hidden = bool(self._settings["hide_patient"])
-        image = image_title(translator, judged.row_id, judged.outcome, hides_patient=is_hidden)
+        hides_patient = self._switches.hide_patient
+        image = image_title(translator, judged.row_id, judged.outcome, hides_patient=hides_patient)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.asks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, get_args
@@ -28,6 +28,7 @@ from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, ExportDialog, SettingsDialog, guide
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
+from fieldray.desktop.image_painting import TOOLS
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.judging import leave
 from fieldray.desktop.keys import Group, KeySheet, allow_on_image, group_title, make_actions
@@ -35,17 +36,15 @@ from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
 from fieldray.desktop.prior_card import PriorBar, PriorCard, choose_file, prior_box
-from fieldray.desktop.result_panel import Folds, ResultPanel
+from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
-from fieldray.desktop.viewer import TOOLS
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, obey, question_box, scrolled
 from fieldray.desktop.worklist import WorkList
 from fieldray.domain.run import VerdictChoice
 from fieldray.reasons import reason
-from fieldray.settings import ROWS
 from fieldray.translation import Translator
 
 # Commands of the key table in the image's menu, in groups; what is asked for more rarely under its title.
@@ -81,12 +80,10 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.setMinimumSize(640, 360)
         self.work_list = WorkList(controller.rows, next(iter(controller.image.packs), None), translator, theme)
-        self.area = ImageArea(controller.comparing, translator, theme)
+        self.area = ImageArea(controller.comparing, controller.switches, translator, theme)
         self.viewer = self.area.viewer
-        folds, view = Folds(str(controller.settings["folded"]), theme), self.area.prior_view
-        folds.changed.connect(lambda folded: self.settings_changed.emit({"folded": folded}))
-        self.prior_card = PriorCard(controller.comparing, view, translator, folds=folds, parent=self)
-        self.result = ResultPanel(controller.image, controller.judging, self.prior_card, folds, translator)
+        self.prior_card = PriorCard(controller, translator, theme, self)
+        self.result = ResultPanel(controller, self.prior_card, translator, theme)
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = about = QAction(translator.text("About Fieldray"), self)
@@ -105,7 +102,6 @@ class MainWindow(QMainWindow):
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()
-        self.apply_settings(ROWS)
         self._show_images_or_welcome()
 
     # ---- building
@@ -138,17 +134,13 @@ class MainWindow(QMainWindow):
         bench = self._bench
         self.work_list.row_chosen.connect(self._leave_note)
         self.work_list.row_chosen.connect(bench.image.show)
-        result = self.result
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
             viewer.screen_wanted.connect(self._toggle_full_screen)
-            result.heat_map_box.toggled.connect(viewer.show_heat_map)
-            result.lungs.outline_box.toggled.connect(viewer.show_outline)
-            result.opacity.valueChanged.connect(viewer.set_opacity)
         for turned in (self.work_list.row_chosen, self.pages.currentChanged):
             turned.connect(lambda _: bench.board.withdraw("copied"))
-        self.viewer.switched.connect(self._show_switched)
+        bench.switches.changed.connect(self.banners.refresh)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
             page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
@@ -172,7 +164,6 @@ class MainWindow(QMainWindow):
             "previous_study": lambda: rows.step_study(-1),
             "next_unread": self._next_unread,
             "unread": self._bench.reading.toggle,
-            "by_patient": lambda: self.settings_changed.emit({"by_patient": not self._bench.rows.is_by_patient}),
             "first_image": lambda: rows.choose_end(last=False),
             "last_image": lambda: rows.choose_end(last=True),
             "search": rows.filter_bar.search.setFocus,
@@ -180,7 +171,6 @@ class MainWindow(QMainWindow):
             "prior_file": self._choose_prior,
             "full_screen": self._toggle_full_screen,
             "panels": lambda: self._show_panels(self.work_list.isHidden()),
-            "hide_patient": lambda: self.settings_changed.emit({"hide_patient": not self.viewer.hide_patient}),
             "open_folder": partial(self._open, text("Open a folder"), QFileDialog.FileMode.Directory),
             "open_files": partial(self._open, text("Open files"), QFileDialog.FileMode.ExistingFiles),
             "watch": partial(self._open, text("Watch a folder"), QFileDialog.FileMode.Directory, watches=True),
@@ -290,10 +280,6 @@ class MainWindow(QMainWindow):
         super().showEvent(event)
         self._ask()
 
-    def _show_switched(self) -> None:
-        self.result.heat_map_box.setChecked(self.viewer.shows_heat_map)
-        self.result.lungs.outline_box.setChecked(self.viewer.shows_outline)
-
     def _toggle_full_screen(self) -> None:
         """The image has the whole screen, without list and result; or all is as before."""
         self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)
@@ -320,23 +306,6 @@ class MainWindow(QMainWindow):
     def _next_unread(self) -> None:
         self._bench.reading.note()
         self._bench.rows.find_unread(self.work_list.table.currentIndex().row())
-
-    def hide_patient(self, hidden: bool) -> None:
-        """Hide or show names and numbers everywhere."""
-        self.area.set_hide_patient(hidden)
-        self.work_list.set_hide_patient(hidden)
-        self.banners.refresh()
-        self.tools.buttons["hide_patient"].setChecked(hidden)
-
-    def apply_settings(self, changed: Collection[str]) -> None:
-        """Put those settings in force that need no new window; else the slider of the heat map stays."""
-        if "heat_map_opacity" in changed:
-            self.result.opacity.setValue(self._bench.settings.integer("heat_map_opacity"))
-        self.hide_patient(bool(self._bench.settings["hide_patient"]))
-        self._bench.rows.set_by_patient(bool(self._bench.settings["by_patient"]))
-        self.work_list.filter_bar.by_patient.setChecked(self._bench.rows.is_by_patient)
-        for viewer in self.area.viewers:
-            viewer.set_opacity(self.result.opacity.value())
 
     def _toggle(self, page: QWidget) -> None:
         if self.pages.currentWidget() is page:

@@ -10,10 +10,11 @@ from PySide6.QtGui import QAction, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QSizePolicy, QWidget
 
 from fieldray.desktop.comparing import Comparing, PriorQuestion
-from fieldray.desktop.image_painting import Size, ViewState, draw_heat_map, draw_image, heat_map_of
+from fieldray.desktop.controller import Controller
+from fieldray.desktop.image_painting import Size, Switches, ViewState, draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.prior_view import PriorView, day_text, problem_text
-from fieldray.desktop.result_panel import FoldingCard, Folds
+from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, kept
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -55,11 +56,10 @@ class PriorCard(QWidget):
 
     file_wanted = Signal()
 
-    def __init__(
-        self, comparing: Comparing, view: PriorView, translator: Translator, *, folds: Folds, parent: QWidget
-    ) -> None:
+    def __init__(self, controller: Controller, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)  # it shows itself: without one it would be a window
-        self._comparing, self._view, self._translator = comparing, view, translator
+        switches, comparing = controller.switches, controller.comparing
+        self._comparing, self._translator = comparing, translator
         self.start = push_button(translator.text("Compare (E)"), comparing.start_or_stop)
         self.file = push_button(translator.text("Choose a file…"), self.file_wanted.emit)
         for button in (self.start, self.file):
@@ -67,25 +67,26 @@ class PriorCard(QWidget):
         self.said, self.scores, self.found = label(role="muted"), label(), label()
         self.scores.setAccessibleName(translator.text("Scores of both images"))
         self.maps = PairMaps(comparing, translator)
-        self.opacity = slider(view.opacity_percent)
+        self.opacity = slider(switches.difference_opacity)
         self.opacity.setAccessibleName(translator.text("Opacity of the difference"))
-        self.opacity.valueChanged.connect(view.set_opacity)
+        self.opacity.valueChanged.connect(lambda percent: switches.set(difference_opacity=percent))
         self._strength = QWidget()
         self.priors = choice_box((), named=translator.text("Prior images of this patient"))
         self.priors.setMinimumContentsLength(12)
         self.priors.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.priors.activated.connect(self._choose)
-        self._lay_out(folds)
+        self._lay_out(switches, theme)
         comparing.changed.connect(self._refresh)
         for opened in (comparing.image, comparing.beside):
             opened.loaded.connect(self.maps.update)
         self._refresh()
 
-    def _lay_out(self, folds: Folds) -> None:
+    def _lay_out(self, switches: Switches, theme: Theme) -> None:
         lay_row(self._strength, label(self._translator.text("Opacity of the difference")), (self.opacity, 1))
         buttons = lay_row(None, self.start, self.file)
         parts = self.said, self.priors, buttons, self.scores, self.maps, self.found, self._strength
-        lay_column(self, FoldingCard("prior", self._translator.text("Prior image"), *parts, folds=folds))
+        title = self._translator.text("Prior image")
+        lay_column(self, FoldingCard("prior", title, *parts, switches=switches, theme=theme))
 
     # ---- what is said
 
@@ -314,7 +315,7 @@ class PriorBar(QWidget):
             button = self.buttons[f"prior_{mode}"]
             button.setChecked(self._view.mode == mode)
             button.setEnabled(can_lay or mode == "beside")
-        self.buttons["prior_mesh"].setChecked(self._view.shows_mesh)
+        self.buttons["prior_mesh"].setChecked(self._view.switches.prior_mesh)
         self.buttons["prior_mesh"].setEnabled(can_lay)
 
     def _state(self) -> str:

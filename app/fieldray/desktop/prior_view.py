@@ -10,7 +10,16 @@ from PySide6.QtCore import QEvent, QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QMouseEvent, QPainter, QPainterPath, QPen, QTransform
 
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.image_painting import LaidOver, Pyramid, Size, ViewState, draw_heat_map, grey_image, like_window
+from fieldray.desktop.image_painting import (
+    LaidOver,
+    Pyramid,
+    Size,
+    Switches,
+    ViewState,
+    draw_heat_map,
+    grey_image,
+    like_window,
+)
 from fieldray.desktop.overlay import edged_text
 from fieldray.desktop.style import kept
 from fieldray.desktop.viewer import Viewer
@@ -23,7 +32,6 @@ from fieldray.translation import Translator
 Mode = Literal["beside", "swipe", "blink", "difference"]
 _STEP: Final = 0.05
 _GRIP: Final = 14.0  # points around the divider where the mouse takes hold of it
-_OPACITY_PERCENT: Final = 70
 
 
 class PriorView(QObject):
@@ -31,16 +39,16 @@ class PriorView(QObject):
 
     changed = Signal()
 
-    def __init__(self, comparing: Comparing, viewer: Viewer, translator: Translator) -> None:
+    def __init__(self, comparing: Comparing, switches: Switches, viewer: Viewer, translator: Translator) -> None:
         super().__init__(viewer)
         self._comparing, self._viewer, self._translator = comparing, viewer, translator
+        self.switches = switches
         self._wanted: Mode = "beside"
         self._divider = 0.5
         self._is_dragging = False
         self.shows_prior = True
-        self.shows_mesh = False
-        self.opacity_percent = _OPACITY_PERCENT
-        comparing.changed.connect(self._refresh)
+        for news in (comparing.changed, switches.changed):
+            news.connect(self._refresh)
         viewer.installEventFilter(self)
 
     @property
@@ -56,7 +64,6 @@ class PriorView(QObject):
             "next_prior": self._comparing.choose_next,
             **{f"prior_{mode}": partial(self.set_mode, mode) for mode in modes},
             "prior_blink": self.blink,
-            "prior_mesh": lambda: self.show_mesh(not self.shows_mesh),
             "divider_left": lambda: self.move_divider(self._divider - _STEP),
             "divider_right": lambda: self.move_divider(self._divider + _STEP),
         }
@@ -72,16 +79,6 @@ class PriorView(QObject):
         self._wanted = "blink"
         self._compare()
 
-    def show_mesh(self, shown: bool) -> None:
-        """Show or hide the lines that the prior was bent by."""
-        self.shows_mesh = shown
-        self._refresh()
-
-    def set_opacity(self, percent: int) -> None:
-        """Opacity of the difference, 0 to 100."""
-        self.opacity_percent = percent
-        self._refresh()
-
     def move_divider(self, position: float) -> None:
         """Put the divider at a share of the view's width."""
         self._divider = min(max(position, 0.0), 1.0)
@@ -95,7 +92,7 @@ class PriorView(QObject):
         self._refresh()
 
     def _refresh(self) -> None:
-        is_laid = self._comparing.laid is not None and (self.mode != "beside" or self.shows_mesh)
+        is_laid = self._comparing.laid is not None and (self.mode != "beside" or self.switches.prior_mesh)
         self._viewer.show_layer(self if is_laid else None)
         self.changed.emit()
 
@@ -114,10 +111,10 @@ class PriorView(QObject):
         elif mode == "blink" and self.shows_prior:
             draw_prior(painter, laid, pyramid, state, view)
         elif mode == "difference":
-            opacity = self.opacity_percent / 100
+            opacity = self.switches.difference_opacity / 100
             draw_heat_map(painter, laid.difference, way, image=pyramid.size, opacity=opacity)
             draw_numbers(painter, laid, way)
-        if self.shows_mesh:
+        if self.switches.prior_mesh:
             draw_mesh(painter, laid, way, image=pyramid.size)
 
     def draw_label(self, painter: QPainter, area: QRect, font: QFont) -> QRect:

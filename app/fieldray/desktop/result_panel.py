@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from PySide6.QtCore import QObject, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QCheckBox, QFrame, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
-from fieldray.desktop.judging import Judging, VerdictBar
+from fieldray.desktop.controller import Controller
+from fieldray.desktop.image_painting import Switches
+from fieldray.desktop.judging import VerdictBar
 from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.packs_page import PackButtons, card_button
 from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled
 from fieldray.desktop.widgets import (
@@ -64,39 +67,26 @@ _MARK: Final = 34
 _FOCUS_FRAME: Final = 2  # of the style sheet
 
 
-class Folds(QObject):
-    """Which cards are folded, by their names; all of them, whatever image is open."""
-
-    changed = Signal(str)
-
-    def __init__(self, folded: str, theme: Theme) -> None:
-        super().__init__()
-        self.theme = theme
-        self.folded = set(folded.split())
-
-    def toggle(self, name: str) -> None:
-        """Fold a card, or open it."""
-        self.folded ^= {name}
-        self.changed.emit(" ".join(sorted(self.folded)))
-
-
 class FoldingCard(QFrame):
-    """A card whose heading folds away what is below it."""
+    """A card whose heading folds away what is below it, whatever image is open."""
 
-    def __init__(self, name: str, title: str, *parts: Part, folds: Folds) -> None:
+    def __init__(self, name: str, title: str, *parts: Part, switches: Switches, theme: Theme) -> None:
         super().__init__()
         self.setObjectName("card")
-        self._name, self._folds, self._inside = name, folds, QWidget()
+        self._name, self._switches, self._theme, self._inside = name, switches, theme, QWidget()
         lay_column(self._inside, *parts, spacing=6)
-        self.head = push_button(title, lambda: folds.toggle(name), role="fold")
+        self.head = push_button(title, self._fold, role="fold")
         lay_column(self, self.head, self._inside, margins=(14, 12, 14, 12), spacing=6)
-        folds.changed.connect(self._refresh)
+        switches.changed.connect(self._refresh)
         self._refresh()
 
+    def _fold(self) -> None:
+        self._switches.set(folded=" ".join(sorted({*self._switches.folded.split()} ^ {self._name})))
+
     def _refresh(self) -> None:
-        is_folded = self._name in self._folds.folded
+        is_folded = self._name in self._switches.folded.split()
         self._inside.setVisible(not is_folded)
-        self.head.setIcon(icon("folded" if is_folded else "open", self._folds.theme))
+        self.head.setIcon(icon("folded" if is_folded else "open", self._theme))
 
 
 class ResultPanel(QScrollArea):
@@ -107,26 +97,25 @@ class ResultPanel(QScrollArea):
 
     card_wanted = Signal()
 
-    def __init__(
-        self, image: OpenImage, judging: Judging, prior: QWidget, folds: Folds, translator: Translator
-    ) -> None:
+    def __init__(self, controller: Controller, prior: QWidget, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(translator.text("Result"))
-        self._image, self._judging, self._translator, self._theme = image, judging, translator, folds.theme
-        self._folds = folds
+        self._image, self._judging, self._switches = controller.image, controller.judging, controller.switches
+        self._translator, self._theme = translator, theme
+        self._folding = partial(FoldingCard, switches=self._switches, theme=theme)
         self._page = page = QWidget()
         name_surface(page, "panel")
         self.wishes: list[PlainButton] = []
         self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
-        self.packs = PackButtons(image, translator, folds.theme)
+        self.packs = PackButtons(self._image, translator, theme)
         self._head = self._make_head()
         self._kept = label(role="warning")
         self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map()
-        self.lungs = LungsCard(folds, translator)
-        self.verdict = VerdictBar(judging, translator)
+        self.lungs = LungsCard(self._folding, translator)
+        self.verdict = VerdictBar(self._judging, translator)
         self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
         self._pack = QWidget()
         parts = (
@@ -142,9 +131,10 @@ class ResultPanel(QScrollArea):
         )
         self._layout = lay_column(page, self._empty, self.packs, *parts, 1, margins=(16, 14, 16, 14), spacing=10)
         self.setWidget(page)
-        image.changed.connect(self.refresh)
-        image.loaded.connect(self._show_kept)
-        image.screening_changed.connect(self._show_screening)
+        self._image.changed.connect(self.refresh)
+        self._image.loaded.connect(self._show_kept)
+        self._image.screening_changed.connect(self._show_screening)
+        self._connect_switches()
         self.refresh()
 
     def refresh(self) -> None:
@@ -180,6 +170,18 @@ class ResultPanel(QScrollArea):
         self._fit_width()
         self.verticalScrollBar().setValue(0)
 
+    def _connect_switches(self) -> None:
+        switches = self._switches
+        self.heat_map_box.toggled.connect(lambda is_on: switches.set(heat_map=is_on))
+        self.lungs.outline_box.toggled.connect(lambda is_on: switches.set(lung_outline=is_on))
+        self.opacity.valueChanged.connect(lambda percent: switches.set(heat_map_opacity=percent))
+        switches.changed.connect(self._show_switches)
+
+    def _show_switches(self) -> None:
+        self.heat_map_box.setChecked(self._switches.heat_map)
+        self.lungs.outline_box.setChecked(self._switches.lung_outline)
+        self.opacity.setValue(self._switches.heat_map_opacity)
+
     def _show_kept(self) -> None:
         """That the file is gone or another one, and what is shown in its place."""
         problem, note = self._image.problem, self._image.preview_note
@@ -205,13 +207,13 @@ class ResultPanel(QScrollArea):
 
     def _make_heat_map(self) -> QWidget:
         self.heat_map_box = QCheckBox(self._translator.text("Show the heat map (H)"))
-        self.heat_map_box.setChecked(True)
-        self.opacity = slider(0)
+        self.heat_map_box.setChecked(self._switches.heat_map)
+        self.opacity = slider(self._switches.heat_map_opacity)
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
         opacity = lay_row(None, label(self._translator.text("Opacity")), (self.opacity, 1))
         meaning = self._translator.text("What influenced the score, not the outline of a lesion")
         parts = self.heat_map_box, opacity, label(meaning, role="muted")
-        return FoldingCard("heat_map", self._translator.text("Heat map"), *parts, folds=self._folds)
+        return self._folding("heat_map", self._translator.text("Heat map"), *parts)
 
     # ---- parts that are built for each image
 
@@ -308,8 +310,8 @@ class ResultPanel(QScrollArea):
             limits = label(*paragraphs(translator.pick(manifest.limits)))
             lay_column(
                 box,
-                FoldingCard("use", translator.text("What this pack is for"), use, folds=self._folds),
-                FoldingCard("limits", translator.text("What it cannot do"), limits, folds=self._folds),
+                self._folding("use", translator.text("What this pack is for"), use),
+                self._folding("limits", translator.text("What it cannot do"), limits),
                 card_button(translator, self.card_wanted.emit),
                 spacing=10,
             )
@@ -329,7 +331,7 @@ def _findings(outcome: Screened, row: WorkRow) -> list[Finding]:
 class LungsCard(QWidget):
     """The areas of the lungs, the evidence inside them, and what to look at; hidden where no lung fields are usable."""
 
-    def __init__(self, folds: Folds, translator: Translator) -> None:
+    def __init__(self, folding: Callable[..., QWidget], translator: Translator) -> None:
         super().__init__()
         self._translator = translator
         self.outline_box = QCheckBox(translator.text("Show the outline of the lungs (O)"))
@@ -337,7 +339,7 @@ class LungsCard(QWidget):
         self._evidence = label(role="heading")
         self._warning = label(role="warning")
         parts = self.outline_box, self._areas, self._evidence, self._warning
-        lay_column(self, FoldingCard("lungs", translator.text("Lungs"), *parts, folds=folds))
+        lay_column(self, folding("lungs", translator.text("Lungs"), *parts))
 
     def show_outcome(self, outcome: Outcome) -> None:
         """Show what was found in an image; nothing where it was not usable."""

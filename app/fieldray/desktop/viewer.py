@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Final, cast
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QMouseEvent, QPainter, QPainterPath, QPaintEvent, QPen, QWheelEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.image_painting import (
+    MEASURES,
     HeatMap,
     Measure,
     Point,
     Pyramid,
     Size,
+    Switches,
+    Tool,
     ViewState,
     dragged_window,
     draw_heat_map,
@@ -43,9 +47,6 @@ from fieldray.translation import Translator
 if TYPE_CHECKING:
     from fieldray.desktop.prior_view import PriorView
 
-Tool = Literal["window", "zoom", "pan"] | Measure
-MEASURES: Final = get_args(Measure)
-TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
 _ZOOM_STEP: Final = 1.25
 _ZOOM_PER_POINT: Final = 1.01
 _WINDOW_POINTS: Final = 400.0
@@ -71,19 +72,14 @@ class Viewer(QWidget):
     menu_wanted = Signal(object)
     screen_wanted = Signal()  # the whole of it
     state_changed = Signal()
-    switched = Signal()  # the tool, or what is shown
+    switched = Signal()  # between the image and what the network got
 
-    def __init__(self, open_image: OpenImage, translator: Translator, theme: Theme) -> None:
+    def __init__(self, open_image: OpenImage, switches: Switches, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._open_image, self._translator, self._theme = open_image, translator, theme
+        self._switches = switches
         self.state = ViewState()
-        self.tool: Tool = "window"
-        self.hide_patient = False
-        self.shows_heat_map = True
-        self.shows_outline = False
         self.shows_network_view = False
-        self.shows_magnifier = False
-        self.opacity = 0.45
         self._layer: PriorView | None = None
         self._heat_map: HeatMap | None = None
         self._outline: QPainterPath | None = None
@@ -99,6 +95,8 @@ class Viewer(QWidget):
         self.setAccessibleName(translator.text("Image"))
         open_image.changed.connect(self._image_changed)
         open_image.loaded.connect(self.update)
+        switches.changed.connect(self._switch)
+        self.show_cursor()
         self._image_changed()
 
     # ---- commands
@@ -137,7 +135,7 @@ class Viewer(QWidget):
 
     def mark(self) -> None:
         """Where something is measured: begin a line at the place of the keys, or end it there."""
-        if self.pyramid is None or self.tool not in MEASURES:
+        if self.pyramid is None or self._switches.tool not in MEASURES:
             return
         here = self._image_point(self._key_position)
         if self._mark is None:
@@ -147,35 +145,14 @@ class Viewer(QWidget):
             self._mark = None
         self.update()
 
-    def show_magnifier(self, shown: bool) -> None:
-        """Show or hide the magnifier."""
-        self.shows_magnifier = shown
-        self._show_switched()
-
     def set_preset(self, number: int) -> None:
         """Window preset 1 to 5."""
         if self.pyramid is not None:
             self.apply(replace(self.state, window=self.pyramid.presets[number - 1]))
 
-    def set_tool(self, tool: Tool) -> None:
-        """What the left drag does."""
-        self.tool, self._mark = tool, None
-        self.show_cursor()
-        self._show_switched()
-
     def show_cursor(self) -> None:
         """The mouse says what its left button does."""
-        self.setCursor(_CURSORS[self.tool])
-
-    def show_heat_map(self, shown: bool) -> None:
-        """Show or hide the heat map."""
-        self.shows_heat_map = shown
-        self._show_switched()
-
-    def show_outline(self, shown: bool) -> None:
-        """Show or hide the outline of the lungs."""
-        self.shows_outline = shown
-        self._show_switched()
+        self.setCursor(_CURSORS[self._switches.tool])
 
     def show_layer(self, layer: PriorView | None) -> None:
         """Lay a prior image over this one, in the place of what the pack found, or nothing (None)."""
@@ -187,11 +164,6 @@ class Viewer(QWidget):
         self.shows_network_view = shown and self._open_image.network_image is not None
         self.state, self._undo, self._mark = ViewState(), [], None
         self._show_switched()
-
-    def set_opacity(self, percent: int) -> None:
-        """Opacity of the heat map, 0 to 100."""
-        self.opacity = percent / 100
-        self.update()
 
     def cancel_drag(self) -> None:
         """Take back the drag under way, the line begun by a key, or one that waits for a second line."""
@@ -217,9 +189,9 @@ class Viewer(QWidget):
             self._draw_label(painter, self._translator.text("Select an image in the work list (Down)."))
         elif pyramid is not None:
             self.draw(painter, pyramid)
-            if self.shows_magnifier:
+            if self._switches.magnifier:
                 self._draw_magnified(painter, pyramid, self._with_open_line())
-            if self.tool in MEASURES and self._mouse is None:
+            if self._switches.tool in MEASURES and self._mouse is None:
                 draw_cross(painter, self._key_position)
         else:
             self._draw_waiting(painter)
@@ -247,7 +219,12 @@ class Viewer(QWidget):
         else:
             percent = 100 * self.state.scale(self.image_size, self.view_size) * self.devicePixelRatio()
             corners = corner_texts(
-                self._translator, row.outcome.ref, pyramid, self.state, percent=percent, hide_patient=self.hide_patient
+                self._translator,
+                row.outcome.ref,
+                pyramid,
+                self.state,
+                percent=percent,
+                hide_patient=self._switches.hide_patient,
             )
             if layer is not None:  # which says itself what is shown where
                 corners = Corners(bottom_right=corners.bottom_right)
@@ -263,9 +240,9 @@ class Viewer(QWidget):
             heat = self._heat_map_in_sight
             if self.shows_network_view:
                 heat = replace(heat, region=QRectF(0, 0, pyramid.columns, pyramid.rows))
-            draw_heat_map(painter, heat, way, image=pyramid.size, opacity=self.opacity)
+            draw_heat_map(painter, heat, way, image=pyramid.size, opacity=self._switches.heat_map_opacity / 100)
         is_own = self._layer is None and not self.shows_network_view
-        if self._outline is not None and self.shows_outline and is_own:
+        if self._outline is not None and self._switches.lung_outline and is_own:
             draw_outline(painter, self._outline, way)
         font = scaled(self.font(), 0.92)
         draw_lines(painter, state, pyramid, self._translator, view=view, font=font)
@@ -288,7 +265,7 @@ class Viewer(QWidget):
 
     @property
     def _heat_map_in_sight(self) -> HeatMap | None:
-        return self._heat_map if self.shows_heat_map and self._layer_in_sight is None else None
+        return self._heat_map if self._switches.heat_map and self._layer_in_sight is None else None
 
     def _with_open_line(self) -> ViewState:
         """The state with the line that was begun by a key, up to where the keys are."""
@@ -297,7 +274,7 @@ class Viewer(QWidget):
         return self._measured(self.state, self._mark, self._image_point(self._key_position))
 
     def _measured(self, state: ViewState, start: Point, end: Point) -> ViewState:
-        return state.measured(start, end, self.image_size, cast("Measure", self.tool))
+        return state.measured(start, end, self.image_size, cast("Measure", self._switches.tool))
 
     def _draw_waiting(self, painter: QPainter) -> None:
         """The thumbnail of the right image, never the image before, until the pixels are there."""
@@ -320,7 +297,7 @@ class Viewer(QWidget):
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         tools: dict[Qt.MouseButton, Tool] = {
-            Qt.MouseButton.LeftButton: self.tool,
+            Qt.MouseButton.LeftButton: self._switches.tool,
             Qt.MouseButton.MiddleButton: "pan",
             Qt.MouseButton.RightButton: "zoom",
         }
@@ -334,7 +311,7 @@ class Viewer(QWidget):
         if self._drag is not None and self.pyramid is not None:
             tool, start, before = self._drag
             self._show_state(self._dragged(tool, before, start, event.position() - start))
-        elif self.shows_magnifier or self.tool in MEASURES:
+        elif self._switches.magnifier or self._switches.tool in MEASURES:
             self.update()
 
     def leaveEvent(self, event: QEvent) -> None:
@@ -356,7 +333,7 @@ class Viewer(QWidget):
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         """Two points that are measured quickly are none."""
-        if event.button() == Qt.MouseButton.LeftButton and self.tool not in MEASURES:
+        if event.button() == Qt.MouseButton.LeftButton and self._switches.tool not in MEASURES:
             self.screen_wanted.emit()
         else:
             self.mousePressEvent(event)
@@ -394,6 +371,12 @@ class Viewer(QWidget):
         return replace(before, window=dragged_window(before.window or pyramid.start_window, by, gain=gain))
 
     # ---- inside
+
+    def _switch(self, names: Collection[str]) -> None:
+        if "tool" in names:
+            self._mark = None
+            self.show_cursor()
+        self.update()
 
     def _show_switched(self) -> None:
         self.switched.emit()

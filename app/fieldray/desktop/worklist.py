@@ -107,7 +107,8 @@ class FilterBar(QWidget):
         for box in (self.verdicts, self.devices):
             box.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self._buttons[model.wanted.category].setChecked(True)
-        model.counts_changed.connect(self.refresh)
+        for news in (model.counts_changed, model.switches.changed):
+            news.connect(self.refresh)
         self.remark = label(role="warning")
         self._arranged: tuple[object, ...] = ()
         self.refresh()
@@ -131,6 +132,7 @@ class FilterBar(QWidget):
         self.remark.setText("\n".join(said))
         self._arrange()
         self.remark.setVisible(bool(said))
+        self.by_patient.setChecked(self._model.switches.by_patient)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -325,7 +327,7 @@ class WorkList(QWidget):
         self._chosen_id = opened.row_id if opened else None
         self._goal: int | Literal["first", "last"] | None = None
         self._named: object = ""  # no pack yet, and none is None
-        self._delegate = WorkListDelegate(translator, theme, self)
+        self._delegate = WorkListDelegate(model.switches, translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
         self.table = WorkTable(model, self._delegate, translator)
         self.table.setAccessibleName(translator.text("Work list"))
@@ -352,11 +354,6 @@ class WorkList(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.filter_bar.fit_height(self.height())
-
-    def set_hide_patient(self, hidden: bool) -> None:
-        """Show or hide names and numbers."""
-        self._delegate.hide_patient = self._model.hides_patient = hidden
-        self.table.viewport().update()
 
     def step(self, rows: int) -> None:
         """Choose the next (1) or previous (-1) image."""

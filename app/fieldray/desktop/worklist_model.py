@@ -7,7 +7,7 @@ that it takes a tenth of a thread's time at most.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
 from fieldray.desktop.background import Background, Services
+from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, Column, SeenRows, WorkRow, columns_of, image_title
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
@@ -67,19 +68,23 @@ class WorkListModel(QAbstractTableModel):
     gone = Signal()
 
     def __init__(
-        self, translator: Translator, background: Background, verdicts: Verdicts, parent: QObject | None = None
+        self,
+        translator: Translator,
+        background: Background,
+        verdicts: Verdicts,
+        switches: Switches,
+        parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
-        self._translator, self._verdicts = translator, verdicts
+        self._translator, self._verdicts, self.switches = translator, verdicts, switches
         self._background, self._board = background, background.board
         self._rows = SeenRows(background, self)
         self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
         self.is_whole, self.is_by_larger = True, False
-        self.hides_patient = False
         self.run_id: int | None = None  # whose rows these are
-        self.wanted, self._order = ResultFilter(), ResultOrder()
+        self.wanted, self._order = ResultFilter(), ResultOrder(by_patient=switches.by_patient)
         self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # as `sort` is told it
         self._is_reading = self._is_old = self._is_new = self._has_ended = False
         self._rests_until_s = 0.0
@@ -87,6 +92,7 @@ class WorkListModel(QAbstractTableModel):
         self._again.timeout.connect(self._read)
         self._rows.arrived.connect(self._rows_arrived)
         self._rows.missed.connect(self.refresh)
+        switches.changed.connect(self._switch)
 
     # ---- what is in it
 
@@ -179,17 +185,6 @@ class WorkListModel(QAbstractTableModel):
             done=lambda _: self._filter(**changes, staying=frozenset()),
         )
 
-    @property
-    def is_by_patient(self) -> bool:
-        """Whether the images of each patient stand together."""
-        return self._order.by_patient
-
-    def set_by_patient(self, is_so: bool) -> None:
-        """Bring the images of each patient together, or leave each image where its own class has it."""
-        if is_so != self.is_by_patient:
-            self._order = replace(self._order, by_patient=is_so)
-            self._read()
-
     def row_at(self, index: Index) -> WorkRow | None:
         """The row under an index; None for no index, and while it is being read."""
         return self._row(index.row()) if index.isValid() else None
@@ -281,7 +276,7 @@ class WorkListModel(QAbstractTableModel):
 
     def _text(self, column: Column, row: WorkRow) -> str:
         if column.key == "patient":
-            return image_title(self._translator, row.row_id, row.outcome, hides_patient=self.hides_patient)
+            return image_title(self._translator, row.row_id, row.outcome, hides_patient=self.switches.hide_patient)
         return column.text(self._translator, row)
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
@@ -296,10 +291,18 @@ class WorkListModel(QAbstractTableModel):
         """Sort by a column; -1 gives the default order back: what needs eyes first on top."""
         self.sorted_by, is_descending = (column, order), order == Qt.SortOrder.DescendingOrder
         key: ListColumn = "class" if column < 0 else KEYS[column]
-        self._order = ResultOrder(key, column >= 0 and is_descending, self.is_by_patient)
+        self._order = ResultOrder(key, column >= 0 and is_descending, self.switches.by_patient)
         self._read()
 
     # ---- inside
+
+    def _switch(self, names: Collection[str]) -> None:
+        """Names are hidden, or seen; or the images of each patient stand together, or each where its class has it."""
+        if "by_patient" in names:
+            self._order = replace(self._order, by_patient=self.switches.by_patient)
+            self._read()
+        if "hide_patient" in names:
+            self._all_changed()
 
     def _forget(self, manifests: Mapping[int, Manifest | None]) -> None:
         self.beginResetModel()
