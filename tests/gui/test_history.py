@@ -50,7 +50,7 @@ def page(desk: Desk) -> HistoryPage:
     desk.until(lambda: desk.bench.background.services is not None)
     desk.window.actions_by_name["history"].trigger()
     shown = desk.window.history_page
-    desk.until(lambda: shown.table.rowCount() == 2)
+    desk.until(lambda: shown.table.rowCount() == 2 and desk.bench.past_runs.is_free)
     return shown
 
 
@@ -103,6 +103,14 @@ def test_runs_are_listed_and_filtered(desk: Desk, page: HistoryPage) -> None:
     page.devices.activated.emit(0)
     assert page.table.rowCount() == 0
     assert not page.open_button.isEnabled() and not page.delete_button.isEnabled()
+
+
+def test_the_list_is_being_read_until_all_of_it_is_there(desk: Desk, page: HistoryPage) -> None:
+    runs, seen = desk.bench.past_runs, list[bool]()
+    runs.changed.connect(lambda: seen.append(runs.is_busy))
+    runs.refresh()
+    desk.until(lambda: not runs.is_busy)
+    assert seen.index(False) == len(seen) - 1
 
 
 def test_a_run_is_opened_with_its_verdicts_and_can_be_saved_and_audited(desk: Desk, page: HistoryPage) -> None:
@@ -159,7 +167,7 @@ def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPa
     desk.bench.past_runs.open(1)
     assert "A run is under way in this window." in said(page)
     desk.finish()
-    assert page.open_button.isEnabled()
+    desk.until(page.open_button.isEnabled)
 
 
 def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk, page: HistoryPage) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from PySide6.QtCore import QObject, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
@@ -45,7 +45,7 @@ class RunRoom(QObject):
 
     changed = Signal()
     problem: Reason | None = None
-    is_busy = False
+    _under_way = 0
 
     def __init__(self, screening: Screening) -> None:
         super().__init__()
@@ -54,23 +54,28 @@ class RunRoom(QObject):
         screening.changed.connect(self.changed)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether something that was asked for is not over."""
+        return self._under_way > 0
+
+    @property
     def is_free(self) -> bool:
         """Whether neither this nor a run is under way."""
         return not self.is_busy and not self._screening.is_busy
 
     def _run(self, work: Callable[[Services], T], done: Callable[[T], None], *, channel: str) -> None:
-        self.is_busy, self.problem = True, None
+        self._under_way, self.problem = self._under_way + 1, None
         self.changed.emit()
 
-        def answered(result: T) -> None:
-            self.is_busy = False
-            done(result)
+        def ended(take: Callable[[Any], None], answer: object) -> None:
+            self._under_way -= 1
+            take(answer)
             self.changed.emit()
 
-        self._background.ask(work, channel=channel, done=answered, failed=self._failed)
+        self._background.ask(work, channel=channel, done=partial(ended, done), failed=partial(ended, self._failed))
 
     def _failed(self, error: FieldrayError) -> None:
-        self.is_busy, self.problem = False, error.reason
+        self.problem = error.reason
         self.changed.emit()
 
 
@@ -107,8 +112,8 @@ class PastRuns(RunRoom):
         model = self._packs.model
         if self._screening.is_busy:
             self._failed(UsageProblem(reason("history_is_open")))
-            return
-        self._ask(lambda history: history.open(run_id, model=model), lambda past: self._opened(past, row_id))
+        else:
+            self._ask(lambda history: history.open(run_id, model=model), lambda past: self._opened(past, row_id))
 
     def compare(self, first: int, second: int) -> None:
         """Compare two runs: the older one is the first."""
@@ -250,7 +255,7 @@ class Auditing(RunRoom):
 
     def forget(self) -> None:
         """Another run is in sight: the report is not about it."""
-        self.report, self.problem, self.is_busy = None, None, False
+        self.report, self.problem, self._under_way = None, None, 0
         self._background.forget("audit")
         self.changed.emit()
 
