@@ -373,6 +373,7 @@ class FakeLibrary:
     on_drives: dict[Path, list[PackCandidate]] = field(default_factory=dict)
     models: dict[Path, Model] = field(default_factory=dict)
     problems: dict[Path, FieldrayError] = field(default_factory=dict)
+    further: dict[Path, FieldrayError] = field(default_factory=dict)  # once the first is answered
     trusted: list[str] = field(default_factory=list)
     installed: list[Path] = field(default_factory=list)
     lost: Reason | None = None
@@ -382,14 +383,11 @@ class FakeLibrary:
         return (*found, *self.always)
 
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = "") -> Model:
-        problem = self.problems.get(folder)
-        if isinstance(problem, PackNotTrusted):
-            answered = problem.fingerprint in self.trusted
-        else:
-            allowed = {"pack_older": allow_older, "pack_legacy": allow_legacy, "pack_namesake_shipped": bool(signer)}
-            answered = problem is None or allowed.get(problem.reason.code, False)
-        if problem is not None and not answered:
-            raise problem
+        allowed = {"pack_older": allow_older, "pack_legacy": allow_legacy, "pack_namesake_shipped": bool(signer)}
+        for problem in filter(None, (self.problems.get(folder), self.further.get(folder))):
+            fingerprint = problem.fingerprint if isinstance(problem, PackNotTrusted) else ""
+            if fingerprint not in self.trusted and not allowed.get(problem.reason.code):
+                raise problem
         return self.models.get(folder) or model("builtin")
 
     def trust(self, fingerprint: str) -> None:

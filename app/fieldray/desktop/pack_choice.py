@@ -30,11 +30,12 @@ QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackQuestion:
-    """What only a person can decide before a pack is used."""
+    """What only a person can decide before a pack is used; `answered` with yes were other questions about it."""
 
     kind: QuestionKind
     candidate: PackCandidate
     reason: Reason
+    answered: frozenset[QuestionKind] = frozenset()
 
 
 class PackChoice(QObject):
@@ -77,23 +78,24 @@ class PackChoice(QObject):
 
     # ---- what a person does
 
-    def use(self, candidate: PackCandidate, *, point: str = "", yes: QuestionKind | None = None) -> None:
+    def use(self, candidate: PackCandidate, *, point: str = "", yes: frozenset[QuestionKind] = frozenset()) -> None:
         """Load a pack and use it, at its first operating point or at `point`.
 
-        yes  the question that a person answered so, if the library had one
+        yes  the questions that a person answered so, of those that the library had
         """
         self.loading, self.question, self.is_persons_choice = candidate, None, True
         for key in ("pack", "offer", "drive"):
             self._board.withdraw(key)
         self.asked.emit()
         self.listed.emit()
-        signer = candidate.fingerprint if yes == "namesake" else ""
+        signer = candidate.fingerprint if "namesake" in yes else ""
         self._ask(
             lambda library: library.load(
-                candidate.folder, allow_older=yes == "older", allow_legacy=yes == "legacy", signer=signer
+                candidate.folder, allow_older="older" in yes, allow_legacy="legacy" in yes, signer=signer
             ),
             lambda model: self._loaded(candidate, model, point),
             candidate,
+            yes,
         )
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
@@ -101,26 +103,22 @@ class PackChoice(QObject):
         self.use(candidate, point=point)
         self.is_persons_choice = False
 
-    def answer_yes(self, question: PackQuestion) -> None:
-        """A person said yes to a question: trust the key, or use the namesake, the legacy or older pack this once.
+    def answer(self, question: PackQuestion, *, is_yes: bool) -> None:
+        """Trust the key, or use the namesake, the legacy or older pack this once; after a no everything stays.
 
         To trust a key is not to use its pack.
         """
         if question is not self.question:
             return
         candidate = question.candidate
-        if question.kind != "unknown_key":
-            self.use(candidate, yes=question.kind)
-            return
-        self.loading = candidate
-        self._ask(
-            lambda library: library.keys.trust(candidate.fingerprint), lambda _: self._trusted(candidate), candidate
-        )
-
-    def answer_no(self, question: PackQuestion) -> None:
-        """A person said no to a question: everything stays as it was."""
-        if question is self.question:
+        if not is_yes:
             self._put(None)
+        elif question.kind != "unknown_key":
+            self.use(candidate, yes=question.answered | {question.kind})
+        else:
+            self.loading = candidate
+            key = candidate.fingerprint
+            self._ask(lambda library: library.keys.trust(key), lambda _: self._trusted(candidate), candidate)
 
     def install(self, candidate: PackCandidate) -> None:
         """Copy a pack to this computer."""
@@ -194,9 +192,8 @@ class PackChoice(QObject):
         self._fit_beside()
         if self.loading is not None or (self.model is not None and self.source_is_here):
             return
-        default = self.default
-        if default is not None:
-            self.use_known(default, point=self.default_names[1])
+        if self.default is not None:
+            self.use_known(self.default, point=self.default_names[1])
         elif self.model is not None:
             self._forget()
         elif not any(entry.can_screen for entry in self.candidates):
@@ -209,13 +206,14 @@ class PackChoice(QObject):
         work: Callable[[PackLibrary], T],
         done: Callable[[T], object],
         candidate: PackCandidate | None = None,
+        yes: frozenset[QuestionKind] = frozenset(),
     ) -> None:
         """Ask the library for something; what it refuses is a problem of `candidate`."""
         self._background.ask(
             lambda services: work(services.library),
             channel="packs",
             done=done,
-            failed=lambda error: self._problem(error, candidate),
+            failed=lambda error: self._problem(error, candidate, yes),
         )
 
     def _fit_beside(self) -> None:
@@ -225,9 +223,8 @@ class PackChoice(QObject):
         known = {entry.folder for entry in self.candidates}
         self.candidates, self.is_listed = found, True
         self.listed.emit()
-        asked = self.question.candidate if self.question is not None else None
-        if asked is not None and not any(_is_same(asked, entry) for entry in found):
-            self._say_another_there(asked)  # there is nothing left to say yes to
+        if self.question and not any(_is_same(self.question.candidate, entry) for entry in found):
+            self._say_another_there(self.question.candidate)  # there is nothing left to say yes to
         new = [entry for entry in found if entry.origin == "drive" and entry.folder not in known]
         if self._offered is not None and not any(_is_same(self._offered, entry) for entry in found):
             self._board.withdraw("offer")
@@ -281,7 +278,7 @@ class PackChoice(QObject):
             lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
         )
 
-    def _problem(self, error: FieldrayError, candidate: PackCandidate | None) -> None:
+    def _problem(self, error: FieldrayError, candidate: PackCandidate | None, yes: frozenset[QuestionKind]) -> None:
         self.loading = None
         self.listed.emit()
         kind = _KINDS.get(error.reason.code)
@@ -290,7 +287,7 @@ class PackChoice(QObject):
                 self.settle()
             self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.look))
         elif _is_about(error.reason, candidate):
-            self._put(PackQuestion(kind=kind, candidate=candidate, reason=error.reason))
+            self._put(PackQuestion(kind=kind, candidate=candidate, reason=error.reason, answered=yes))
         else:
             self._say_another_there(candidate)
 

@@ -69,8 +69,8 @@ class PackDialog(QDialog):
         self.yes_button, self.no_button = push_button(yes), push_button(translator.text("Do not use"))
         buttons = answer_row(self, self.no_button, self.yes_button)
         lay_column(self, *parts, label(advice), buttons, margins=DIALOG_MARGINS, spacing=12)
-        self.accepted.connect(lambda: packs.answer_yes(question))
-        self.rejected.connect(lambda: packs.answer_no(question))
+        self.accepted.connect(lambda: packs.answer(question, is_yes=True))
+        self.rejected.connect(lambda: packs.answer(question, is_yes=False))
         self.no_button.setDefault(True)
         self.no_button.setFocus()
 
