@@ -20,7 +20,7 @@ from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.model import Model
 from fieldray.paths import results_path
-from fieldray.pipeline.history import WorkList
+from fieldray.pipeline.history import History
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
 from fieldray.store.database import companions
@@ -106,7 +106,7 @@ def _marks(acts: Sequence[Mapping[str, Any]], peak_mb: float) -> tuple[Mark, ...
 
 def _queries(database: Path, run_id: int) -> list[tuple[str, int, float]]:
     """Each list read once before and once measured: rows and seconds; the first page by itself before them."""
-    lists, found = WorkList(database), []
+    lists, found = History(database), []
     for limit, queries in ((256, {"the first page": _QUERIES["as usual"]}), (None, _QUERIES)):
         for name, (wanted, order) in queries.items():
             lists.listed(run_id, wanted, order, limit=limit)

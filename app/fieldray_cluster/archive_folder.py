@@ -358,7 +358,7 @@ def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
     with ResultQuery(database) as query:
         try:
             run = query.run(run_id)
-        except KeyError:
+        except UsageProblem:
             return False
         counts = query.counts(run_id)
         has_all = run.state == "finished" and run.spec.work == spec.work and not counts.get("failed")

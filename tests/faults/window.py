@@ -24,7 +24,7 @@ from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.compare import Priors, system_comparer
 from fieldray.pipeline.constancy import ConstancyRecords
-from fieldray.pipeline.history import History, WorkList
+from fieldray.pipeline.history import History
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 
@@ -104,7 +104,6 @@ class WindowFrontEnd(QObject):
             drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces them
             audit=Auditor(session.database, clinic.packs.site_points),
             history=History(session.database),
-            work_list=WorkList(session.database),
             priors=Priors(session.database, system_comparer(settings)),
             constancy=ConstancyRecords(session.database.parent),
             check_constancy=lambda: (),

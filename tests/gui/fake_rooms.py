@@ -45,7 +45,7 @@ from fieldray.packs.site_choices import PackMemory, with_site_points
 from fieldray.paths import user_data
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.constancy import ConstancyRecords
-from fieldray.pipeline.history import History, WorkList
+from fieldray.pipeline.history import History
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
@@ -564,7 +564,6 @@ class FakeRooms:
             drives=self.drives,
             audit=self.audit,
             history=self.history or History(self.database),
-            work_list=WorkList(self.database),
             priors=self.priors,
             constancy=ConstancyRecords(self.database.parent),
             check_constancy=self._check_constancy,

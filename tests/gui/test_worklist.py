@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_rooms import SPEC, failed, image_ref, refused, save, screened
@@ -31,10 +32,11 @@ from fieldray.desktop.worklist_model import GROUP_ROLE, VERDICT_ROLE, WorkListMo
 from fieldray.domain.finding import Outcome, Refused
 from fieldray.domain.run import OutcomeReady, Verdict
 from fieldray.errors import StorageProblem
-from fieldray.pipeline.history import WorkList
+from fieldray.pipeline.history import History
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultStore
+from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS
 
@@ -52,7 +54,7 @@ class StoredList:
         self.verdicts, self.switches = Verdicts(), Switches()
         self.switches.by_patient = False
         self.model = WorkListModel(Translator("en"), self.background, self.verdicts, self.switches)
-        self.background.open(SimpleNamespace(work_list=WorkList(path)))  # type: ignore[arg-type]
+        self.background.open(SimpleNamespace(history=History(path)))  # type: ignore[arg-type]
         self.store = ResultStore(path)
         self.run_id = 0
         self.begin()
@@ -209,10 +211,9 @@ def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
 ) -> None:
     model._rows._kept = deque(maxlen=60)
     asked: list[int] = []
-    source = listed.background.services.work_list
-    results = source.results
+    read = HistoryQuery.with_beside
     monkeypatch.setattr(
-        source, "results", lambda row_ids, **how: (asked.append(len(row_ids)), results(row_ids, **how))[1]
+        HistoryQuery, "with_beside", lambda query, ids, beside: (asked.append(len(ids)), read(query, ids, beside))[1]
     )
     listed.add(*(screened(number, 0.9) for number in range(1, 201)))
     assert sum(asked) < 100
@@ -250,7 +251,7 @@ def test_a_long_list_is_read_again_the_more_seldom(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed.add(screened(1, 0.9))
-    model._has_read(WorkList(listed.path).listed(listed.run_id, model.wanted, model._order), 2.0, limit=None)
+    model._has_read(History(listed.path).listed(listed.run_id, model.wanted, model._order), 2.0, limit=None)
     model.refresh()
     # The interval, as asked for: what remains of a coarse timer may be up to a twentieth more.
     assert model._again.isActive()
@@ -268,7 +269,7 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
 
     listed.add(screened(1, 0.9))
     with monkeypatch.context() as patch:
-        patch.setattr(WorkList, "listed", refuse)
+        patch.setattr(History, "listed", refuse)
         model.filter(text="px")
         listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
     assert listed.shown() == [1]  # what was in sight stays
@@ -276,7 +277,7 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
     listed.settle()
     assert listed.board.notices == ()
     with monkeypatch.context() as patch:
-        patch.setattr(WorkList, "results", refuse)
+        patch.setattr(HistoryQuery, "with_beside", refuse)
         rows: SeenRows = model._rows
         rows.clear({})
         assert model.row_at(model.index(0, 0)) is None
@@ -292,15 +293,15 @@ def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
     model._rows.clear({})
     gc.collect()
     is_read, may_arrive = threading.Event(), threading.Event()
-    results = WorkList.results
+    read = HistoryQuery.with_beside
 
-    def slowly(source: WorkList, row_ids: Sequence[int], **how: Sequence[int]) -> object:
-        found = results(source, row_ids, **how)
+    def slowly(*what: Any) -> object:
+        found = read(*what)
         is_read.set()
         may_arrive.wait(20.0)
         return found
 
-    monkeypatch.setattr(WorkList, "results", slowly)
+    monkeypatch.setattr(HistoryQuery, "with_beside", slowly)
     assert model.row_at(model.index(0, 0)) is None
     listed.until(is_read.is_set)
     save(listed.store, listed.run_id, [replace(screened(1, 0.9), ref=before.ref)], listed.take)
@@ -333,8 +334,8 @@ def test_a_result_that_another_program_deleted_is_asked_for_once(
     model._rows.clear({})
     gc.collect()
     asked: list[Sequence[int]] = []
-    results = WorkList.results
-    monkeypatch.setattr(WorkList, "results", lambda source, ids, **how: (asked.append(ids), results(source, ids))[1])
+    read = HistoryQuery.with_beside
+    monkeypatch.setattr(HistoryQuery, "with_beside", lambda *what: (asked.append(what[1]), read(*what))[1])
     for table in ("work_list", "results"):
         listed.store._connection.execute(f"DELETE FROM {table}")
     shown = model.dataChanged.connect(lambda: model.row_at(model.index(0, 0)))  # as a list that is painted

@@ -63,7 +63,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_no_results": "There are no results to audit in {path}.",
     "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
                               "the file away, or restore it.",
-    "audit_no_run": "There is no run {run} in the stored results. The newest runs are: {known}.",
     "audit_no_label": "The pack has no label {label}. Its labels are: {known}.",
     "audit_no_verdicts": "No image of run {run} has a verdict that says whether the pack was right. Give verdicts in the "
                          "window, or take the labels from folders or a table.",

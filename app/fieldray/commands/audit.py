@@ -187,9 +187,10 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
 
 def _model_of_run(options: argparse.Namespace, console: Console, database: Path) -> Model | None:
     """The pack of a stored run; None, said so, where it is not at hand: its results are judged without it."""
-    from fieldray.pipeline.auditing import stored_run
+    from fieldray.store.results import ResultQuery
 
-    spec = stored_run(database, options.run_id).spec
+    with ResultQuery(database) as query:
+        spec = query.run(options.run_id).spec
     name = options.pack or pack_of_run(spec)
     try:
         model = load_pack(pack_library(), name, options, print_error=console.print_error)

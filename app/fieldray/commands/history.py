@@ -151,11 +151,11 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     past = History(database).open(options.run)
     run, texts = past.run, class_texts(past.model.manifest if past.model else None)
     with HistoryQuery(database) as query:
-        results, beside = tuple(query.briefs(options.run)), query.runs_together(options.run)[1:]
+        results = tuple(query.briefs(options.run))
     lungs = f", lung fields {as_cell(run.spec.lungs_pack)}" if run.spec.lungs_pack else ""
     console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {_pack(run.spec)}{lungs}")
     console.print_lines(f"Screened: {as_cell(path)}" for path in run.spec.paths)
-    console.print_lines(f"In one pass with run {other.run_id}, pack {_pack(other.spec)}" for other in beside)
+    console.print_lines(f"In one pass with run {other.run_id}, pack {_pack(other.spec)}" for other, _ in past.beside)
     shown = [
         found
         for found in results

@@ -151,9 +151,12 @@ class PackRun:
 
     def drifts(self, database: Path, run_id: int) -> Iterator[str]:
         """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
-        from fieldray.pipeline.auditing import drift_of
+        from fieldray.pipeline.auditing import drifts_of
+        from fieldray.store.work_list import HistoryQuery
 
-        for drift in drift_of(database, run_id, self.model.manifest):
+        with HistoryQuery(database) as query:
+            found = drifts_of(query, query.run(run_id), self.model.manifest)
+        for drift in found:
             if drift.is_out and drift.of != "evidence":  # the end of the run told that
                 yield self.lead + drift.summary.text
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.compare import Priors
     from fieldray.pipeline.constancy import ConstancyRecords
-    from fieldray.pipeline.history import History, WorkList
+    from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
 
 
@@ -224,7 +224,6 @@ class Services:
     drives: DriveWatch
     audit: Auditor
     history: History
-    work_list: WorkList
     priors: Priors
     constancy: ConstancyRecords
     check_constancy: Callable[[], tuple[Reason, ...]]
@@ -247,7 +246,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.compare import Priors, system_comparer
     from fieldray.pipeline.constancy import ConstancyRecords, check
-    from fieldray.pipeline.history import History, WorkList
+    from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
 
     library = PackLibrary(user_data())
@@ -266,7 +265,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         drives=drives,
         audit=Auditor(database, library.site_points),
         history=History(database),
-        work_list=WorkList(database),
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
         check_constancy=lambda: check(session, constancy),

@@ -124,7 +124,7 @@ class Comparing(QObject):
 
         def work(services: Services) -> tuple[Outcome, StoredResult | None]:
             found = services.priors.read(path, outcome)
-            stored = services.work_list.asked(lambda query: query.find(run_id, found.ref)) if run_id else None
+            stored = services.history.asked(lambda query: query.find(run_id, found.ref)) if run_id else None
             return found, stored
 
         self._background.ask(work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found))
@@ -219,7 +219,7 @@ class Comparing(QObject):
         self.is_searching = True
         self._look(
             lambda services: (
-                services.work_list.asked(lambda query: query.of_patient(patient_id, run_id=run_id)) if run_id else ()
+                services.history.asked(lambda query: query.of_patient(patient_id, run_id=run_id)) if run_id else ()
             ),
             partial(self._has_listed, row.outcome),
         )

@@ -90,7 +90,7 @@ class Judging(QObject):
         judged, row_id, outcome = command.judged, command.judged.row_id, command.judged.outcome
         if isinstance(command, Read):
             self._background.ask(
-                lambda services: services.work_list.asked(lambda query: query.verdict(row_id, outcome)),
+                lambda services: services.history.asked(lambda query: query.verdict(row_id, outcome)),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
                 # The verdict read with the row stays: what is newer is found when one is written over it.

@@ -113,7 +113,7 @@ class SeenRows(QObject):
         self._is_reading = True
         beside = tuple(self.manifests)[1:]
         self._background.ask(
-            lambda services: services.work_list.results(missing, beside=beside),
+            lambda services: services.history.asked(lambda query: query.with_beside(missing, beside)),
             channel=_ROWS_CHANNEL,
             done=lambda found: self._has_read(missing, found),
             failed=self._not_read,

@@ -28,7 +28,7 @@ from fieldray.errors import FieldrayError
 from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
-    from fieldray.store.work_list import WorkListQuery
+    from fieldray.store.work_list import HistoryQuery
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
@@ -221,7 +221,7 @@ class WorkListModel(QAbstractTableModel):
         )
 
     def _find(
-        self, look: Callable[[WorkListQuery, int, NDArray[np.int64]], int | None], *, none: LocalText | None = None
+        self, look: Callable[[HistoryQuery, int, NDArray[np.int64]], int | None], *, none: LocalText | None = None
     ) -> None:
         run_id, row_ids = self.run_id, self._ids
         if run_id is None:
@@ -234,7 +234,7 @@ class WorkListModel(QAbstractTableModel):
                 self._board.post("list", none)
 
         self._background.ask(
-            lambda services: services.work_list.asked(lambda rows: look(rows, run_id, row_ids)),
+            lambda services: services.history.asked(lambda rows: look(rows, run_id, row_ids)),
             channel="study",
             newest_only=True,
             done=found,
@@ -326,7 +326,7 @@ class WorkListModel(QAbstractTableModel):
 
         def work(services: Services) -> tuple[Listed, float]:
             began_s = time.perf_counter()
-            return services.work_list.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
+            return services.history.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
 
         self._is_reading, self._is_old = True, False
         self._background.ask(
@@ -342,7 +342,7 @@ class WorkListModel(QAbstractTableModel):
         self._again.stop()
         services = self._background.services
         if services is not None and self._is_reading:
-            services.work_list.interrupt()
+            services.history.interrupt()
         self._background.forget(_CHANNEL)
         self._is_reading = False
 

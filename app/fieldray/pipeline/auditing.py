@@ -78,7 +78,7 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     the reference labels; StorageProblem if the results cannot be read.
     """
     with HistoryQuery(database) as query:
-        run = _run(query, run_id)
+        run = query.run(run_id)
         label = _label(query, run, request.label, model)
         reference = _reference(query, run_id, request, label)
         results = query.rows(run_id)
@@ -86,7 +86,7 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
         points = _points(run, label, model)
         found = audit(cases, points, prevalence=request.prevalence)
         paired = _paired(query, run, cases, label, request)
-        drifts = _drifts(query, run, label, model.manifest if model else None)
+        drifts = drifts_of(query, run, model.manifest if model else None, label=label)
     pattern = model.manifest.point(label) if model else None
     proposal = propose(cases, label=label, pattern=pattern, wanted=request.sensitivity, threshold=request.threshold)
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
@@ -110,7 +110,7 @@ def _paired(query: HistoryQuery, run: Run, cases: Sequence[Case], label: str, re
         return None
     if request.against == run.run_id:
         raise UsageProblem(reason("history_same_run"))
-    other = _run(query, request.against)
+    other = query.run(request.against)
     known = _labels(query.rows(other.run_id), other, None)
     first, second = (
         Side(run_id=one.run_id, pack=one.spec.pack_name, label=own, point=next(iter(_points(one, own, None)), None))
@@ -139,10 +139,14 @@ def require_point(name: str, person: str) -> None:
         raise UsageProblem(reason("site_point_person"))
 
 
-def drift_of(database: Path, run_id: int, manifest: Manifest) -> tuple[Drift, ...]:
-    """How a run differs from the pack's own images and from earlier runs, by its first label. Raises StorageProblem."""
-    with HistoryQuery(database) as query:
-        return _drifts(query, query.run(run_id), manifest.labels[0].code, manifest)
+def drifts_of(query: HistoryQuery, run: Run, manifest: Manifest | None, *, label: str = "") -> tuple[Drift, ...]:
+    """How a run differs from the pack's own images and from earlier runs, by this label, or the pack's first."""
+    label = label or (manifest.labels[0].code if manifest else "")
+    limit = measured_evidence_limit(manifest) if manifest else None
+    now = drift.drift_counts(query.drift_samples(run.run_id, limit=_MOST_COMPARED), label, evidence_limit=limit)
+    of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
+    earlier = drift.drift_counts(query.earlier_samples(run, limit=_MOST_COMPARED), label, evidence_limit=limit)
+    return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
 
 
 def doubts_of(query: HistoryQuery, run: Run, manifest: Manifest | None) -> tuple[Reason, ...]:
@@ -155,14 +159,8 @@ def doubts_of(query: HistoryQuery, run: Run, manifest: Manifest | None) -> tuple
     notes = (reason("instances_shared", count=shared),) if shared else ()
     if manifest is None:
         return notes
-    drifts = _drifts(query, run, manifest.labels[0].code, manifest)
+    drifts = drifts_of(query, run, manifest)
     return (*notes, *(found.summary for found in drifts if found.of == "evidence" and found.is_out))
-
-
-def stored_run(database: Path, run_id: int) -> Run:
-    """A run by its number. Raises UsageProblem (audit_no_run), StorageProblem."""
-    with HistoryQuery(database) as query:
-        return _run(query, run_id)
 
 
 def take_local_point(
@@ -218,14 +216,6 @@ class Auditor:
         return write_audit(folder, report, language=language)
 
 
-def _run(query: HistoryQuery, run_id: int) -> Run:
-    try:
-        return query.run(run_id)
-    except KeyError:
-        known = ", ".join(str(run.run_id) for run in query.runs()[:10]) or "-"
-        raise UsageProblem(reason("audit_no_run", run=run_id, known=known)) from None
-
-
 def _label(query: HistoryQuery, run: Run, wanted: str | None, model: Model | None) -> str:
     known = _labels(query.rows(run.run_id), run, model)
     if not known:
@@ -272,14 +262,6 @@ def _is_folder(result: StoredResult) -> bool:
 
 
 _NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"})
-
-
-def _drifts(query: HistoryQuery, run: Run, label: str, manifest: Manifest | None) -> tuple[Drift, ...]:
-    limit = measured_evidence_limit(manifest) if manifest else None
-    now = drift.drift_counts(query.drift_samples(run.run_id, limit=_MOST_COMPARED), label, evidence_limit=limit)
-    of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
-    earlier = drift.drift_counts(query.earlier_samples(run, limit=_MOST_COMPARED), label, evidence_limit=limit)
-    return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
 
 
 def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:

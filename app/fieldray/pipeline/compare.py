@@ -56,7 +56,7 @@ from fieldray.paths import user_data
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
-from fieldray.store.work_list import WorkListQuery
+from fieldray.store.work_list import HistoryQuery
 from fieldray.surroundings import give_priority
 from fieldray.workers.calls import Look
 from fieldray.workers.pool import Workers, open_workers
@@ -284,7 +284,7 @@ class Priors:
         header = current.ref.header
         if kinship_of(header, header) == "unknown":
             return StoredPriors()
-        with WorkListQuery(self._database) as query:
+        with HistoryQuery(self._database) as query:
             results = query.of_patient(header.patient_id)
         kept: list[StoredResult] = []
         gone: list[Outcome] = []

@@ -84,8 +84,7 @@ def export_run(
     chosen = [exporters()[name] for name in formats] or default_exporters()
     clear_abandoned(folder)
     with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
-        run = run_of(query, run_id, spec)
-        runs = query.runs_together(run.run_id)
+        runs = _runs_of(query, run_id, spec)
         first, *beside = (_stored(query, one, manifest_of(one.spec, packs)) for one in runs)
         stored = replace(
             first,
@@ -95,7 +94,7 @@ def export_run(
             read_preview=partial(images.preview, query),
         )
         done, total = itertools.count(), len(chosen) * sum(sum(one.counts.values()) for one in (first, *beside))
-        paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
+        paths, captures = [folder / f"{_name(runs[0])}{exporter.suffix}" for exporter in chosen], frozenset[int]()
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
             results = _counted(query.listed_together([one.run_id for one in runs]), lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
@@ -133,17 +132,17 @@ def _stored(query: HistoryQuery, run: Run, manifest: Manifest | None) -> StoredR
     )
 
 
-def run_of(query: ResultQuery, run_id: int, spec: RunSpec | None = None) -> Run:
-    """The run of that number, if it did what `spec` says. Raises UsageProblem (history_no_run), StorageProblem."""
+def _runs_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> tuple[Run, ...]:
+    """The run of that number, if it did what `spec` says, and those of the other packs with it."""
     try:
-        run = query.run(run_id)
-    except KeyError as error:
+        runs = query.runs_together(run_id)
+    except UsageProblem:
         if spec is None:
-            raise UsageProblem(reason("history_no_run", run=run_id)) from error
-        raise StorageProblem(reason("store_gone", path=query.path)) from error
-    if spec and spec.work != run.spec.work:
+            raise
+        runs = ()
+    if spec and (not runs or spec.work != runs[0].spec.work):
         raise StorageProblem(reason("store_gone", path=query.path))
-    return run
+    return runs
 
 
 def _name(run: Run) -> str:

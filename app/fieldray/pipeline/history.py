@@ -30,7 +30,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.metrics import share_of
 from fieldray.domain.model import Manifest, Model
-from fieldray.domain.run import Run, StoredResult
+from fieldray.domain.run import Run
 from fieldray.errors import UsageProblem
 from fieldray.formatting import (
     calendar_date,
@@ -44,12 +44,12 @@ from fieldray.formatting import (
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.auditing import doubts_of
-from fieldray.pipeline.export import manifest_of, pack_of, run_of
+from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import score_cell, threshold_text
 from fieldray.reports.document import Block, Paragraph, Points, Table
 from fieldray.store.maintenance import delete_runs, plan_deletion
-from fieldray.store.work_list import HistoryQuery, WorkListQuery
+from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -72,46 +72,67 @@ class PastRun:
 
 
 class History:
-    """All that is done with past runs. Thread-safe; methods wait for the disk and raise StorageProblem."""
+    """All that is done with past runs, and what their work lists say.
+
+    Thread-safe; all methods but `interrupt` wait for the disk and raise StorageProblem.
+    """
 
     def __init__(self, database: Path) -> None:
         self._database = database
+        self._lock = threading.Lock()
+        self._reading: HistoryQuery | None = None
+
+    def asked(self, question: Callable[[HistoryQuery], T]) -> T:
+        """What the store answers."""
+        with HistoryQuery(self._database) as query:
+            return question(query)
+
+    def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
+        """The rows of a run that are wanted, in that order. Raises what SQLite does once it is interrupted."""
+        with HistoryQuery(self._database) as query:
+            self._note(query)
+            try:
+                return query.listed(run_id, wanted, order, limit=limit)
+            finally:
+                self._note(None)
+
+    def interrupt(self) -> None:
+        """End the reading of rows that is under way: it is not wanted any more."""
+        with self._lock:
+            if self._reading is not None:
+                self._reading.interrupt()
+
+    def _note(self, query: HistoryQuery | None) -> None:
+        with self._lock:
+            self._reading = query
 
     def runs(self, wanted: RunFilter = RunFilter()) -> tuple[RunSummary, ...]:  # noqa: B008 - it is frozen
         """The runs that are wanted, the newest first."""
-        with HistoryQuery(self._database) as query:
-            return tuple(found for found in query.summaries() if wanted.has(found))
+        return tuple(found for found in self.asked(HistoryQuery.summaries) if wanted.has(found))
 
     def quality(self) -> dict[str, Counter[str]]:
         """How the images of the last month were taken: see `HistoryQuery.quality`."""
-        with HistoryQuery(self._database) as query:
-            return query.quality(since_s=time.time() - 31 * 86_400)
+        return self.asked(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, model: Model | None = None) -> PastRun:
-        """A run as it can be listed (see `work_list`). Raises UsageProblem (history_no_run).
+        """A run as it can be listed (see `listed`). Raises UsageProblem (history_no_run).
 
         model  of a pack that is loaded already, which may be the one of the run
         """
         with HistoryQuery(self._database) as query:
-            run = run_of(query, run_id)
-            found, others = pack_of(run.spec, model), query.runs_together(run_id)[1:]
-            return PastRun(
-                run=run,
-                model=found,
-                beside=tuple((other, pack_of(other.spec, model)) for other in others),
-            )
+            (run, found), *others = ((one, pack_of(one.spec, model)) for one in query.runs_together(run_id))
+            return PastRun(run=run, model=found, beside=tuple(others))
 
     def doubts(self, past: PastRun) -> tuple[Reason, ...]:
         """What speaks against a run as a whole; it takes seconds where there are a million images."""
-        with HistoryQuery(self._database) as query:
-            return doubts_of(query, past.run, past.model.manifest if past.model else None)
+        return self.asked(lambda query: doubts_of(query, past.run, past.model.manifest if past.model else None))
 
     def compare(self, first: int, second: int) -> Comparison:
         """Two runs, image by image. Raises UsageProblem (history_no_run, history_same_run)."""
         if first == second:
             raise UsageProblem(reason("history_same_run"))
         with HistoryQuery(self._database) as query, query.at_one_moment():
-            before, after = run_of(query, first), run_of(query, second)
+            before, after = query.run(first), query.run(second)
             found = compare(before, query.briefs(first), after, query.briefs(second))
             return replace(found, manifests=(manifest_of(before.spec), manifest_of(after.spec)))
 
@@ -119,8 +140,7 @@ class History:
         """The month that begins on this day, by this computer's clock."""
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
-        with HistoryQuery(self._database) as query:
-            tallies = query.tallies(since, until)
+        tallies = self.asked(lambda query: query.tallies(since, until))
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: manifest_of(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)
@@ -227,47 +247,6 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
     if not done.is_wiped:
         said.append(reason("history_not_wiped"))
     return tuple(said)
-
-
-class WorkList:
-    """Thread-safe; all methods but `interrupt` wait for the disk and raise StorageProblem."""
-
-    def __init__(self, database: Path) -> None:
-        self._database = database
-        self._lock = threading.Lock()
-        self._reading: WorkListQuery | None = None
-
-    def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
-        """The rows of a run that are wanted, in that order. Raises what SQLite does once it is interrupted."""
-        with WorkListQuery(self._database) as query:
-            self._note(query)
-            try:
-                return query.listed(run_id, wanted, order, limit=limit)
-            finally:
-                self._note(None)
-
-    def interrupt(self) -> None:
-        """End the reading of rows that is under way: it is not wanted any more."""
-        with self._lock:
-            if self._reading is not None:
-                self._reading.interrupt()
-
-    def results(self, row_ids: Sequence[int], *, beside: Sequence[int] = ()) -> tuple[StoredResult, ...]:
-        """Those of these results that are in the store, with the verdicts on them.
-
-        After them what the runs of other packs, `beside`, say of the same images.
-        """
-        with WorkListQuery(self._database) as query:
-            return (*query.results(row_ids), *(query.beside(row_ids, beside) if beside else ()))
-
-    def asked(self, question: Callable[[WorkListQuery], T]) -> T:
-        """What the store answers to any other question about its rows."""
-        with WorkListQuery(self._database) as query:
-            return question(query)
-
-    def _note(self, query: WorkListQuery | None) -> None:
-        with self._lock:
-            self._reading = query
 
 
 def month_title(translator: Translator, month: Month) -> str:

@@ -22,7 +22,7 @@ from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, as
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Event, OutcomeReady, Publish, ResultsTakenOver, Run, RunSpec, RunState, StoreRepaired
-from fieldray.errors import FieldrayError, StorageProblem
+from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.source import Stamps
 from fieldray.paths import VERSION
@@ -59,7 +59,7 @@ def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
     try:
         store.run(run_id)
         found = sum(store.counts(run_id).values())
-    except KeyError:
+    except UsageProblem:
         found = -1
     if found < saved:
         raise StorageProblem(reason("results_lost", path=store.path, found=max(found, 0), saved=saved))

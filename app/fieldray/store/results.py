@@ -104,10 +104,10 @@ class ResultQuery:
         return self._made(self._run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
-        """One run. Raises KeyError if there is none."""
+        """One run. Raises UsageProblem (history_no_run) if there is none."""
         rows = self._all("SELECT * FROM runs WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
-            raise KeyError(run_id)
+            raise UsageProblem(reason("history_no_run", run=run_id))
         return self._made(self._run_of, rows)[0]
 
     def _run_of(self, row: sqlite3.Row) -> Run:

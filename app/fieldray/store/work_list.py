@@ -86,8 +86,67 @@ _OF_A_PATIENT: Final = """
 """
 
 
-class WorkListQuery(ResultQuery):
-    """Reads a run's work list; for one thread, but for `interrupt`. Methods raise StorageProblem."""
+# ---- of the runs
+
+_COUNTS: Final = """
+    SELECT run_id, rank, backend, absent_s IS NOT NULL AS is_gone, COUNT(*) AS number FROM results
+    GROUP BY run_id, rank, backend, is_gone
+"""
+# CROSS: from the verdicts, which are few, to their results, never through all results.
+_CHOICES: Final = """
+    SELECT run_id, choice, COUNT(*) AS number
+    FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
+    WHERE absent_s IS NULL AND choice IS NOT NULL GROUP BY run_id, choice
+"""
+# Through an index of all results, and one of the few with notes of how the image was taken.
+_BY_DAY: Final = "FROM results WHERE absent_s IS NULL AND saved_s >= ? AND {} GROUP BY 1"
+_DAY: Final = "SELECT date(saved_s, 'unixepoch', 'localtime') AS day, COUNT(*) AS number"
+_BRIEFS: Final = """
+    SELECT results.id, run_id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,
+        results.reason, notes, spec
+    FROM results JOIN runs ON runs.id = run_id
+    LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
+"""
+
+_IN_ORDER: Final = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
+_TOGETHER: Final = """
+    WITH present AS (SELECT id, run_id, image_key, rank, score,
+                            MIN(rank) OVER image AS first, MIN(id) OVER image AS least
+                     FROM results WHERE run_id IN (SELECT value FROM json_each(:runs)) AND absent_s IS NULL
+                     WINDOW image AS (PARTITION BY image_key))
+    SELECT id, run_id, image_key FROM present
+    ORDER BY first, MAX(CASE rank WHEN first THEN score END) OVER (PARTITION BY image_key) DESC, least
+"""
+_AT_ONCE: Final = 256
+
+# What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
+_IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
+_SAMPLES = """SELECT category, findings, grey, lungs FROM results
+            WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
+
+
+# The newest result by each model of what it first saw in a time, by the points it was made at. A failure does not count
+# once its file is gone from the run, or was read by that model.
+_TALLIES: Final = f"""
+    SELECT MAX(spec) AS spec, results.category, results.reason, choice, COUNT(*) AS number
+    FROM (SELECT MAX(results.id) AS newest FROM results JOIN runs ON runs.id = run_id
+          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(saved_s) >= ? AND MIN(saved_s) < ?)
+    JOIN results ON results.id = newest JOIN runs ON runs.id = run_id
+    LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
+    WHERE results.category != 'failed' OR results.absent_s IS NULL AND NOT EXISTS (
+        SELECT 1 FROM runs AS others CROSS JOIN results AS other ON other.run_id = others.id
+        WHERE others.model_sha256 = runs.model_sha256 AND other.image_key = results.image_key
+        AND other.category != 'failed' AND other.saved_s >= results.saved_s)
+    GROUP BY model_sha256, json_extract(spec, '$.operating_points'), results.category, results.reason, choice
+    ORDER BY number DESC
+"""
+
+
+class HistoryQuery(ResultQuery):
+    """Reads the runs of the past, and the work list of each; for one thread, but for `interrupt`.
+
+    Methods raise StorageProblem when the file cannot be read.
+    """
 
     def interrupt(self) -> None:
         """Let what is being read raise sqlite3.OperationalError; from any thread."""
@@ -177,10 +236,10 @@ class WorkListQuery(ResultQuery):
         found = self._results(self._all(_OF_A_PATIENT.format(listed), **values))
         return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
 
-    def beside(self, row_ids: Sequence[int], run_ids: Sequence[int]) -> tuple[StoredResult, ...]:
-        """What these runs say of the images in these rows."""
-        found = self._all(_BESIDE, rows=json.dumps(row_ids), runs=json.dumps(run_ids))
-        return self.results([row["id"] for row in found])
+    def with_beside(self, row_ids: Sequence[int], run_ids: Sequence[int]) -> tuple[StoredResult, ...]:
+        """Those of these results that are in the store, and after them what these runs say of the same images."""
+        beside = self._all(_BESIDE, rows=json.dumps(row_ids), runs=json.dumps(run_ids)) if run_ids else ()
+        return self.results([*row_ids, *(row["id"] for row in beside)])
 
     def find(self, run_id: int, ref: ImageRef) -> StoredResult | None:
         """The result of an image of a run; None where it has none, or where the image is not present."""
@@ -195,110 +254,7 @@ class WorkListQuery(ResultQuery):
         known = {row["result_id"]: row["study"] for row in self._all(query, run_id)}
         return [known.get(row_id, 0) for row_id in row_ids.tolist()]
 
-
-def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
-    """The statement that reads rows in the order of an index, and its values but for `run_id` and `limit`."""
-    where, values = ["run_id = :run_id"], dict[str, Any]()
-    if wanted.category is not None:
-        # Where it is not sought in the index, the plus keeps SQLite from sorting what the index has in order.
-        where.append("rank = :rank" if order.column == "class" else "+rank = :rank")
-        values["rank"] = WORK_LIST_ORDER.index(wanted.category)
-    if wanted.backend:
-        where.append("backend = :backend")
-        values["backend"] = wanted.backend
-    if wanted.verdict != "any":
-        where.append(_verdict_condition(wanted))
-    if wanted.text:
-        where.append(
-            f"""result_id IN (SELECT result_id FROM work_list AS found NOT INDEXED
-                WHERE run_id = :run_id AND instr({_SEARCHED}, :text))"""
-        )
-        values["text"] = key_of(wanted.text)
-    descending = " DESC" if order.is_descending else ""
-    sorts = "NOT INDEXED", f"{_SORTED.get(order.column)}{descending}, {_BY_CLASS}"
-    index, terms = _READ.get(order, sorts)
-    columns = "result_id, person, study" if order.by_patient else "result_id"
-    return f"SELECT {columns} FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
-
-
-def _first_positions(keys: NDArray[np.int64]) -> NDArray[np.int32]:
-    """For each of these keys (n,) the place where the same one stands first."""
-    order = np.argsort(keys, kind="stable")
-    starts = _changes(keys[order])
-    firsts = np.empty(len(keys), np.int32)
-    firsts[order] = np.repeat(order[starts].astype(np.int32), np.diff(starts, append=len(keys)))
-    return firsts
-
-
-def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """The places in which another key stands than before them, the first one included."""
-    return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
-
-
-def _verdict_condition(wanted: ResultFilter) -> str:
-    given = "AND choice = 'disagree'" if wanted.verdict == "disagreed" else _WITH_VERDICT
-    judged = _JUDGED + (given if wanted.verdict != "unread" else "")
-    staying = ", ".join(map(str, sorted(wanted.staying)))
-    is_in = "NOT IN" if wanted.verdict in ("none", "unread") else "IN"
-    return f"(result_id {is_in} ({judged}) OR result_id IN ({staying}))"
-
-
-_COUNTS: Final = """
-    SELECT run_id, rank, backend, absent_s IS NOT NULL AS is_gone, COUNT(*) AS number FROM results
-    GROUP BY run_id, rank, backend, is_gone
-"""
-# CROSS: from the verdicts, which are few, to their results, never through all results.
-_CHOICES: Final = """
-    SELECT run_id, choice, COUNT(*) AS number
-    FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
-    WHERE absent_s IS NULL AND choice IS NOT NULL GROUP BY run_id, choice
-"""
-# Through an index of all results, and one of the few with notes of how the image was taken.
-_BY_DAY: Final = "FROM results WHERE absent_s IS NULL AND saved_s >= ? AND {} GROUP BY 1"
-_DAY: Final = "SELECT date(saved_s, 'unixepoch', 'localtime') AS day, COUNT(*) AS number"
-_BRIEFS: Final = """
-    SELECT results.id, run_id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,
-        results.reason, notes, spec
-    FROM results JOIN runs ON runs.id = run_id
-    LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
-"""
-
-_IN_ORDER: Final = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
-_TOGETHER: Final = """
-    WITH present AS (SELECT id, run_id, image_key, rank, score,
-                            MIN(rank) OVER image AS first, MIN(id) OVER image AS least
-                     FROM results WHERE run_id IN (SELECT value FROM json_each(:runs)) AND absent_s IS NULL
-                     WINDOW image AS (PARTITION BY image_key))
-    SELECT id, run_id, image_key FROM present
-    ORDER BY first, MAX(CASE rank WHEN first THEN score END) OVER (PARTITION BY image_key) DESC, least
-"""
-_AT_ONCE: Final = 256
-
-# What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
-_IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
-_SAMPLES = """SELECT category, findings, grey, lungs FROM results
-            WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
-
-
-# The newest result by each model of what it first saw in a time, by the points it was made at. A failure does not count
-# once its file is gone from the run, or was read by that model.
-_TALLIES: Final = f"""
-    SELECT MAX(spec) AS spec, results.category, results.reason, choice, COUNT(*) AS number
-    FROM (SELECT MAX(results.id) AS newest FROM results JOIN runs ON runs.id = run_id
-          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(saved_s) >= ? AND MIN(saved_s) < ?)
-    JOIN results ON results.id = newest JOIN runs ON runs.id = run_id
-    LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
-    WHERE results.category != 'failed' OR results.absent_s IS NULL AND NOT EXISTS (
-        SELECT 1 FROM runs AS others CROSS JOIN results AS other ON other.run_id = others.id
-        WHERE others.model_sha256 = runs.model_sha256 AND other.image_key = results.image_key
-        AND other.category != 'failed' AND other.saved_s >= results.saved_s)
-    GROUP BY model_sha256, json_extract(spec, '$.operating_points'), results.category, results.reason, choice
-    ORDER BY number DESC
-"""
-
-
-class HistoryQuery(ResultQuery):
-    """Reads runs of the past; for one thread. Methods raise StorageProblem when the file cannot be read."""
+    # ---- the runs
 
     def summaries(self) -> tuple[RunSummary, ...]:
         """All runs with their counts, the newest first. Reads no result, only an index of them."""
@@ -350,7 +306,7 @@ class HistoryQuery(ResultQuery):
         return self._made(tally_of, self._all(_TALLIES, since_s, until_s))
 
     def runs_together(self, run_id: int) -> tuple[Run, ...]:
-        """A run, and those of the other packs that went over its images with it. Raises KeyError if there is none."""
+        """A run, and those of the other packs over its images. Raises UsageProblem (history_no_run)."""
         run = self.run(run_id)
         beside = self._all("SELECT * FROM runs WHERE together_id = ? AND id != ? ORDER BY id", run.together_id, run_id)
         return run, *self._made(self._run_of, beside)
@@ -407,3 +363,50 @@ class HistoryQuery(ResultQuery):
         return self._made(
             sample_of, self._all(query, spec.model_sha256, spec.settings_hash, run.run_id, run.run_id, limit)
         )
+
+
+def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
+    """The statement that reads rows in the order of an index, and its values but for `run_id` and `limit`."""
+    where, values = ["run_id = :run_id"], dict[str, Any]()
+    if wanted.category is not None:
+        # Where it is not sought in the index, the plus keeps SQLite from sorting what the index has in order.
+        where.append("rank = :rank" if order.column == "class" else "+rank = :rank")
+        values["rank"] = WORK_LIST_ORDER.index(wanted.category)
+    if wanted.backend:
+        where.append("backend = :backend")
+        values["backend"] = wanted.backend
+    if wanted.verdict != "any":
+        where.append(_verdict_condition(wanted))
+    if wanted.text:
+        where.append(
+            f"""result_id IN (SELECT result_id FROM work_list AS found NOT INDEXED
+                WHERE run_id = :run_id AND instr({_SEARCHED}, :text))"""
+        )
+        values["text"] = key_of(wanted.text)
+    descending = " DESC" if order.is_descending else ""
+    sorts = "NOT INDEXED", f"{_SORTED.get(order.column)}{descending}, {_BY_CLASS}"
+    index, terms = _READ.get(order, sorts)
+    columns = "result_id, person, study" if order.by_patient else "result_id"
+    return f"SELECT {columns} FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
+
+
+def _first_positions(keys: NDArray[np.int64]) -> NDArray[np.int32]:
+    """For each of these keys (n,) the place where the same one stands first."""
+    order = np.argsort(keys, kind="stable")
+    starts = _changes(keys[order])
+    firsts = np.empty(len(keys), np.int32)
+    firsts[order] = np.repeat(order[starts].astype(np.int32), np.diff(starts, append=len(keys)))
+    return firsts
+
+
+def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
+    """The places in which another key stands than before them, the first one included."""
+    return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+
+
+def _verdict_condition(wanted: ResultFilter) -> str:
+    given = "AND choice = 'disagree'" if wanted.verdict == "disagreed" else _WITH_VERDICT
+    judged = _JUDGED + (given if wanted.verdict != "unread" else "")
+    staying = ", ".join(map(str, sorted(wanted.staying)))
+    is_in = "NOT IN" if wanted.verdict in ("none", "unread") else "IN"
+    return f"(result_id {is_in} ({judged}) OR result_id IN ({staying}))"

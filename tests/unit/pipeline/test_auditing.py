@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from fieldray.audit.drift import Drift
 from fieldray.domain.finding import Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoints, with_site_points
-from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drift_of, stored_run, take_local_point
+from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drifts_of, take_local_point
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText
@@ -131,8 +132,6 @@ def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
     ):
         with pytest.raises(UsageProblem, match=said):
             audit_run(store.path, run_id, request, model=model)
-    with pytest.raises(UsageProblem, match="no run 99"):
-        stored_run(store.path, 99)
 
 
 def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
@@ -208,16 +207,21 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
         audit_run(store.path, run_id, dataclasses.replace(request, prices=(-1.0, 0.0)), model=model)
 
 
+def drifts(path: Path, run_id: int, model: Model) -> tuple[Drift, ...]:
+    with HistoryQuery(path) as query:
+        return drifts_of(query, query.run(run_id), model.manifest)
+
+
 def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(store: ResultStore, model: Model) -> None:
     first = keep(store.path, collection(model), spec=spec(model))
     same = keep(store.path, collection(model), spec=spec(model))
-    assert drift_of(store.path, first, model.manifest) == ()
-    assert drift_of(store.path, same, model.manifest) == ()  # the same images are no comparison
+    assert drifts(store.path, first, model) == ()
+    assert drifts(store.path, same, model) == ()  # the same images are no comparison
     keep(store.path, collection(model, name="x"), spec=spec(model, settings_hash="t" * 64))
     alike = keep(store.path, collection(model, name="alike-"), spec=spec(model))
-    assert [found.is_out for found in drift_of(store.path, alike, model.manifest)] == [False, False, False]
+    assert [found.is_out for found in drifts(store.path, alike, model)] == [False, False, False]
     moved = keep(store.path, collection(model, name="moved-", shift=0.4, grey=20), spec=spec(model))
-    found = {drift.of: drift for drift in drift_of(store.path, moved, model.manifest)}
+    found = {drift.of: drift for drift in drifts(store.path, moved, model)}
     assert {of for of, drift in found.items() if drift.is_out} == {"scores", "exposure"}
     assert found["scores"].reference == 150  # 75 of each of two folders, once
 

@@ -22,7 +22,7 @@ from fieldray.store import bookkeeping
 from fieldray.store.database import damage_mark
 from fieldray.store.maintenance import delete_runs, repair
 from fieldray.store.results import ResultStore
-from fieldray.store.work_list import OWNER_STATEMENT, WorkListQuery, list_statement
+from fieldray.store.work_list import OWNER_STATEMENT, HistoryQuery, list_statement
 from outcomes import failed, image_ref, refused, screened
 from stores import AGREE, SPEC, AskedStatements, rows_of, save_run
 
@@ -31,8 +31,8 @@ COLUMNS: tuple[ListColumn, ...] = get_args(ListColumn)
 
 
 @pytest.fixture
-def query(store: ResultStore) -> Iterator[WorkListQuery]:
-    with WorkListQuery(store.path) as opened:
+def query(store: ResultStore) -> Iterator[HistoryQuery]:
+    with HistoryQuery(store.path) as opened:
         yield opened
 
 
@@ -58,7 +58,7 @@ def add(store: ResultStore, *outcomes: Outcome) -> int:
     return save_run(store, *(outcomes or OUTCOMES), fresh=True)
 
 
-def listed(query: WorkListQuery, run_id: int, order: ResultOrder = ResultOrder(), **wanted: object) -> list[int]:  # noqa: B008
+def listed(query: HistoryQuery, run_id: int, order: ResultOrder = ResultOrder(), **wanted: object) -> list[int]:  # noqa: B008
     return query.listed(run_id, ResultFilter(**wanted), order).row_ids.tolist()
 
 
@@ -92,7 +92,7 @@ def key(column: ListColumn, row_id: int, outcome: Outcome) -> object:
 @pytest.mark.parametrize("is_descending", [False, True])
 @pytest.mark.parametrize("column", COLUMNS)
 def test_every_column_sorts_both_ways_and_equal_rows_are_by_class(
-    store: ResultStore, query: WorkListQuery, column: ListColumn, is_descending: bool
+    store: ResultStore, query: HistoryQuery, column: ListColumn, is_descending: bool
 ) -> None:
     run_id = add(store)
     rows = [(result.row_id, result.outcome) for result in store.rows(run_id)]
@@ -118,14 +118,14 @@ def test_every_column_sorts_both_ways_and_equal_rows_are_by_class(
     ],
 )
 def test_a_search_finds_parts_of_name_number_date_and_file(
-    store: ResultStore, query: WorkListQuery, text: str, found: set[int]
+    store: ResultStore, query: HistoryQuery, text: str, found: set[int]
 ) -> None:
     run_id = add(store)
     assert set(listed(query, run_id, text=text)) == found
     assert set(listed(query, run_id, ResultOrder("date", True), text=text)) == found
 
 
-def test_classes_devices_and_verdicts_are_filtered_alone_and_together(store: ResultStore, query: WorkListQuery) -> None:
+def test_classes_devices_and_verdicts_are_filtered_alone_and_together(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     for row_id, choice in ((3, "agree"), (5, "disagree")):
         store.set_verdict(row_id, Verdict(choice=choice), judged=OUTCOMES[row_id - 1])  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def test_classes_devices_and_verdicts_are_filtered_alone_and_together(store: Res
     assert listed(query, run_id, verdict="none", category="abnormal", staying=frozenset({5})) == [5, 6]
 
 
-def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultStore, query: WorkListQuery) -> None:
+def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, image("a.dcm", 0.9))
     store.set_verdict(1, AGREE, judged=image("a.dcm", 0.9))
     store.save(run_id, image("a.dcm", 0.3), spec=SPEC)
@@ -150,7 +150,7 @@ def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultSt
 
 @pytest.mark.parametrize("is_descending", [False, True])
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_list_reads_a_result_or_another_run(query: WorkListQuery, column: ListColumn, is_descending: bool) -> None:
+def test_no_list_reads_a_result_or_another_run(query: HistoryQuery, column: ListColumn, is_descending: bool) -> None:
     """Every statement seeks its run in an index that holds all it needs, and as a rule its order; of results, those
     with a verdict are asked for.
     """
@@ -173,14 +173,12 @@ def test_no_list_reads_a_result_or_another_run(query: WorkListQuery, column: Lis
         assert of_results in ([], ["SEARCH results USING INTEGER PRIMARY KEY (rowid=?)"])
 
 
-def plan(query: WorkListQuery, statement: str, values: object) -> list[str]:
+def plan(query: HistoryQuery, statement: str, values: object) -> list[str]:
     return [row["detail"] for row in query._connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_the_first_rows_of_any_order_are_its_first(
-    store: ResultStore, query: WorkListQuery, column: ListColumn
-) -> None:
+def test_the_first_rows_of_any_order_are_its_first(store: ResultStore, query: HistoryQuery, column: ListColumn) -> None:
     run_id = add(store)
     for order in (ResultOrder(column), ResultOrder(column, True)):
         found = query.listed(run_id, ResultFilter(), order, limit=3).row_ids.tolist()
@@ -207,7 +205,7 @@ BY_PATIENT = (
 
 
 def test_the_images_of_a_patient_stand_together_by_study_where_her_most_urgent_one_would(
-    store: ResultStore, query: WorkListQuery
+    store: ResultStore, query: HistoryQuery
 ) -> None:
     run_id = add(store, *BY_PATIENT)
     found = query.listed(run_id, ResultFilter(), ResultOrder(by_patient=True))
@@ -219,7 +217,7 @@ def test_the_images_of_a_patient_stand_together_by_study_where_her_most_urgent_o
 
 
 def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
-    store: ResultStore, query: WorkListQuery
+    store: ResultStore, query: HistoryQuery
 ) -> None:
     run_id = add(store, *BY_PATIENT)
     assert listed(query, run_id, ResultOrder("image", True, by_patient=True)) == [10, 9, 3, 4, 1, 8, 7, 6, 5, 2]
@@ -229,9 +227,7 @@ def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
     assert query.listed(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).begins.tolist() == []
 
 
-def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(
-    store: ResultStore, query: WorkListQuery
-) -> None:
+def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     rows = np.array([3, 5, 6, 8, 1], np.int64)
     store.set_read(5, judged=OUTCOMES[4], is_read=True)
@@ -246,7 +242,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(
     assert [result.is_read for result in query.results([3, 5, 8])] == [False, True, True]
 
 
-def test_a_reading_can_be_interrupted(store: ResultStore, query: WorkListQuery) -> None:
+def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     begun = threading.Event()
     query._connection.create_function("slow", 1, lambda value: begun.set() or threading.Event().wait(0.05) or value)
@@ -261,13 +257,13 @@ def test_a_reading_can_be_interrupted(store: ResultStore, query: WorkListQuery) 
 # ---- kept up to date
 
 
-def counts(query: WorkListQuery, run_id: int) -> dict[str, int]:
+def counts(query: HistoryQuery, run_id: int) -> dict[str, int]:
     found = query.listed(run_id, ResultFilter(), ResultOrder())
     assert sum(found.counts.values()) == len(found.row_ids)
     return {category: number for category, number in found.counts.items() if number}
 
 
-def test_counts_follow_what_is_saved_done_again_and_gone(store: ResultStore, query: WorkListQuery) -> None:
+def test_counts_follow_what_is_saved_done_again_and_gone(store: ResultStore, query: HistoryQuery) -> None:
     run_id = store.open_run(SPEC)
     store.save(run_id, image("a.dcm", 0.9), spec=SPEC)
     store.save(run_id, image("b.dcm", 0.9), spec=SPEC)
@@ -284,7 +280,7 @@ def test_counts_follow_what_is_saved_done_again_and_gone(store: ResultStore, que
     assert counts(query, run_id) == store.counts(run_id)
 
 
-def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: WorkListQuery) -> None:
+def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: HistoryQuery) -> None:
     run_id = store.open_run(SPEC)
     store._connection.execute("CREATE TEMP TRIGGER full BEFORE INSERT ON work_list BEGIN SELECT RAISE(ABORT, ''); END")
     with pytest.raises(sqlite3.IntegrityError):
@@ -294,7 +290,7 @@ def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: W
     assert counts(query, run_id) == {}
 
 
-def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: WorkListQuery) -> None:
+def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: HistoryQuery) -> None:
     first, second = add(store), add(store, image("x.dcm"))
     for run_id in (first, second):
         store.finish(run_id)
@@ -304,13 +300,13 @@ def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: Wor
 
 
 def test_a_store_that_was_repaired_is_listed_as_before(path: Path) -> None:
-    with ResultStore(path) as store, WorkListQuery(path) as query:
+    with ResultStore(path) as store, HistoryQuery(path) as query:
         run_id = add(store)
         rows, number = listed(query, run_id), counts(query, run_id)
         store._connection.execute("DELETE FROM work_list")
     damage_mark(path).touch()
     assert repair(path) is not None
-    with WorkListQuery(path) as query:
+    with HistoryQuery(path) as query:
         assert (listed(query, run_id), counts(query, run_id)) == (rows, number)
 
 
@@ -318,7 +314,7 @@ def test_a_store_that_was_repaired_is_listed_as_before(path: Path) -> None:
 
 
 def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
-    store: ResultStore, query: WorkListQuery
+    store: ResultStore, query: HistoryQuery
 ) -> None:
     add(store)
     store.set_verdict(3, AGREE, judged=OUTCOMES[2])
@@ -329,7 +325,7 @@ def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
 
 
 def test_the_next_study_is_found_however_far_it_is(
-    store: ResultStore, query: WorkListQuery, monkeypatch: pytest.MonkeyPatch
+    store: ResultStore, query: HistoryQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fieldray.store.work_list._STUDY_ROWS", (2, 3))
     studies = ["a"] * 9 + ["b", "", "", "c"]
@@ -343,7 +339,7 @@ def test_the_next_study_is_found_however_far_it_is(
     assert query.next_study(run_id, rows, 4, -1) is None
 
 
-def test_an_image_is_found_by_its_place(store: ResultStore, query: WorkListQuery) -> None:
+def test_an_image_is_found_by_its_place(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     found = query.find(run_id, ImageRef(path=Path("/images/a.dcm")))
     assert found is not None and found.row_id == 3
@@ -351,7 +347,7 @@ def test_an_image_is_found_by_its_place(store: ResultStore, query: WorkListQuery
     assert query.find(run_id + 1, ImageRef(path=Path("/images/a.dcm"))) is None
 
 
-def test_images_of_a_patient_are_found_in_one_run_or_in_all(store: ResultStore, query: WorkListQuery) -> None:
+def test_images_of_a_patient_are_found_in_one_run_or_in_all(store: ResultStore, query: HistoryQuery) -> None:
     broken = failed(image_ref("z.dcm", header=ImageHeader(patient_id="P-7")))
     first = add(store, *OUTCOMES, broken)
     second = add(store, image("x.dcm", patient_id="P-7"), image("y.dcm", patient_id="p-7"))
@@ -367,7 +363,7 @@ def test_patients_are_sought_in_an_index(path: Path) -> None:
     said = AskedStatements()
     with ResultStore(path) as store:
         run_id = add(store)
-    with WorkListQuery(path, connect=said.connect) as query:
+    with HistoryQuery(path, connect=said.connect) as query:
         said.clear()
         query.of_patient("P-7")
         query.of_patient("P-7", run_id=run_id)
@@ -376,7 +372,7 @@ def test_patients_are_sought_in_an_index(path: Path) -> None:
         assert not [step for step in plan if step.startswith(("SCAN results", "SCAN work_list"))], plan
 
 
-def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, query: WorkListQuery) -> None:
+def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, query: HistoryQuery) -> None:
     why = [reason("view", view="LL"), reason("modality", modality="CT"), reason("view", view="RL")]
     outcomes = [replace(refused(image_ref(f"{number}.dcm")), reason=one) for number, one in enumerate(why)]
     run_id = add(store, *outcomes)
