@@ -32,7 +32,6 @@ from fieldray.domain.run import (
     Publish,
     RunChanged,
     RunSpec,
-    StoredResult,
     Verdict,
     Wishes,
 )
@@ -44,6 +43,7 @@ from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import PackMemory, with_site_points
 from fieldray.paths import user_data
 from fieldray.pipeline.auditing import AuditRequest
+from fieldray.pipeline.compare import Priors, system_comparer
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.history import History
 from fieldray.reasons import Reason, reason
@@ -451,10 +451,9 @@ class FakeDrives:
 
 @dataclass(eq=False)
 class FakePriors:
-    """Prior images as the test says; a comparison waits for `may_compare`, and is ended by `cancel`."""
+    """Prior images of the store; a comparison answers as the test says, waits for `may_compare`, ends by `cancel`."""
 
-    found: list[StoredResult] = field(default_factory=list)
-    gone: int = 0
+    database: Path = Path()
     files: dict[Path, Outcome] = field(default_factory=dict)
     answer: PairComparison | FieldrayError = field(default_factory=pair_comparison)
     compared: list[tuple[ImageRef, ImageRef]] = field(default_factory=list)
@@ -466,12 +465,10 @@ class FakePriors:
     def __post_init__(self) -> None:
         self.may_compare.set()
 
-    def stored(self, current: Outcome) -> StoredPriors:
+    def stored(self, current: Outcome, *, run_id: int | None) -> StoredPriors:
         if self.problem is not None:
             raise self.problem
-        number = current.ref.header.patient_id
-        results = tuple(found for found in self.found if found.outcome.ref.header.patient_id == number)
-        return StoredPriors(results=results, gone=self.gone)
+        return Priors(self.database, system_comparer(Settings())).stored(current, run_id=run_id)
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         if path not in self.files:
@@ -551,7 +548,7 @@ class FakeRooms:
         self.may_open.wait(30)
         if self.open_problem is not None:
             raise self.open_problem
-        self.publish = publish
+        self.publish, self.priors.database = publish, self.database
         self.session = FakeSession(
             publish, self.database, outcomes=self.outcomes, stored=self.stored, beside=self.beside
         )

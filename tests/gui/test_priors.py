@@ -18,10 +18,10 @@ from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.prior_view import PriorView
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import unscreened
-from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
 from pairs import pair_comparison
+from stores import keep
 
 NOTICE = f"Research use only. {reason('compare_notice').text}"
 Key = Qt.Key
@@ -111,27 +111,25 @@ def test_nobody_and_another_patient_have_none(desk: Desk, comparing: Comparing) 
         assert not desk.window.prior_card.start.isEnabled()
 
 
-def test_earlier_runs_are_looked_through_and_files_that_are_gone_are_counted(desk: Desk) -> None:
-    before = of_patient(7, "B", "20200101")
-    desk.rooms.priors.found = [StoredResult(row_id=70, run_id=9, outcome=before, is_resumed=False)]
+def test_earlier_runs_are_looked_through_and_files_that_are_gone_are_counted(desk: Desk, tmp_path: Path) -> None:
+    before = [of_patient(number, patient, "20200101") for number, patient in ((7, "B"), (8, "C"), (9, "C"))]
+    here = replace(before[0], ref=replace(before[0].ref, path=tmp_path / "image-00007.dcm"))
+    here.ref.path.touch()
+    keep(desk.rooms.database, [here, *before[1:]])
+    desk.rooms.outcomes.append(of_patient(6, "C", "20240405"))
     desk.screen()
-    desk.open_row(4)
-    comparing = desk.bench.comparing
-    desk.until(lambda: bool(comparing.priors))
-    assert desk.window.prior_card.priors.itemText(0).endswith("earlier run")
-    desk.rooms.priors.found, desk.rooms.priors.gone = [], 2
-    desk.open_row(1)
-    desk.open_row(4)
-    desk.until(lambda: not comparing.is_searching)
-    assert "2 prior images are known from earlier runs" in texts(desk.window.prior_card)
+    for number, words in ((4, "1 prior image can be compared"), (6, "2 prior images are known from earlier runs")):
+        desk.window.work_list.choose(3 + number)
+        desk.until(lambda words=words: words in texts(desk.window.prior_card))
+        assert desk.window.prior_card.priors.itemText(0).endswith("earlier run") is (number == 4)
 
 
-def test_a_store_that_cannot_be_read_is_a_notice_and_the_run_still_has_its_priors(desk: Desk) -> None:
+def test_a_store_that_cannot_be_read_is_a_notice(desk: Desk) -> None:
     desk.rooms.priors.problem = FieldrayError(reason("not_writable", path="/x", detail="made up"))
     desk.screen()
     desk.open_row(1)
     desk.until(lambda: any(notice.key == "prior" for notice in desk.bench.board.notices))
-    assert len(desk.bench.comparing.priors) == 2
+    assert desk.bench.comparing.priors == ()
 
 
 # ---- looking

@@ -7,10 +7,10 @@ cancelled as soon as another image is opened. What a person compared is kept in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
@@ -37,7 +37,6 @@ from fieldray.reasons import Reason, reason
 
 _SEARCH, _COMPARE, _FILE = "priors", "compare", "prior"
 _NO_ROW: Final = -1
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -214,30 +213,22 @@ class Comparing(QObject):
         self.changed.emit()
 
     def _search(self, row: WorkRow) -> None:
-        """Look for images of the patient: first in the run, then in earlier ones, which takes longer."""
-        run_id, patient_id = row.run_id, row.header.patient_id  # the priors by the pack that is in sight
+        """Look for images of the patient; an answer for another open image never comes."""
+        outcome, run_id = row.outcome, row.run_id  # the priors by the pack that is in sight
         self.is_searching = True
-        self._look(
-            lambda services: (
-                services.history.asked(lambda query: query.of_patient(patient_id, run_id=run_id)) if run_id else ()
-            ),
-            partial(self._has_listed, row.outcome),
+        self._background.ask(
+            lambda services: services.priors.stored(outcome, run_id=run_id),
+            channel=_SEARCH,
+            newest_only=True,
+            done=partial(self._has_found, run_id),
+            failed=self._not_found,
         )
 
-    def _look(self, work: Callable[[Services], T], done: Callable[[T], None]) -> None:
-        """Ask for priors of the open image; an answer for another one never comes."""
-        self._background.ask(work, channel=_SEARCH, newest_only=True, done=done, failed=self._not_found)
-
-    def _has_listed(self, outcome: Outcome, found: Sequence[StoredResult]) -> None:
-        self._listed = tuple(map(self._rows.row_of, found))
-        self._take_found()
-        self._look(lambda services: services.priors.stored(outcome), self._has_found)
-
-    def _has_found(self, stored: StoredPriors) -> None:
-        self._stored, self.is_searching = stored, False
-        self._take_found()
-
-    def _take_found(self) -> None:
+    def _has_found(self, run_id: int | None, stored: StoredPriors) -> None:
+        listed = [result for result in stored.results if result.run_id == run_id]
+        self._listed = (*self._listed, *map(self._rows.row_of, listed))
+        before = tuple(result for result in stored.results if result.run_id != run_id)
+        self._stored, self.is_searching = replace(stored, results=before), False
         self._find()
         if self.is_on and self.prior is None:
             self._choose_first()

@@ -60,9 +60,9 @@ class Prior:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredPriors:
-    """What earlier runs know of a patient.
+    """What the store knows of a patient.
 
-    results  one for each image whose file is still there, by the newest run that screened it
+    results  one for each image: those of the run in sight, then those whose file is still there, by their newest run
     gone     the number of prior images whose file is not
     """
 

@@ -279,13 +279,13 @@ class Priors:
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._is_closed = False
 
-    def stored(self, current: Outcome) -> StoredPriors:
-        """The images that earlier runs know of the patient of an image. Raises StorageProblem."""
+    def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
+        """The images that a run and all others know of the patient of an image. Raises StorageProblem."""
         header = current.ref.header
         if kinship_of(header, header) == "unknown":
             return StoredPriors()
         with HistoryQuery(self._database) as query:
-            results = query.of_patient(header.patient_id)
+            results = sorted(query.of_patient(header.patient_id), key=lambda result: result.run_id != run_id)
         kept: list[StoredResult] = []
         gone: list[Outcome] = []
         for result in results:
@@ -293,7 +293,7 @@ class Priors:
             known = (*(found.outcome for found in kept), *gone, current)
             if any(is_same_image(outcome, one) for one in known):
                 continue
-            if os.path.lexists(outcome.ref.path):
+            if result.run_id == run_id or os.path.lexists(outcome.ref.path):
                 kept.append(result)
             else:
                 gone.append(outcome)

@@ -82,7 +82,10 @@ _STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
 _MOST_OF_A_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
     SELECT results.*, spec, NULL AS choice, NULL AS note, 0 AS is_read FROM results JOIN runs ON runs.id = run_id
-    WHERE results.id IN ({}) ORDER BY results.id DESC
+    WHERE results.id IN (
+        SELECT result_id FROM work_list INDEXED BY work_list_by_patient_id
+        WHERE patient_id = :key AND patient_id != x'' AND rank != :failed ORDER BY result_id DESC LIMIT :most
+    ) ORDER BY results.id DESC
 """
 
 
@@ -221,19 +224,13 @@ class HistoryQuery(ResultQuery):
         positions = np.concatenate([unread[unread > position], unread[unread < position]])
         return int(row_ids[positions[0]]) if len(positions) else None
 
-    def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredResult, ...]:
-        """Images that give this Patient ID, the newest results first, at most 500.
-
-        Of one run, or of all that did not fail in any.
-        """
+    def of_patient(self, patient_id: str) -> tuple[StoredResult, ...]:
+        """Images of all runs that give this Patient ID and did not fail, the newest results first, at most 500."""
         number = patient_id.strip()
         if not number:
             return ()
-        which = f"rank != {WORK_LIST_ORDER.index('failed')}" if run_id is None else "run_id = :run_id"
-        listed = f"""SELECT result_id FROM work_list INDEXED BY work_list_by_patient_id
-                     WHERE patient_id = :key AND patient_id != x'' AND {which} ORDER BY result_id DESC LIMIT :most"""
-        values = {"key": key_of(number), "run_id": run_id, "most": _MOST_OF_A_PATIENT}
-        found = self._results(self._all(_OF_A_PATIENT.format(listed), **values))
+        failed = WORK_LIST_ORDER.index("failed")
+        found = self._results(self._all(_OF_A_PATIENT, key=key_of(number), failed=failed, most=_MOST_OF_A_PATIENT))
         return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
 
     def with_beside(self, row_ids: Sequence[int], run_ids: Sequence[int]) -> tuple[StoredResult, ...]:
