@@ -128,6 +128,7 @@ def shown(application: Application, qtbot: QtBot) -> Iterator[list[bool]]:
         QCoreApplication.processEvents()
         # Else the window lives until the next test waits, and is styled again when that test opens its own.
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+        QApplication.instance().setStyleSheet("")  # as a new program has it
 
 
 @contextmanager
