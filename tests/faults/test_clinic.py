@@ -79,11 +79,11 @@ def test_the_device_is_pulled_out_in_mid_run_and_no_image_of_either_pack_is_lost
 
 
 @pytest.mark.timeout(400)
-def test_two_dozen_accidents_harm_no_image_and_leave_nothing_behind(library: Path, tmp_path: Path) -> None:
-    run = FaultRun(tmp_path, library, events=24, images=60, seed=7, is_short=True)
+def test_a_dozen_accidents_harm_no_image_and_leave_nothing_behind(library: Path, tmp_path: Path) -> None:
+    run = FaultRun(tmp_path, library, events=12, images=40, seed=7, is_short=True)
     figures = run.go(Silence(run))
     assert faults(figures) == []
-    assert figures["events"] == 24
+    assert figures["events"] == 12
     assert figures["images_by_backend"]["cpu"] > 0
     assert figures["images_by_backend"]["edgetpu"] > 0
 

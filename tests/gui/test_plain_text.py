@@ -135,7 +135,7 @@ def spoken() -> Iterator[tuple[str, str]]:
 
 
 def commands(widget: QWidget) -> Iterator[tuple[str, str]]:
-    for action in widget.actions() + widget.findChildren(QAction):
+    for action in widget.actions() + (widget.findChildren(QAction) if widget.isWindow() else []):
         for kind in ("text", "iconText", "toolTip", "whatsThis", "statusTip"):
             yield kind, getattr(action, kind)()
 
