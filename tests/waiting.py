@@ -30,17 +30,12 @@ def wait_for(is_so: Callable[[], object], *, limit_s: float = 30.0) -> None:
 
 def running() -> set[threading.Thread | psutil.Process]:
     """Threads, and children that run; one that ended but was not waited for is a leak too."""
-    return {*threading.enumerate(), *(psutil.Process().children(recursive=True) if _has_children() else ())}
-
-
-def _has_children() -> bool:
-    """Whether psutil has to be asked, which reads what every process of the computer says of itself."""
-    if sys.platform != "linux":
-        return True
+    children: list[psutil.Process] = []
     with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return True
-    return False
+        if sys.platform == "linux":  # psutil would read what every process of the computer says of itself
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        children = psutil.Process().children(recursive=True)
+    return {*threading.enumerate(), *children}
 
 
 def left_behind(before: Set[threading.Thread | psutil.Process]) -> list[str]:

@@ -226,11 +226,8 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     text = (tmp_path / "run" / "cross.json").read_text(encoding="utf-8")  # no folder for what is published was named
     assert json.loads(text)["labels"]["bright"] == found and str(tmp_path) not in text
     page = (tmp_path / "run" / "cross.html").read_text(encoding="utf-8")
-    assert (
-        f"{found['stages']['int8']['auc']['value']:.3f} (" in page
-        and page.count("<svg") == 1
-        and str(tmp_path) not in page
-    )
+    assert f"{found['stages']['int8']['auc']['value']:.3f} (" in page
+    assert page.count("<svg") == 1 and str(tmp_path) not in page
     # what the card says
     assert cross_validation_of(run) == {"bright": found}
     said = filled("classifier_cross.md", code="bright", meaning="Bright", found=found)

@@ -228,8 +228,7 @@ def test_the_recipes_that_come_along_are_whole(name: str) -> None:
 
 
 def test_a_cut_network_gets_its_signal_back() -> None:
-    network = vgg16_dense(height=8, width=8, labels=2, dense_units=64)
-    network = network.scaled(0.25)
+    network = vgg16_dense(height=8, width=8, labels=2, dense_units=64).scaled(0.25)
     weights = initial_weights(network, seed=3)
     images = np.random.default_rng(4).random((20, 8, 8, 1), np.float32)
     keep = {name: np.arange(count // 4) for name, count in network.channels.items() if name != "labels"}
@@ -275,7 +274,7 @@ def _task(folder: Path) -> ImageTask:
 
 
 def _network() -> tuple[Specification, Weights]:
-    network = resnet50(height=32, width=32, labels=1, blocks=(1, 1, 1, 1)).scaled(0.125)
+    network = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
     return network, initial_weights(network, seed=0)
 
 
@@ -303,7 +302,7 @@ def test_a_residual_network_is_pruned_on_images(tmp_path: Path) -> None:
 def test_retraining_averages_the_networks_of_groups_as_the_training_did(tmp_path: Path) -> None:
     both = bright_or_dark(24)
     both = replace(both, sources=("here",) * 12 + ("there",) * 12)
-    task, effort = _task(tmp_path), Effort(batch_size=8, epochs=1.0, learning_rate=1e-3)
+    task, effort = _task(tmp_path), Effort(batch_size=8, epochs=0.5, learning_rate=1e-3)
     task = replace(task, training=both, schedule=replace(task.schedule, groups=(("here",), ("there",))))
     network, weights = _network()
     trained = task.retrain(network, weights, effort=effort, seed=1)
@@ -324,14 +323,4 @@ def test_quality_is_the_auc_where_the_label_is_known(tmp_path: Path) -> None:
     weights["class_maps/kernel"][:] = 0
     weights["class_maps/bias"][:] = 0
     # equal logits of 0 for all: AUC one half, cross-entropy log 2
-    quality, loss = _task(tmp_path).quality(network, weights)
-    assert quality == 0.5
-    assert loss == pytest.approx(np.log(2))
-
-
-def test_effort_may_be_less_than_an_epoch(tmp_path: Path) -> None:
-    network, weights = _network()
-    effort = Effort(batch_size=8, epochs=0.5, learning_rate=1e-3)
-    trained = _task(tmp_path).retrain(network, weights, effort=effort, seed=4)
-    assert trained.keys() == weights.keys()
-    assert any(not np.array_equal(trained[key], weights[key]) for key in weights)
+    assert _task(tmp_path).quality(network, weights) == (0.5, pytest.approx(np.log(2)))
