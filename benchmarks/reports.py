@@ -127,7 +127,7 @@ def commit_of(root: Path = CHECKOUT) -> str:
 def machine_line() -> str:
     """The machine in one line, as front matter names it."""
     machine = machine_facts()
-    name = machine.processor.name.replace(":", " ") or "an unknown processor"
+    name = machine.processor.replace(":", " ") or "an unknown processor"
     return f"{machine.usable_threads} threads of {name}, {round(machine.memory_mb / 1024)} GB, {machine.system}"
 
 

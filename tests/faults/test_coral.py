@@ -11,7 +11,7 @@ from fake_compilers import fake_compile
 from faults.double import DoubleEdgeTpu
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral import is_compiled, oldest_runtime
-from fieldray.inference.coral_status import CoralStatus, Device, LibraryAnswer, ask_library, look
+from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, ask_library, look
 from tiny_models import TinyType, tiny_model_bytes
 
 
@@ -22,9 +22,7 @@ def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:
 def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     found = status(edgetpu)
-    assert found.answer == LibraryAnswer(
-        library=str(edgetpu.library), runtime_version=14, devices=(Device("usb", "/sys/bus/usb/devices/2-1"),)
-    )
+    assert found.answer == LibraryAnswer(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
     assert (found.state, found.reason, found.notes) == ("ready", None, ())
     assert found.event.port_mbit == 5000
 

@@ -230,13 +230,18 @@ def _accelerators(settings: Settings) -> list[BackendKind]:
 
 
 def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
-    """The cases that can be opened now, and by name why the others cannot."""
+    """The cases that can be opened now, and by name why the others cannot.
+
+    Raises BackendProblem where the first one cannot: it is what all others are compared with.
+    """
     found, problems = [], {}
     for case in cases:
         try:
             with case.opened():
                 found.append(case)
         except BackendProblem as problem:
+            if not found:
+                raise
             problems[case.name] = problem.reason
     return tuple(found), problems
 

@@ -264,11 +264,6 @@ def _figure_cells(summary: Summary) -> tuple[str, ...]:
     return (*cells, f"{summary.first_ratio:.2f}", str(summary.images))
 
 
-def per_cost(summary: Summary, cost: float | None) -> float | None:
-    """Images per second and watt or dollar; None where the cost is not known."""
-    return summary.fps_avg / cost if cost else None
-
-
 def _rates(measured: Sequence[Measurement], costs: Costs) -> Table:
     rows = []
     for one in measured:
@@ -291,8 +286,9 @@ def _power(one: Measurement, costs: Costs) -> tuple[float | None, str]:
 
 
 def _per_costs(one: Measurement, costs: Costs) -> tuple[float | None, float | None]:
-    price_usd = costs.price_usd.get(one.case.kind.name)
-    return per_cost(one.summary, _power(one, costs)[0]), per_cost(one.summary, price_usd)
+    """Images per second and watt, and dollar; None where the cost is not known."""
+    (power_w, _), price_usd, fps = _power(one, costs), costs.price_usd.get(one.case.kind.name), one.summary.fps_avg
+    return fps / power_w if power_w else None, fps / price_usd if price_usd else None
 
 
 def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> dict[str, Any]:

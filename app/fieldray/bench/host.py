@@ -119,25 +119,20 @@ def try_screening(load: Callable[[], Model]) -> Trial:
     try:
         model = load()
         pack_name = model.pack_name
-        seconds = _screen(model)
+        with tempfile.TemporaryDirectory() as folder:
+            (ref,) = find_images(None, count=1, drawn_in=Path(folder))
+            began_s = time.perf_counter()
+            with one_worker() as readers:
+                seen = readers.look(Look(ref=ref, runs=True), model=model)
+                if seen.answer is None:
+                    raise FieldrayError(seen.problem or reason("wrong_answer"))
+                seconds = time.perf_counter() - began_s
     except FieldrayError as problem:
         return Trial(pack_name=pack_name, problem=problem.reason)
     except OSError as error:
         return Trial(pack_name=pack_name, problem=reason("host_trial_stopped", detail=error))
     has_file = not model.files.keys().isdisjoint(EDGE_TPU.roles)
     return Trial(pack_name=pack_name, seconds=seconds, has_edgetpu_file=has_file)
-
-
-def _screen(model: Model) -> float:
-    """Seconds from the pack to the result. Raises FieldrayError, OSError."""
-    with tempfile.TemporaryDirectory() as folder:
-        (ref,) = find_images(None, count=1, drawn_in=Path(folder))
-        began_s = time.perf_counter()
-        with one_worker() as readers:
-            seen = readers.look(Look(ref=ref, runs=True), model=model)
-            if seen.answer is None:
-                raise FieldrayError(seen.problem or reason("wrong_answer"))
-            return time.perf_counter() - began_s
 
 
 def _of_trial(trial: Trial) -> Finding:
@@ -195,20 +190,14 @@ def of_storage(home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[Pa
     return Part(found, facts)
 
 
-def of_machine(machine: MachineFacts) -> Part:
-    """System, CPU, power and memory."""
-    return Part([Finding("change", why) for why in _slow(machine)], _machine_facts(machine))
-
-
 def _slow(machine: MachineFacts) -> Iterator[Reason]:
     """What makes this computer slow."""
-    vectors, power = machine.processor.vectors, machine.power
-    if vectors is not None and not _FAST & set(vectors):
+    if machine.vectors is not None and not _FAST & set(machine.vectors):
         yield reason("host_no_vectors")
-    if power.is_saving and power.governor:
-        yield reason("host_governor", governor=power.governor)
-    elif power.is_saving:
-        yield reason("host_power_plan", plan=power.plan)
+    if machine.is_saving and machine.governor:
+        yield reason("host_governor", governor=machine.governor)
+    elif machine.is_saving:
+        yield reason("host_power_plan", plan=machine.plan)
     if machine.is_on_battery:
         yield reason("host_battery")
     if machine.free_memory_mb < LEAST_MEMORY_MB:
@@ -219,21 +208,22 @@ def _slow(machine: MachineFacts) -> Iterator[Reason]:
         yield reason("host_few_threads", usable=machine.usable_threads, threads=machine.threads)
 
 
-def _machine_facts(machine: MachineFacts) -> dict[str, str]:
-    power, processor = machine.power, machine.processor
-    vectors = ", ".join(processor.vectors) if processor.vectors is not None else "not reported by the system"
+def of_machine(machine: MachineFacts) -> Part:
+    """System, CPU, power and memory."""
+    vectors = ", ".join(machine.vectors) if machine.vectors is not None else "not reported by the system"
     clock = f"{machine.clock_mhz:.0f} MHz" if machine.clock_mhz else "not reported by the system"
     highest = f", at most {machine.highest_clock_mhz:.0f} MHz" if machine.highest_clock_mhz else ""
-    plan = power.governor or power.plan or "not reported by the system"
+    plan = machine.governor or machine.plan or "not reported by the system"
     cores = f"{machine.cores} cores, {machine.threads} threads, {machine.usable_threads} for this program"
-    return {
+    facts = {
         "System": machine.system,
-        "CPU": f"{processor.name}, {cores}",
+        "CPU": f"{machine.processor}, {cores}",
         "Vector instructions": vectors or "none",
         "Clock": f"{clock}{highest}; power plan: {plan}{', on battery' if machine.is_on_battery else ''}",
         "Memory": f"{machine.memory_mb} MB, {machine.free_memory_mb} MB free",
         "Busy with other programs": f"{machine.busy:.0%}",
     }
+    return Part([Finding("change", why) for why in _slow(machine)], facts)
 
 
 def of_edgetpu(edgetpu: CoralStatus, trial: Trial) -> Part:
@@ -262,21 +252,17 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
 # ---- the report
 
 
-def verdict(found: Iterable[Finding]) -> str:
-    """Whether this computer can screen, as one sentence."""
-    return "This computer can screen." if can_screen(found) else "This computer cannot screen yet."
-
-
 def host_report(parts: Sequence[Part], *, measured: Report | None = None) -> Report:
     """The verdict, the findings by weight, what was measured, and the facts."""
     found = findings(parts)
+    verdict = "This computer can screen." if can_screen(found) else "This computer cannot screen yet."
     facts = {name: value for part in parts for name, value in part.facts.items()}
     listed = Points("Facts", tuple(f"{name}: {value}" for name, value in facts.items()))
     return Report(
         kind="bench-host" if measured else "doctor",
         title="Fieldray: this computer",
         blocks=(
-            Points("Verdict", (verdict(found),)),
+            Points("Verdict", (verdict,)),
             *_lists(found),
             *(measured.blocks if measured else ()),
             listed,

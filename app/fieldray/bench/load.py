@@ -218,15 +218,7 @@ def kept_study() -> KeptStudy | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """The pack in this folder, signed by this key."""
-
-    folder: Path
-    signer: str
-
-
-STUDY: Final = Call("load", Order, KeptStudy)
+STUDY: Final = Call("load", tuple[Path, str], KeptStudy)
 
 
 def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
@@ -234,12 +226,13 @@ def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
 
     `progress` hears how far it is, and ends it by raising. Raises as `Call.apart`.
     """
-    order = Order(folder=folder, signer=signer)
-    return STUDY.apart(Child(f"{__name__}:handle"), order, progress=progress, timeout_s=_LONGEST_S)
+    return STUDY.apart(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
 
 
-def _study(order: Order) -> KeptStudy:
-    model = PackLibrary(user_data()).load(order.folder, allow_older=True, allow_legacy=True, signer=order.signer)
+def _study(of: tuple[Path, str]) -> KeptStudy:
+    """Of the pack in this folder, signed by this key."""
+    folder, signer = of
+    model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
     cases, problems = usable((load_cases(model, cores=1)[0], *accelerator_cases(model)))
     steps = itertools.count(1)
 

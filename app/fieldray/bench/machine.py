@@ -33,32 +33,20 @@ _BUSY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorFacts:
-    """The processor as the system reports it. `vectors`: instruction sets that speed up networks, None if unknown."""
+class MachineFacts:
+    """Clocks in MHz (0 if unknown), memory in MB; `busy` is the share of all cores that other programs use, 0..1.
 
-    name: str = ""
-    vectors: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerFacts:
-    """`governor` on Linux, `plan` on Windows; empty where there is none or it is unknown.
-
-    `is_saving` says that the system slows the processor down to save power.
+    vectors        instruction sets that speed up networks, None if unknown
+    governor       what sets the clock on Linux, as `plan` on Windows; empty where there is none or it is unknown
+    is_saving      whether the system slows the processor down to save power
     """
 
-    governor: str = ""
-    plan: str = ""
-    is_saving: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineFacts:
-    """Clocks in MHz (0 if unknown), memory in MB; `busy` is the share of all cores that other programs use, 0..1."""
-
     system: str
-    processor: ProcessorFacts
-    power: PowerFacts
+    processor: str
+    vectors: tuple[str, ...] | None
+    governor: str
+    plan: str
+    is_saving: bool
     cores: int
     threads: int
     usable_threads: int
@@ -73,10 +61,14 @@ class MachineFacts:
 def machine_facts() -> MachineFacts:
     """Ask the system; takes half a second, most of it to measure how busy the processor is."""
     memory, battery, clock = psutil.virtual_memory(), psutil.sensors_battery(), _clock()
+    (processor, vectors), (governor, plan, is_saving) = _processor(), _power()
     return MachineFacts(
         system=platform.platform(),
-        processor=_processor(),
-        power=_power(),
+        processor=processor or platform.processor(),
+        vectors=vectors,
+        governor=governor,
+        plan=plan,
+        is_saving=is_saving,
         cores=psutil.cpu_count(logical=False) or 0,
         threads=os.cpu_count() or 1,
         usable_threads=usable_cores(),
@@ -89,21 +81,18 @@ def machine_facts() -> MachineFacts:
     )
 
 
-def _processor() -> ProcessorFacts:
+def _processor() -> tuple[str, tuple[str, ...] | None]:
     if sys.platform == "win32":
         has = ctypes.windll.kernel32.IsProcessorFeaturePresent
-        found = tuple(name for number, name in _WINDOWS_FEATURES.items() if has(number))
-        return ProcessorFacts(name=platform.processor(), vectors=found)
-    name, vectors = linux_processor()
-    return ProcessorFacts(name=name or platform.processor(), vectors=vectors)
+        return "", tuple(name for number, name in _WINDOWS_FEATURES.items() if has(number))
+    return linux_processor()
 
 
-def _power() -> PowerFacts:
+def _power() -> tuple[str, str, bool]:
     if sys.platform == "win32":
-        plan, is_saving = windows_power_plan()
-        return PowerFacts(plan=plan, is_saving=is_saving)
+        return "", *windows_power_plan()
     governor = linux_governor()
-    return PowerFacts(governor=governor, is_saving=governor == "powersave" and not linux_scales_itself())
+    return governor, "", governor == "powersave" and not linux_scales_itself()
 
 
 def _clock() -> tuple[float, float]:

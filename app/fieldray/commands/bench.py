@@ -18,7 +18,7 @@ from fieldray.commands.options import (
     pack_library,
     pack_to_measure,
 )
-from fieldray.errors import BackendProblem, UsageProblem
+from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
 from fieldray.reasons import reason
 from fieldray.surroundings import usable_cores
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Report
     from fieldray.bench.host import Part
     from fieldray.domain.model import Model
-    from fieldray.reasons import Reason
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
@@ -101,12 +100,12 @@ def run_doctor(options: argparse.Namespace, console: Console) -> int:
 def run_device(options: argparse.Namespace, console: Console) -> int:
     """Measure packs on backends; the exit code. Raises PackProblem, UsageProblem, BackendProblem, StorageProblem."""
     from fieldray.bench import device
-    from fieldray.bench.benchmark_case import on_every_backend
+    from fieldray.bench.benchmark_case import on_every_backend, usable
 
     library = pack_library()
     names = options.pack or (pack_to_measure(library),)
     models = [load_pack(library, name, options) for name in names]
-    cases, problems = _usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
+    cases, problems = usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
     meter = device.EnergyMeter()
     with _images(options, cases) as (given, images, effort):
         measured = device.measure(given, effort, notify=console.bar, meter=meter)
@@ -120,9 +119,10 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
 def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure beside loads; the exit code. Raises as `run_device` does."""
     from fieldray.bench import load
+    from fieldray.bench.benchmark_case import usable
 
     model, cores = chosen_model(options), usable_cores()
-    cases, problems = _usable(load.load_cases(model, cores=cores))
+    cases, problems = usable(load.load_cases(model, cores=cores))
     with _images(options, cases) as (given, images, effort):
         cells = load.measure(given, effort, cores=cores, notify=console.bar)
     report = load.load_report(cells, problems=problems, images=images)
@@ -133,11 +133,12 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 def run_host(options: argparse.Namespace, console: Console) -> int:
     """Inspect the computer and measure host variants; the exit code. Raises as `run_device` does."""
     from fieldray.bench import device
+    from fieldray.bench.benchmark_case import usable
     from fieldray.bench.host import host_report
 
     model = chosen_model(options)
     parts = _parts(lambda: model, console)
-    cases, problems = _usable(
+    cases, problems = usable(
         device.host_variants(
             model,
             cores=usable_cores(),
@@ -194,16 +195,6 @@ def number_from(least: int) -> Callable[[str], int]:
         return found
 
     return number
-
-
-def _usable(asked: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], Mapping[str, Reason]]:
-    """The cases that can run; the first is what all others are compared with. Raises BackendProblem."""
-    from fieldray.bench.benchmark_case import usable
-
-    cases, problems = usable(asked)
-    if asked[0] not in cases:
-        raise BackendProblem(problems[asked[0].name])
-    return cases, problems
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ from fieldray.inference.coral_status import (
     ASK,
     AskLibrary,
     Clock,
-    Device,
     DeviceWatch,
     FindDevices,
     LibraryAnswer,
@@ -190,8 +189,8 @@ class EdgeTpuLibrary:
         match = _VERSION.search((ask() or b"").decode(errors="replace"))
         return int(match[1]) if match else None
 
-    def devices(self) -> tuple[Device, ...]:
-        """The Edge TPUs and boards it can see now."""
+    def devices(self) -> tuple[str, ...]:
+        """The Edge TPUs ("usb") and boards ("pci") that it can see now."""
         library = self._library
         library.edgetpu_list_devices.restype = ctypes.POINTER(_Entry)
         library.edgetpu_list_devices.argtypes = [ctypes.POINTER(ctypes.c_size_t)]
@@ -202,8 +201,7 @@ class EdgeTpuLibrary:
         if not entries:
             return ()
         try:
-            listed = ((one.type, one.path or b"") for one in entries[: count.value])
-            return tuple(Device("usb" if kind else "pci", path.decode(errors="replace")) for kind, path in listed)
+            return tuple("usb" if one.type else "pci" for one in entries[: count.value])
         finally:
             library.edgetpu_free_devices(entries)
 
@@ -256,9 +254,7 @@ class OpenDelegate:
         # the lock comes before the delegate, because opening an Edge TPU that another process uses can upset both
         index, self._lock = _lock_one(options["lock"], len(devices))
         # in the delegate's words: "usb:1" is the second of all on USB, "pci:0" the first board
-        kind = devices[index].kind
-        number = sum(device.kind == kind for device in devices[:index])
-        chosen = {**options["options"], "device": f"{kind}:{number}"}
+        chosen = {**options["options"], "device": f"{devices[index]}:{devices[:index].count(devices[index])}"}
         try:
             self.delegate = runtime.load_delegate(library.name, chosen)
         except (ValueError, OSError) as error:

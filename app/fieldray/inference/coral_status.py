@@ -171,21 +171,15 @@ _TIMEOUT_S: Final = 5.0
 LOOK_INTERVAL_S: Final = 0.2  # at the system's list of USB devices
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One entry of the library's list: `kind` is "usb" or "pci"."""
-
-    kind: str
-    path: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryAnswer:
-    """What the Edge TPU runtime said: its name, version (None if it does not say) and the devices it sees."""
+    """What the Edge TPU runtime said: its name, version (None if it does not say) and the devices that it sees, each
+    "usb" or "pci".
+    """
 
     library: str
     runtime_version: int | None
-    devices: tuple[Device, ...]
+    devices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from fake_compilers import edgetpu_model
 from fieldray.bench.device import host_variants
 from fieldray.bench.host import Part, Trial, findings, inspect, of_storage, try_screening
 from fieldray.domain.model import Model
-from fieldray.errors import BackendProblem, PackProblem
+from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.signing import TrustStore
@@ -63,13 +63,6 @@ def test_one_image_is_screened() -> None:
     assert (trial.problem, trial.pack_name) == (None, "tiny-1.0.0")
     assert (trial.has_edgetpu_file, try_screening(edgetpu_model).has_edgetpu_file) == (False, True)
     assert trial.seconds > 0
-
-
-def test_without_a_pack_the_trial_says_so() -> None:
-    def load() -> Model:
-        raise PackProblem(reason("no_pack"))
-
-    assert try_screening(load).problem == reason("no_pack")
 
 
 def test_ways_to_run() -> None:

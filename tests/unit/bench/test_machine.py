@@ -32,12 +32,9 @@ BOARD = "processor : 0\nFeatures : fp asimd asimddp\nCPU implementer : 0x41\n"
 )
 def test_linux_processors(tmp_path: Path, text: str, expected: object) -> None:
     path = tmp_path / "cpuinfo"
+    assert machine.linux_processor(cpuinfo=path) == ("", None)
     path.write_text(text)
     assert machine.linux_processor(cpuinfo=path) == expected
-
-
-def test_linux_without_proc(tmp_path: Path) -> None:
-    assert machine.linux_processor(cpuinfo=tmp_path / "none") == ("", None)
 
 
 def test_linux_governor(tmp_path: Path) -> None:

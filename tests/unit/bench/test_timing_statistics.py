@@ -15,6 +15,7 @@ def test_iterations_1_2_and_later_are_apart() -> None:
     assert summary.mean_ms == 5
     assert summary.stdev_ms == pytest.approx(12**0.5)
     assert summary.first_ratio == 5
+    assert summarise([[3, 2, 1]]).stdev_ms == 0  # one image has no deviation
 
 
 def test_percentiles_lie_between_the_times() -> None:
@@ -29,10 +30,6 @@ def test_frames_per_second_are_of_the_slowest_the_mean_and_the_fastest() -> None
     assert (summary.fps_min, summary.fps_avg, summary.fps_max) == pytest.approx((25, 50, 100))
 
 
-def test_one_image_has_no_deviation() -> None:
-    assert summarise([[3, 2, 1]]).stdev_ms == 0
-
-
 @pytest.mark.parametrize("repetitions", [[], [[1, 1]], [[1, 1, 1], [1]], [[1, 1, 0]]])
 def test_too_little_to_say_anything(repetitions: list[list[float]]) -> None:
     with pytest.raises(ValueError, match=r"image|above 0"):
@@ -42,9 +39,6 @@ def test_too_little_to_say_anything(repetitions: list[list[float]]) -> None:
 def test_ratios_are_taken_within_a_round() -> None:
     # rounds: 2 / 1, 30 / 10, 4 / 4 -> ratios 2, 3, 1, median 2; a ratio of the means would be 36 / 15
     assert paired_ratio([[0, 0, 2], [0, 0, 30], [0, 0, 4]], [[0, 0, 1], [0, 0, 10], [0, 0, 4]]) == 2
-
-
-def test_ratio_needs_pairs() -> None:
     with pytest.raises(ValueError, match="no repetition"):
         paired_ratio([], [])
     with pytest.raises(ValueError, match="longer"):
