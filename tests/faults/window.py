@@ -18,7 +18,7 @@ from PySide6.QtWidgets import QApplication
 from faults.fault_run import FaultRun
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.background import Services
-from fieldray.domain.run import Drive, DrivesChanged, Publish
+from fieldray.domain.run import DrivesChanged, Publish
 from fieldray.packs.site_choices import PackMemory
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
@@ -77,8 +77,7 @@ class WindowFrontEnd(QObject):
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
         """Tell the window, as the watch over drives would."""
         assert self._publish
-        drives = (Drive(mount_point=str(drive), name="images"),) if is_in else ()
-        self._publish(DrivesChanged(drives=drives))
+        self._publish(DrivesChanged(drives={drive: ()} if is_in else {}))
 
     # ---- the window's side
 

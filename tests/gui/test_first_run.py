@@ -16,7 +16,7 @@ from test_packs import EDGETPU
 from fieldray.desktop.packs_page import PackDialog, answer_lines
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.prior import as_prior
-from fieldray.domain.run import Drive, DrivesChanged, RunChanged
+from fieldray.domain.run import DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import grouped
 from fieldray.packs.site_choices import FOLDERS_NAME, RememberedPack
@@ -271,7 +271,7 @@ def plug_in(desk: Desk, pack_id: str = "adults", **changes: object) -> None:
     entry = candidate(str(MEANWHILE), **{"origin": "drive", "trust": "trusted", **known, **changes})
     desk.rooms.library.on_drives[EDGETPU] = [replace(entry, manifest=manifest(**about))]
     desk.rooms.library.models.setdefault(MEANWHILE, model(**about))
-    desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=str(EDGETPU), name="EDGETPU"),)))
+    desk.rooms.publish(DrivesChanged(drives={EDGETPU: ()}))
 
 
 def test_the_question_names_folder_pack_and_ages_and_no_key_means_yes(desk: Desk, asked: QMessageBox) -> None:

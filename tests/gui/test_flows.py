@@ -22,7 +22,6 @@ from fieldray.domain.run import (
     Count,
     DeviceChanged,
     DeviceState,
-    Drive,
     DrivesChanged,
     OutcomeReady,
     Progress,
@@ -492,6 +491,6 @@ def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(beg
         assert rooms.session.started_with == []
         stick = Path("/media/stick")
         rooms.library.on_drives[stick] = [candidate(f"{stick}/fieldray/made-up-1.2.0", origin="drive")]
-        rooms.publish(DrivesChanged(drives=(Drive(mount_point=str(stick), name="STICK"),)))
+        rooms.publish(DrivesChanged(drives={stick: ()}))
         desk.until(lambda: rooms.session.started_with == [((Path("/images"),), None, False)])
         assert not desk.window.banners.isVisible()

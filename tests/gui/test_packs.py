@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QComboBox, QPushButton
 
 from fieldray.desktop.dialogs import DocumentDialog
 from fieldray.desktop.packs_page import PackDialog, PacksPage, fingerprint_lines
-from fieldray.domain.run import Drive, DrivesChanged, RunChanged
+from fieldray.domain.run import DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.naming import PackCandidate
 from fieldray.paths import VERSION
@@ -26,12 +26,12 @@ FOLDER = EDGETPU / "fieldray" / "lungs-2.0.0"
 
 def plug_in(desk: Desk, *packs: PackCandidate) -> None:
     desk.rooms.library.on_drives[EDGETPU] = list(packs)
-    desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=str(EDGETPU), name="EDGETPU"),)))
+    desk.rooms.publish(DrivesChanged(drives={EDGETPU: ()}))
 
 
 def pull_out(desk: Desk) -> None:
     desk.rooms.library.on_drives.clear()
-    desk.rooms.publish(DrivesChanged(drives=()))
+    desk.rooms.publish(DrivesChanged())
 
 
 def on_edgetpu(**changes: object) -> PackCandidate:

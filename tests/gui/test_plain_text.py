@@ -35,7 +35,7 @@ from fieldray.desktop.widgets import PlainButton, plain_tip
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Label, OperatingPoint
-from fieldray.domain.run import BackendChanged, DeviceChanged, Drive, DrivesChanged, RunChanged, Verdict
+from fieldray.domain.run import BackendChanged, DeviceChanged, DrivesChanged, RunChanged, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason
 from fieldray.settings import Settings
@@ -214,7 +214,7 @@ def post_notices(desk: Desk, text: str) -> None:
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=False, detail=text))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, detail=text, reason=why))
     desk.rooms.publish(DeviceChanged(backend="edgetpu", state="unusable", reason=why, notes=(why,)))
-    desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=f"/media/{text}", name=text, pack_folders=(text,)),)))
+    desk.rooms.publish(DrivesChanged(drives={Path(f"/media/{text}"): (Path(text),)}))
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))
     bench.export(Path("/out") / text)
     kinds = {"failed", "edgetpu", "lost", "export"}

@@ -18,7 +18,7 @@ from fieldray.desktop.packs_page import BesideBox, PackButtons
 from fieldray.desktop.worklist_delegate import SHAPE_ROOM
 from fieldray.domain.finding import Finding, Screened, decide
 from fieldray.domain.model import HeaderRules
-from fieldray.domain.run import Drive, DrivesChanged, Verdict
+from fieldray.domain.run import DrivesChanged, Verdict
 from fieldray.errors import PackProblem
 from fieldray.pipeline.history import PastRun
 from fieldray.reasons import reason
@@ -226,7 +226,7 @@ def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk
     there = candidate(str(folder), pack_id="tuberculosis", version="1.0.0", origin="drive", names=of.names, manifest=of)
     desk.rooms.library.on_drives[MOUNT] = [there]
     desk.rooms.library.models[folder] = desk.rooms.library.models[FOLDERS["tuberculosis"]]
-    desk.bench.take(DrivesChanged(drives=(Drive(mount_point=str(MOUNT), name="stick"),)))
+    desk.bench.take(DrivesChanged(drives={MOUNT: ()}))
     desk.until(lambda: desk.bench.packs.source == there)
     desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "adults"))
     desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "adults")

@@ -14,7 +14,7 @@ from fieldray.desktop.intent import PackInUse, PacksInReach
 from fieldray.desktop.notices import Action
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import shared_ages
-from fieldray.domain.run import Drive, DrivesChanged
+from fieldray.domain.run import DrivesChanged
 from fieldray.errors import FieldrayError
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import Reason, reason
@@ -50,7 +50,7 @@ class PackChoice(QObject):
         super().__init__()
         self._background, self._board, self._settings = background, background.board, settings
         self.candidates: tuple[PackCandidate, ...] = ()
-        self.drives: tuple[Drive, ...] = ()
+        self._drives: Sequence[Path] = ()
         self.model: Model | None = None
         self.source: PackCandidate | None = None
         self.loading: PackCandidate | None = None
@@ -68,13 +68,13 @@ class PackChoice(QObject):
 
     def take_drives(self, event: DrivesChanged) -> None:
         """Drives came or went."""
-        self.drives = event.drives
+        self._drives = tuple(event.drives)
         self.look()
 
     def look(self) -> None:
         """List the packs again, in the background."""
-        mount_points = tuple(Path(drive.mount_point) for drive in self.drives)
-        self._ask(lambda library: library.available(mount_points), self._listed)
+        drives = self._drives
+        self._ask(lambda library: library.available(drives), self._listed)
 
     # ---- what a person does
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from fieldray.domain.finding import Category, Outcome, ResultKind, can_be_overruled, can_be_turned
@@ -123,20 +124,15 @@ class Speed:
     memory_mb: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drive:
-    """A mounted removable file system, and the pack folders seen on it."""
-
-    mount_point: str
-    name: str
-    pack_folders: tuple[str, ...] = ()
+# The packs that lie on each removable drive, by where it is mounted.
+Drives = Mapping[Path, tuple[Path, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivesChanged:
     """The drives that are there now."""
 
-    drives: tuple[Drive, ...] = field(default_factory=tuple)
+    drives: Drives = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ import string
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -38,7 +38,7 @@ import psutil
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from fieldray.domain.run import Drive, DrivesChanged, Publish
+from fieldray.domain.run import Drives, DrivesChanged, Publish
 from fieldray.errors import FieldrayError, PackProblem
 from fieldray.packs.naming import pack_folders
 from fieldray.reasons import reason
@@ -262,41 +262,40 @@ _LOOK_AGAIN_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 
 
-def list_drives() -> tuple[Drive, ...]:
-    """The removable drives there now, ordered by mount point, with the pack folders on them.
+def list_drives() -> Drives:
+    """The removable drives there now, ordered by mount point.
 
     One that cannot be read any more is left out. Raises OSError where the system does not tell.
     """
     if sys.platform == "win32":
-        return drives_on_windows()
-    return drives_on_mac() if sys.platform == "darwin" else drives_on_linux()
+        return look_at(drives_on_windows())
+    return look_at(drives_on_mac() if sys.platform == "darwin" else drives_on_linux())
 
 
 def drives_with_packs() -> list[Path]:
     """Where drives with packs are mounted; none where the system does not tell."""
     try:
-        return [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]
+        return [drive for drive, packs in list_drives().items() if packs]
     except OSError:
         return []
 
 
-def look_at(mount_point: Path, *, name: str) -> Drive | None:
-    """The drive mounted there with its pack folders; None when it has gone, no folders when it cannot be read."""
-    try:
-        folders = tuple(str(folder) for folder in guarded(pack_folders)(mount_point))
-    except PackProblem as problem:
-        if problem.reason.code == "drive_gone":
-            return None
-        folders = ()
-    return Drive(mount_point=str(mount_point), name=name, pack_folders=folders)
+def look_at(drives: Iterable[Path]) -> Drives:
+    """The packs on drives: none where one cannot be read, and one that has gone is left out."""
+    found = {}
+    for drive in drives:
+        try:
+            found[drive] = guarded(pack_folders)(drive)
+        except PackProblem as problem:
+            if problem.reason.code != "drive_gone":
+                found[drive] = ()
+    return found
 
 
-def drives_on_mac(*, volumes: Path = Path("/Volumes")) -> tuple[Drive, ...]:
+def drives_on_mac(*, volumes: Path = Path("/Volumes")) -> list[Path]:
     """What is mounted under /Volumes; the start-up volume stands there as a link and is left out."""
     with os.scandir(volumes) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    found = (look_at(volumes / name, name=name) for name in names)
-    return tuple(drive for drive in found if drive is not None)
+        return sorted(volumes / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
 # ---- Linux
@@ -308,18 +307,14 @@ _MEDIA_PLACE: Final = re.compile(r"/media/[^/]+(/[^/]+)?|/run/media/[^/]+/[^/]+|
 _DEVICELESS: Final = frozenset({"tmpfs", "fuse", "fuseblk"})
 
 
-def drives_on_linux(
-    *, mounted: Sequence[tuple[str, ...]] | None = None, system: Path = Path("/sys")
-) -> tuple[Drive, ...]:
+def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, system: Path = Path("/sys")) -> list[Path]:
     """The drives among what is mounted, by a sysfs tree.
 
     mounted  device, mount point and file system of each, as `psutil` has them, which is asked without it
     """
     mounts = psutil.disk_partitions(all=True) if mounted is None else mounted
     found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the topmost one stays
-    folders = sorted(folder for folder, mount in found.items() if is_removable(*mount, folder, system=system))
-    drives = (look_at(Path(folder), name=Path(folder).name) for folder in folders)
-    return tuple(drive for drive in drives if drive is not None)
+    return sorted(Path(folder) for folder, mount in found.items() if is_removable(*mount, folder, system=system))
 
 
 def is_removable(device: str, file_system: str, mount_point: str, *, system: Path) -> bool:
@@ -353,14 +348,12 @@ _REMOVABLE: Final = 2  # DRIVE_REMOVABLE, fileapi.h
 _FAIL_CRITICAL_ERRORS: Final = 1  # SEM_FAILCRITICALERRORS: an empty card reader asks no questions on the screen
 
 
-def drives_on_windows(kernel: Any = None) -> tuple[Drive, ...]:
+def drives_on_windows(kernel: Any = None) -> list[Path]:
     """The drives by kernel32."""
     system = kernel or ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     system.SetThreadErrorMode(_FAIL_CRITICAL_ERRORS, None)
     roots = [letter + ":\\" for letter in letters(system.GetLogicalDrives())]
-    removable = [root for root in roots if system.GetDriveTypeW(root) == _REMOVABLE]
-    found = (look_at(Path(root), name=root[:2]) for root in removable)
-    return tuple(drive for drive in found if drive is not None)
+    return [Path(root) for root in roots if system.GetDriveTypeW(root) == _REMOVABLE]
 
 
 def letters(mask: int) -> tuple[str, ...]:
@@ -377,7 +370,7 @@ class DriveWatch:
     look  at the drives there are
     """
 
-    def __init__(self, publish: Publish, *, look: Callable[[], tuple[Drive, ...]] = list_drives) -> None:
+    def __init__(self, publish: Publish, *, look: Callable[[], Drives] = list_drives) -> None:
         self._publish, self._look = publish, look
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drive-watch", daemon=True)
@@ -393,7 +386,7 @@ class DriveWatch:
             self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
-        seen: tuple[Drive, ...] | None = None
+        seen: Drives | None = None
         try:
             while not self._is_closing.is_set():
                 drives = self._look()

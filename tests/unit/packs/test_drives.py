@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.run import Drive, DrivesChanged, Event
+from fieldray.domain.run import DrivesChanged, Event
 from fieldray.packs.reading import (
     DriveWatch,
     drives_on_linux,
@@ -21,17 +21,17 @@ from fieldray.packs.reading import (
 )
 from packs_factory import make_pack
 
-STICK = Drive(mount_point="/media/drive", name="drive", pack_folders=("/media/drive/fieldray/chest-1.0.0",))
+STICK = {Path("/media/drive"): (Path("/media/drive/fieldray/chest-1.0.0"),)}
 
 
 def test_the_watch_tells_what_is_there_and_every_change_once() -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    looks = iter([(), (STICK,), (STICK,), ()])
-    watch = DriveWatch(events.put, look=lambda: next(looks, ()))
+    looks = iter([{}, STICK, STICK, {}])
+    watch = DriveWatch(events.put, look=lambda: next(looks, {}))
     watch.start()
     seen = [events.get(timeout=10) for _ in range(3)]
     watch.close()
-    assert seen == [DrivesChanged(drives=()), DrivesChanged(drives=(STICK,)), DrivesChanged(drives=())]
+    assert seen == [DrivesChanged(), DrivesChanged(drives=STICK), DrivesChanged()]
     assert events.empty()
 
 
@@ -40,15 +40,13 @@ def test_a_watch_that_was_never_started_can_be_closed() -> None:
 
 
 def test_the_drives_of_this_machine_can_be_listed() -> None:
-    assert isinstance(list_drives(), tuple)
+    assert isinstance(list_drives(), dict)
 
 
 def test_mac_volumes_without_the_start_up_link(tmp_path: Path) -> None:
-    (tmp_path / "STICK" / "fieldray" / "chest-1.0.0").mkdir(parents=True)
-    (tmp_path / "STICK" / "fieldray" / "chest-1.0.0" / "manifest.json").write_text("{}")
+    (tmp_path / "STICK").mkdir()
     (tmp_path / "Macintosh HD").symlink_to("/")
-    (drive,) = drives_on_mac(volumes=tmp_path)
-    assert (drive.name, len(drive.pack_folders)) == ("STICK", 1)
+    assert drives_on_mac(volumes=tmp_path) == [tmp_path / "STICK"]
 
 
 # ---- a real mount, in a mount namespace of its own so that nothing is left behind
@@ -61,8 +59,8 @@ def run(*command):
     subprocess.run(command, check=True)
 
 def drives():
-    found = [drive for drive in events.get(timeout=10).drives if drive.mount_point == "/mnt/drive"]
-    return [list(drive.pack_folders) for drive in found]
+    found = events.get(timeout=10).drives
+    return [list(map(str, packs)) for drive, packs in found.items() if str(drive) == "/mnt/drive"]
 
 beside, packs = sys.argv[1:]
 run("mount", "-t", "tmpfs", "none", "/mnt")  # hides the machine's own, in this namespace only
@@ -142,15 +140,10 @@ def test_which_mounts_are_removable(system: Path) -> None:
     assert not is_removable("/dev/sdb1", "vfat", "/run/media/ivan/Мої дані", system=system)
 
 
-def test_drives_of_a_fake_tree_with_the_packs_on_them(system: Path, tmp_path: Path) -> None:
-    drive = tmp_path / "my drive"
-    (drive / "fieldray" / "chest-1.0.0").mkdir(parents=True)
-    (drive / "fieldray" / "chest-1.0.0" / "manifest.json").write_text("{}")
-    twice = [("/dev/sdb1", str(drive), "vfat", "rw")] * 2  # mounted twice at one place: one drive
-    (found,) = drives_on_linux(mounted=twice, system=system)
-    assert (found.mount_point, found.name) == (str(drive), "my drive")
-    assert found.pack_folders == (str(drive / "fieldray" / "chest-1.0.0"),)
-    assert drives_on_linux(mounted=[], system=system) == ()
+def test_drives_of_a_fake_tree(system: Path) -> None:
+    twice = [("/dev/sdb1", "/media/my drive", "vfat", "rw")] * 2  # mounted twice at one place: one drive
+    assert drives_on_linux(mounted=twice, system=system) == [Path("/media/my drive")]
+    assert drives_on_linux(mounted=[], system=system) == []
 
 
 # ---- Windows
@@ -185,7 +178,7 @@ def test_letters_of_the_mask() -> None:
 
 def test_only_removable_drives_are_listed() -> None:
     kernel = FakeKernel(C=FIXED, E=REMOVABLE, H=NETWORK, Z=REMOVABLE)
-    assert [(drive.mount_point, drive.name) for drive in drives_on_windows(kernel)] == [("E:\\", "E:"), ("Z:\\", "Z:")]
+    assert drives_on_windows(kernel) == [Path("E:\\"), Path("Z:\\")]
     assert kernel.error_modes == [1]  # no "insert a disk" questions on the screen
     kernel.kinds = {"C": FIXED}
-    assert drives_on_windows(kernel) == ()
+    assert drives_on_windows(kernel) == []
