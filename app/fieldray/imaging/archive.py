@@ -75,7 +75,12 @@ class Archive:
     """A zip file that is open; equal to another opening of the same, unchanged file."""
 
     stream: BinaryIO = field(compare=False)
-    directory: Directory
+    identity: object
+
+    @property
+    def directory(self) -> Directory:
+        """What it lists: of the last zip opened in this process it is kept. Raises as `open_archive`."""
+        return _directory(self)
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
         """The first `limit` bytes of a member, or all of it; the checksum is verified if the whole was asked for.
@@ -104,23 +109,14 @@ class Archive:
 
 
 def open_archive(stream: BinaryIO) -> Archive:
-    """The zip in `stream`. The listing of the last zip opened in this process is kept and not read again.
-
-    Raises OSError; Unreadable `damaged`, `too_large` or `too_many_members`.
-    """
-    return Archive(stream, _directory(_Opened(state_of(stream) or object(), stream)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """Equal to another opening of the same, unchanged file; unique if the stream is not a file."""
-
-    identity: object
-    stream: BinaryIO = field(compare=False)
+    """The zip in `stream`. Raises OSError; Unreadable `damaged`, `too_large` or `too_many_members`."""
+    archive = Archive(stream, state_of(stream) or object())
+    _directory(archive)
+    return archive
 
 
 @functools.lru_cache(maxsize=1)
-def _directory(opened: _Opened) -> Directory:
+def _directory(opened: Archive) -> Directory:
     import zipfile  # only where one is read: the program itself asks for types alone
 
     _check_directory(opened.stream)

@@ -9,7 +9,7 @@ import io
 import logging
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, Literal, NamedTuple
 
@@ -177,13 +177,10 @@ class ZipFound:
     """A zip file."""
 
 
-DicomIdentifier = Callable[[BinaryIO, ImageRef], list[ImageRef] | IndexFound]
-
-
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
     """What is in the seekable `stream`; references are made from `ref`, one for every frame.
 
-    Raises OSError; Unreadable or Unusable for a file that holds no image, whatever its parser raises.
+    Raises OSError, ReaderProblem; Unreadable or Unusable for a file that holds no image, whatever its parser raises.
     """
     try:
         return _identified(stream, ref)
@@ -223,25 +220,12 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         # what a power cut leaves of a file that was being written
         is_empty = not any(head) and not any(stream.read(_JPEG_HEAD_BYTES))
         raise Unreadable(reason("truncated")) if is_empty else Unusable(reason("not_an_image"))
-    return _dicom_identifier()(stream, ref)
-
-
-def _dicom_identifier() -> DicomIdentifier:
-    """Loaded only where there is DICOM: pydicom takes a third of a second. Raises ReaderProblem.
-
-    What this process is refused while it loads is no fault of the file that it is loaded for.
-    """
-    try:
+    try:  # only where there is DICOM: pydicom takes a third of a second to load
         from fieldray.imaging.dicom_identify import identify_dicom
-    except Exception as error:
+    except Exception as error:  # what this process is refused meanwhile is no fault of the file
         problem = shortage(error)
         raise (ReaderProblem(problem.reason) if problem else error) from error
-    return identify_dicom
-
-
-def identify_bytes(head: bytes, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
-    """The same for the first bytes of something that is not seekable."""
-    return identify(io.BytesIO(head), ref)
+    return identify_dicom(stream, ref)
 
 
 def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
@@ -251,7 +235,7 @@ def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
     of the image, the file no longer holds the images that were listed. Raises Unreadable (`changed` for that) and
     Unusable.
     """
-    found = identify_bytes(data, ImageRef(path=ref.path, member=ref.member))
+    found = identify(io.BytesIO(data), ImageRef(path=ref.path, member=ref.member))
     if not isinstance(found, list) or len(found) != ref.header.number_of_frames:
         raise Unreadable(reason("changed"))
     (again,) = (one for one in found if one.frame == ref.frame)

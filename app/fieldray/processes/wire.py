@@ -14,7 +14,11 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, get_args
+
+from msgspec import Meta
+
+from fieldray.typed_json import decoded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,11 +26,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 # NumPy is imported where it is used: children are started before it, and import their own meanwhile.
-# by name, bytes of one
-_DTYPES: Final = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+_Kind = Literal["bool", "uint8", "int8", "uint16", "int32", "int64", "float32", "float64"]
 _HEADER_LIMIT: Final = 16 * 2**20
 _ARRAY_LIMIT: Final = 2**31
-_MOST_SIDES: Final = 8
+_Shape = Annotated[list[Annotated[int, Meta(ge=0, le=_ARRAY_LIMIT)]], Meta(max_length=8)]
 _IN_ONE_BYTES: Final = 2**20
 _PIECE_BYTES: Final = 64 * 2**20
 # What taking apart a message raises that makes no sense, whatever a hostile file has made of it.
@@ -45,7 +48,7 @@ def write_message(stream: BinaryIO, message: Message) -> None:
     """Write one message and flush. Raises OSError when the other side is gone, TypeError for a strange array."""
     arrays = {name: _plain(array) for name, array in message.arrays.items()}
     for name, array in arrays.items():
-        if array.dtype.name not in _DTYPES:
+        if array.dtype.name not in get_args(_Kind):
             raise TypeError(f"array {name}: {array.dtype} does not travel")
     listing = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
     header = json.dumps({"body": message.body, "arrays": listing}).encode()
@@ -76,41 +79,30 @@ def read_message(stream: BinaryIO) -> Message | None:
     (length,) = struct.unpack("<I", prefix)
     if length > _HEADER_LIMIT:
         raise ValueError(f"message header of {length} bytes")
-    try:
-        header = json.loads(_read_exactly(stream, length) or b"")
-        body, listing = header["body"], [_Array(*entry) for entry in header["arrays"]]
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError("not a message header") from error
-    if not isinstance(body, dict) or sum(array.size_bytes for array in listing) > _ARRAY_LIMIT:
-        raise ValueError("message body or arrays out of bounds")
-    return Message(body, {array.name: _read_array(stream, array) for array in listing})
+    header = decoded(bytes(_read_exactly(stream, length) or b""), _Header)
+    if sum(_size_bytes(kind, shape) for _, kind, shape in header.arrays) > _ARRAY_LIMIT:
+        raise ValueError("arrays out of bounds")
+    return Message(header.body, {name: _read_array(stream, kind, shape) for name, kind, shape in header.arrays})
 
 
 @dataclass(frozen=True, slots=True)
-class _Array:
-    """An announced array. Raises ValueError or TypeError at birth for one that does not travel."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-
-    def __post_init__(self) -> None:
-        is_shape = isinstance(self.shape, list) and len(self.shape) <= _MOST_SIDES
-        if self.dtype not in _DTYPES or not isinstance(self.name, str) or not is_shape:
-            raise ValueError("an array without a name, type or shape")
-        if not all(type(side) is int and 0 <= side <= _ARRAY_LIMIT for side in self.shape):
-            raise ValueError("an array with sides that are no sizes")
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * _DTYPES[self.dtype]
+class _Header:
+    body: dict[str, Any]
+    arrays: list[tuple[str, _Kind, _Shape]]
 
 
-def _read_array(stream: BinaryIO, array: _Array) -> Array:
+def _size_bytes(kind: str, shape: list[int]) -> int:
     import numpy as np
 
-    data = _read_exactly(stream, array.size_bytes) if array.size_bytes else b""
-    return np.frombuffer(data or b"", dtype=array.dtype).reshape(array.shape)
+    return math.prod(shape) * np.dtype(kind).itemsize
+
+
+def _read_array(stream: BinaryIO, kind: str, shape: list[int]) -> Array:
+    import numpy as np
+
+    size = _size_bytes(kind, shape)
+    data = _read_exactly(stream, size) if size else b""
+    return np.frombuffer(data or b"", dtype=kind).reshape(shape)
 
 
 def _read_exactly(stream: BinaryIO, size: int) -> bytes | bytearray | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import random
 import struct
 import tempfile
@@ -15,7 +16,7 @@ import pydicom
 from pydicom.encaps import generate_fragments
 
 from fieldray.domain.image import ImageRef
-from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes
+from fieldray.imaging.identify import IndexFound, ZipFound, identify
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
@@ -194,7 +195,7 @@ def make_header(chance: random.Random) -> bytes:
 def read_header(data: bytes, _folder: Path) -> str | None:
     """What discovery does, in the program's own process; what is found can be kept in the store."""
     ref = ImageRef(path=Path("a.dcm"))
-    found = identify_bytes(data, ref)
+    found = identify(io.BytesIO(data), ref)
     if isinstance(found, list):
         holds(0 < len(found) <= 300, f"{len(found)} images in one file")
         for one in found[:2]:

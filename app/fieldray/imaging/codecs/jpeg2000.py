@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass
 from typing import Any, Final
 
 import imagecodecs
@@ -28,20 +27,13 @@ _OVERSHOOT: Final = 1.1
 _MOST_LEVELS: Final = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Wavelets:
-    """What a codestream states; `bits` is 0 unless it is one unsigned component, untiled, at the origin."""
+def bits_and_levels_of(source: bytes) -> tuple[int, int]:
+    """What the main header states (T.800 A.5.1 and A.6.1).
 
-    rows: int
-    columns: int
-    bits: int
-    levels: int
-
-
-def wavelets_of(source: bytes) -> Wavelets | None:
-    """Read the main header (T.800 A.5.1 and A.6.1); None for what is not a bare codestream."""
+    0 bits unless it is that of a bare codestream of one unsigned component, untiled, at the origin.
+    """
     if not source.startswith(_START) or len(source) < 44:
-        return None
+        return 0, 0
     right, bottom, left, top, wide, high, tile_left, tile_top, components = struct.unpack(">8IH", source[8:42])
     position, levels = 4 + struct.unpack(">H", source[4:6])[0], 0
     while position + 10 <= len(source) and source[position] == 0xFF:
@@ -53,8 +45,7 @@ def wavelets_of(source: bytes) -> Wavelets | None:
         position += 2 + struct.unpack(">H", source[position + 2 : position + 4])[0]
     is_at_origin = not (left or top or tile_left or tile_top)
     is_plain = components == 1 and is_at_origin and wide >= right and high >= bottom and source[43:45] == b"\1\1"
-    bits = source[42] + 1 if is_plain and source[42] < 16 else 0
-    return Wavelets(bottom - top, right - left, bits, levels)
+    return source[42] + 1 if is_plain and source[42] < 16 else 0, levels
 
 
 # ---- lower resolutions
@@ -70,15 +61,15 @@ def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint1
     """
     if frame.padding:
         return None
-    stream, bits = wavelets_of(frame.source), frame.bits_stored
-    if stream is None or stream.bits < bits or (stream.bits > bits and frame.is_lossless):
+    (stated, levels), bits = bits_and_levels_of(frame.source), frame.bits_stored
+    if stated < bits or (stated > bits and frame.is_lossless):
         return None  # bits that lie above the stored ones cannot be told from them at a lower resolution
-    steps = [1 << level for level in range(min(stream.levels, _MOST_LEVELS) + 1)]
-    step = largest_reduction(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
+    steps = [1 << level for level in range(min(levels, _MOST_LEVELS) + 1)]
+    step = largest_reduction(frame.rows, frame.columns, needed, cover=WAVELET_COVER, steps=steps)
     if step == 1:
         return None
-    stored = decode_wavelets(frame.source, step, stream.bits)
-    if stream.bits > bits:  # encoders often state the container's precision; the values are as the header says
+    stored = decode_wavelets(frame.source, step, stated)
+    if stated > bits:  # encoders often state the container's precision; the values are as the header says
         if int(stored.max()) > _OVERSHOOT * (1 << bits):
             return None
         stored = stored.clip(max=(1 << bits) - 1)
