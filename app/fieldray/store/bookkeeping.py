@@ -1,7 +1,7 @@
 """What is written along with results, in the same transaction: the work list, results taken over, and verdicts.
 
-The work list has a narrow row for each image that is present in a run, and counts by class: a million results are
-sorted, searched and counted without reading one of them.
+The work list has a narrow row for each image that is present in a run: a million results are sorted, searched and
+counted without reading one of them.
 
 A file that has not changed is known by a stamp that lies with its result (`imaging.source` makes them): the result is
 taken over. An image that a pass did not see is gone, as far as the file system shows.
@@ -19,16 +19,16 @@ import json
 import os
 import sqlite3
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, listed_score, why_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, Screened, listed_score, why_of
 from fieldray.domain.prior import person_key
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, person, view_label
-from fieldray.store.rows import SAMPLED, category_of, verdict_columns
+from fieldray.store.rows import SAMPLED, verdict_columns
 from fieldray.store.schema import VERSION, image_key
 
 # Executes a statement with these values on the store that is being changed; what it gives.
@@ -41,63 +41,28 @@ _MEMBER: Final = b"\0"
 _FRAME: Final = b"\0\0"
 
 
-# ---- the work list and its counts
+# ---- the work list
 
 _LISTED: Final = (
     "run_id, result_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study, "
     "person"
 )
-_KNOWN_LISTED: Final = f"SELECT {_LISTED} FROM work_list WHERE run_id = ? AND result_id = ?"
-_SAVE_LISTED: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', ?' * _LISTED.count(',')})"
-_COUNT_LISTED: Final = """
-    INSERT INTO work_counts (run_id, {category}) VALUES (?1, ?2)
-    ON CONFLICT (run_id) DO UPDATE SET {category} = {category} + ?2
-"""
+LIST: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', ?' * _LISTED.count(',')})"
+UNLIST: Final = "DELETE FROM work_list WHERE run_id = ? AND result_id = ?"
 
-_UNLISTED: Final = """
+UNLISTED: Final = """
     SELECT id FROM results WHERE id IN (SELECT value FROM json_each(?2))
     AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND result_id = results.id)
 """
 # Copies of rows of other runs are listed as those are.
 _OF_LISTED: Final = ", ".join(f"listed.{name}" for name in _LISTED.split(", ")[2:])
-_COPY_LISTED: Final = f"""
+COPY_LISTED: Final = f"""
     INSERT INTO work_list ({_LISTED})
     SELECT copy.run_id, copy.id, {_OF_LISTED}
     FROM results AS earlier JOIN work_list AS listed ON listed.run_id = earlier.run_id AND listed.result_id = earlier.id
     JOIN results AS copy ON copy.run_id = ?1 AND copy.image_key = earlier.image_key
-    WHERE earlier.run_id != ?1 AND earlier.id IN (SELECT value FROM json_each(?2)) RETURNING rank
+    WHERE earlier.run_id != ?1 AND earlier.id IN (SELECT value FROM json_each(?2))
 """
-
-
-def list_result(execute: Execute, run_id: int, row_id: int, outcome: Outcome) -> None:
-    """List a result, or what a row that is listed holds now."""
-    row, known = _listed_row(run_id, row_id, outcome), execute(_KNOWN_LISTED, run_id, row_id)
-    if known and tuple(known[0]) == row:
-        return
-    execute(_SAVE_LISTED, *row)
-    _count(execute, run_id, outcome.category, 1)
-    if known:
-        _count(execute, run_id, category_of(known[0]["rank"]), -1)
-
-
-def list_copies(execute: Execute, run_id: int, of: Sequence[int]) -> None:
-    """List the rows of a run that were copied from those of these in other runs, where those are listed."""
-    ranks = Counter(row["rank"] for row in execute(_COPY_LISTED, run_id, json.dumps(of)))
-    for rank, number in ranks.items():
-        _count(execute, run_id, category_of(rank), number)
-
-
-def unlisted(execute: Execute, run_id: int, row_ids: Sequence[int]) -> tuple[int, ...]:
-    """Those of a run's rows that are not listed."""
-    return tuple(row["id"] for row in execute(_UNLISTED, run_id, json.dumps(row_ids)))
-
-
-def unlist_result(execute: Execute, run_id: int, row_id: int) -> None:
-    """List a result no more: its image is not present."""
-    known = execute(_KNOWN_LISTED, run_id, row_id)
-    if known:
-        execute("DELETE FROM work_list WHERE run_id = ? AND result_id = ?", run_id, row_id)
-        _count(execute, run_id, category_of(known[0]["rank"]), -1)
 
 
 def key_of(text: str) -> bytes:
@@ -105,11 +70,8 @@ def key_of(text: str) -> bytes:
     return text.casefold().encode("utf-8", "surrogatepass")
 
 
-def _count(execute: Execute, run_id: int, category: Category, more: int) -> None:
-    execute(_COUNT_LISTED.format(category=category), run_id, more)
-
-
-def _listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
+def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
+    """The row of a result in the work list."""
     header, file = outcome.ref.header, file_name(outcome.ref)
     score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
     return (
@@ -278,7 +240,7 @@ def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     """Mark images as no longer present; a verdict on bytes that are present elsewhere moves with them."""
     for row_id in row_ids:
         execute("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
-        unlist_result(execute, run_id, row_id)
+        execute(UNLIST, run_id, row_id)
     execute(_TO_MOVED, run_id)
 
 

@@ -28,7 +28,7 @@ from fieldray.domain.history import Deletion, DeletionPlan
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import clear_abandoned, make_empty, replace_durably, require_plain, sync_folder, unfinished
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import checked_key, list_result
+from fieldray.store.bookkeeping import LIST, checked_key, listed_row
 from fieldray.store.database import (
     COMPANIONS,
     ShareDone,
@@ -426,14 +426,10 @@ def _keep_numbers(source: sqlite3.Connection, target: sqlite3.Connection) -> Non
 
 
 def _list_results(target: sqlite3.Connection) -> None:
-    """Make the work list and its counts of the results that were kept."""
-
-    def execute(query: str, *values: object) -> Sequence[sqlite3.Row]:
-        return target.execute(query, values).fetchall()
-
+    """Make the work list of the results that were kept."""
     for row in target.execute(f"SELECT {_of_run('results')} FROM results WHERE absent_s IS NULL"):
         outcome = outcome_of(row, spec_of(row["of_run"]), looks_inside=False)
-        list_result(execute, row["run_id"], row["id"], outcome)
+        target.execute(LIST, listed_row(row["run_id"], row["id"], outcome))
 
 
 # ---- runs deleted, or all pictures, so that nothing of them is left in the files

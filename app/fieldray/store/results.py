@@ -352,10 +352,11 @@ class ResultStore(ResultQuery):
                 raise StorageProblem(reason("results_lost", path=self.path, found=len(rows), saved=len(earlier)))
             for row in rows:
                 self._verdicts.bring(run_id, row["id"], row["result_hash"], row["image_key"])
-            bookkeeping.list_copies(self._all, run_id, earlier)
+            self._all(bookkeeping.COPY_LISTED, run_id, json.dumps(earlier))
             row_ids = tuple(row["id"] for row in rows)
-            for row_id, row in self._stored(SELECT, bookkeeping.unlisted(self._all, run_id, row_ids)).items():
-                bookkeeping.list_result(self._all, run_id, row_id, self._results([row])[0].outcome)
+            unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED, run_id, json.dumps(row_ids))]
+            for found in self.results(unlisted):
+                self._list(run_id, found.row_id, found.outcome)
         return row_ids
 
     def _save(self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool) -> int:
@@ -374,8 +375,12 @@ class ResultStore(ResultQuery):
                     ON CONFLICT (run_id, image_key) DO UPDATE SET {changes} RETURNING id"""
         row_id = int(self._all(query, *columns.values(), run_id)[0]["id"])
         self._verdicts.bring(run_id, row_id, columns["result_hash"], columns["image_key"])
-        bookkeeping.list_result(self._all, run_id, row_id, outcome)
+        self._list(run_id, row_id, outcome)
         return row_id
+
+    def _list(self, run_id: int, row_id: int, outcome: Outcome) -> None:
+        """List a result, or what a row that is listed holds now."""
+        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, row_id, outcome))
 
     def set_verdict(
         self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)

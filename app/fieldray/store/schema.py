@@ -44,8 +44,9 @@ Tables = tuple[str, ...]
 # (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one. Without a
 # `choice` it says that a person read the image.
 #
-# Of the work list and its counts see `bookkeeping`: a repair makes both again of the results. The statements are short,
-# so that the schema has one page: a file that lost one of several is lost as a whole.
+# Of the work list see `bookkeeping`: a repair makes it again of the results. Nothing reads `work_counts` any more; it
+# stays, so that a store of this version is one, whichever release made it. The statements are short, so that the schema
+# has one page: a file that lost one of several is lost as a whole.
 RESULTS: Final[Tables] = (
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -64,6 +64,7 @@ _SORTED: Final[dict[ListColumn, str]] = {
 }
 _SEARCHED: Final = "CAST(patient || ' ' || patient_id || ' ' || study_date || ' ' || file AS BLOB)"
 _OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64)])
+_COUNTED: Final = "SELECT rank, COUNT(*) FROM work_list WHERE run_id = ? GROUP BY rank"
 OWNER_STATEMENT: Final = (
     "SELECT result_id, person, study FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY result_id"
 )
@@ -162,12 +163,12 @@ class HistoryQuery(ResultQuery):
         By patient, with a limit, those are brought together that would be the first ones.
         """
         with self.at_one_moment(), storage_problems(self.path):
-            counted = self._all("SELECT * FROM work_counts WHERE run_id = ?", run_id)
+            counted = dict(self._tuples(_COUNTED, (run_id,)))
             if order.by_patient:
                 row_ids, begins = self._by_patient(run_id, wanted, order, limit=limit)
             else:
                 row_ids, begins = self._ordered(run_id, wanted, order, limit=limit), np.empty(0, np.uint8)
-        counts = {category: counted[0][category] if counted else 0 for category in WORK_LIST_ORDER}
+        counts = {category: counted.get(rank, 0) for rank, category in enumerate(WORK_LIST_ORDER)}
         return Listed(row_ids=row_ids, begins=begins, counts=counts)
 
     def _by_patient(

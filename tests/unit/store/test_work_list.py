@@ -295,8 +295,7 @@ def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: His
     for run_id in (first, second):
         store.finish(run_id)
     delete_runs(store.path, [first])
-    for table in ("work_list", "work_counts"):
-        assert {run_id for (run_id,) in rows_of(store.path, f"SELECT run_id FROM {table}")} == {second}
+    assert {run_id for (run_id,) in rows_of(store.path, "SELECT run_id FROM work_list")} == {second}
 
 
 def test_a_store_that_was_repaired_is_listed_as_before(path: Path) -> None:
@@ -390,13 +389,13 @@ def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore
     earlier = add(store)
     expected, rows = all_listed(store, earlier), [row.row_id for row in store.rows(earlier)]
     assert len(rows) == len(OUTCOMES)
-    bookkeeping.unlist_result(store._all, earlier, rows[1])
+    store._all(bookkeeping.UNLIST, earlier, rows[1])
 
     run_id = store.open_run(SPEC, fresh=True)
     copies = [*store.take_over(run_id, rows[:5]), *store.take_over(run_id, rows[5:])]
     assert all_listed(store, run_id) == expected
 
-    bookkeeping.unlist_result(store._all, run_id, copies[2])
+    store._all(bookkeeping.UNLIST, run_id, copies[2])
     assert all_listed(store, run_id) != expected
     store.take_over(run_id, copies)
     assert all_listed(store, run_id) == expected
