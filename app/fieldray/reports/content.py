@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from fieldray.domain.finding import (
     Category,
@@ -35,14 +35,7 @@ from fieldray.reports.exporter import ReportOptions, StoredRun, image_alias, own
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
-    "read_first": "read first",
-    "abnormal": "abnormal",
-    "unsure": "not sure",
-    "normal": "normal",
-    "not_assessed": "not assessed",
-    "refused": "refused",
-    "failed": "failed",
-    "not_an_image": "not an image",
+    category: "not sure" if category == "unsure" else category.replace("_", " ") for category in get_args(Category)
 }
 
 Value = str | int | float | None
@@ -68,7 +61,6 @@ def image_name(ref: ImageRef) -> str:
 
 def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: str = "") -> dict[str, object]:
     """One image as an object with plain values: the keys of `fieldray screen --json`, which scripts rely on."""
-    finding = leading_finding(outcome)
     why = None if isinstance(outcome, Screened) else outcome.reason
     return {
         "path": image_path(outcome.ref),
@@ -76,10 +68,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
         "image": image_name(outcome.ref),
         "status": outcome.status,
         "category": CATEGORY_TEXTS[outcome.category],
-        "label": finding.label if finding else None,
-        "score": exact_score(finding) if finding else None,
-        **_point_values(finding),
-        "decision": finding.decision if finding else None,
+        **_finding_values(leading_finding(outcome)),
         "reason": why.text if why else None,
         "reason_code": why.code if why else None,
         "stage": outcome.stage if isinstance(outcome, Failed) else None,
@@ -118,14 +107,17 @@ def exact_score(finding: Finding) -> float:
     return round(finding.score, score_digits(finding.score, finding.point, least=6))
 
 
-def _point_values(finding: Finding | None) -> dict[str, Value]:
-    """The operating point at which a finding was decided; every value is None without one."""
+def _finding_values(finding: Finding | None) -> dict[str, Value]:
+    """A finding with the operating point at which it was decided; every value is None without one."""
     point = finding.point if finding else None
     return {
+        "label": finding.label if finding else None,
+        "score": exact_score(finding) if finding else None,
         "operating_point": point.name if point else None,
         "threshold": point.threshold if point else None,
         "unsure_low": point.unsure_low if point else None,
         "unsure_high": point.unsure_high if point else None,
+        "decision": finding.decision if finding else None,
     }
 
 
@@ -232,10 +224,7 @@ def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict
         "view": outcome.ref.header.view,
         "rows": outcome.facts.rows or None,
         "columns": outcome.facts.columns or None,
-        "label": finding.label if finding else None,
-        "score": exact_score(finding) if finding else None,
-        "decision": finding.decision if finding else None,
-        **_point_values(finding),
+        **_finding_values(finding),
         "content_sha256": outcome.facts.content_sha256,
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
