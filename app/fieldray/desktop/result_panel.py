@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -31,7 +31,6 @@ from fieldray.desktop.widgets import (
     slider,
 )
 from fieldray.domain.finding import (
-    Finding,
     Outcome,
     Refused,
     Screened,
@@ -41,24 +40,10 @@ from fieldray.domain.finding import (
     lungs_of,
     notes_of,
 )
-from fieldray.domain.model import Manifest
 from fieldray.domain.run import Wishes
-from fieldray.formatting import (
-    backend_name,
-    category_label,
-    class_lines,
-    decision_sentence,
-    label_meaning,
-    lung_sentences,
-    measured_sentence,
-    number,
-    point_sentence,
-    score_text,
-    threshold_beside,
-    what_to_do,
-)
+from fieldray.formatting import backend_name, category_label, lung_sentences, number, what_to_do
 from fieldray.reasons import OF_MANY
-from fieldray.reports.document import Scale, scale_of
+from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
 
 EVIDENCE_NOTE: Final = "evidence_outside"
@@ -158,10 +143,11 @@ class ResultPanel(QScrollArea):
         self._mark.setPixmap(class_icon(row.category, self._theme).pixmap(QSize(_MARK, _MARK)))
         self._heading.setText(category_label(self._translator, row.category, row.manifest))
         self._heading.setStyleSheet(f"color: {colours(self._theme)[row.category]}; font-size: 17pt; font-weight: 600;")
-        self._result = self._exchange(self._result, self._make_result(row))
+        found = finding_texts(self._translator, row.outcome, row.manifest)
+        self._result = self._exchange(self._result, self._make_result(row, found))
         self._pack = self._exchange(self._pack, self._make_pack(row))
         screened = row.outcome if isinstance(row.outcome, Screened) else None
-        self._measured = self._exchange(self._measured, self._make_measured(screened, row))
+        self._measured = self._exchange(self._measured, self._make_measured(screened, found))
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self.lungs.show_outcome(row.outcome)
         self._verdict_card.setVisible(self._judging.verdicts.open_image is not None)
@@ -217,7 +203,7 @@ class ResultPanel(QScrollArea):
 
     # ---- parts that are built for each image
 
-    def _make_result(self, row: WorkRow) -> QWidget:
+    def _make_result(self, row: WorkRow, found: Sequence[FindingText]) -> QWidget:
         box = QWidget()
         column = lay_column(box, spacing=6)
         outcome, self.wishes = row.outcome, []
@@ -231,8 +217,8 @@ class ResultPanel(QScrollArea):
             if note.code != EVIDENCE_NOTE:  # it stands beside the figure
                 role = "muted" if note.code in OF_MANY else "warning"
                 column.addWidget(label(self._translator.reason(note), role=role))
-        for finding in _findings(outcome, row):
-            self._add_finding(column, finding, row.manifest)
+        for said in found:
+            self._add_finding(column, said)
         if asked_for(outcome):
             self._add_wish(column, self._translator.text("Take it back: refuse the image again"), Wishes())
         return box
@@ -268,27 +254,23 @@ class ResultPanel(QScrollArea):
         is_unusable = row.category in ("failed", "not_an_image")
         return text("Agree: this file cannot be used. Disagree: it can.") if is_unusable else ""
 
-    def _add_finding(self, column: QVBoxLayout, finding: Finding, manifest: Manifest | None) -> None:
-        translator, point = self._translator, finding.point
-        column.addWidget(label(decision_sentence(translator, finding)))
-        meaning = label_meaning(translator, finding.label, manifest)
-        column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meaning), role="muted"))
-        score = score_text(translator, finding.score, point)
-        column.addWidget(label(translator.text("Score {score}", score=score), role="title"))
-        if point is not None:
-            used = point_sentence(translator, point, threshold_beside(translator, finding))
-            column.addWidget(label(used, role="heading"))
-        column.addWidget(ScoreScale(scale_of(translator, finding), self._theme))
+    def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
+        text = self._translator.text
+        column.addWidget(label(found.sentence))
+        column.addWidget(label(text("Looks for: {meaning}", meaning=found.meaning), role="muted"))
+        column.addWidget(label(text("Score {score}", score=found.score), role="title"))
+        if found.point:
+            column.addWidget(label(found.point, role="heading"))
+        column.addWidget(ScoreScale(found.scale, self._theme))
 
-    def _make_measured(self, outcome: Screened | None, row: WorkRow) -> QWidget:
+    def _make_measured(self, outcome: Screened | None, found: Sequence[FindingText]) -> QWidget:
         """How good the pack was at the point of each finding, and what ran it; nothing where no image was screened."""
         box = QWidget()
         column = lay_column(box, spacing=6)
         if outcome is None:
             return box
-        for point in (finding.point for finding in _findings(outcome, row)):
-            lines = class_lines(self._translator, row.manifest, point) if point else ()
-            for line in (measured_sentence(self._translator, point), *lines) if point else ():
+        for said in found:
+            for line in (said.measured, *said.classes) if said.point else ():
                 column.addWidget(label(line, role="muted"))
         column.addWidget(label(self._ran_on(outcome), role="muted"))
         return box
@@ -321,11 +303,6 @@ class ResultPanel(QScrollArea):
         self._layout.replaceWidget(old, new)
         discard(old)
         return new
-
-
-def _findings(outcome: Screened, row: WorkRow) -> list[Finding]:
-    """The one that decided first."""
-    return sorted(outcome.findings, key=lambda finding: finding is not row.finding)
 
 
 class LungsCard(QWidget):

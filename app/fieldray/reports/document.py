@@ -9,8 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fieldray.domain.finding import Category, Finding, position_on_scale
-from fieldray.formatting import score_text, threshold_beside
+from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, position_on_scale
+from fieldray.domain.model import Manifest
+from fieldray.formatting import (
+    class_lines,
+    decision_sentence,
+    label_meaning,
+    measured_sentence,
+    point_sentence,
+    score_text,
+    threshold_beside,
+)
 from fieldray.plain_text import visible
 from fieldray.translation import Translator
 
@@ -41,8 +50,7 @@ class Scale:
     spoken: str = ""
 
 
-def scale_of(translator: Translator, finding: Finding) -> Scale:
-    """A finding's score on its scale, as window and documents draw it."""
+def _scale(translator: Translator, finding: Finding) -> Scale:
     text, point, score = translator.text, finding.point, score_text(translator, finding.score, finding.point)
     if point is None:
         return Scale(mark=finding.score, spoken=text("Score {score}", score=score))
@@ -75,6 +83,23 @@ class FindingText:
     point: str = ""
     measured: str = ""
     classes: tuple[str, ...] = ()
+
+
+def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest | None) -> tuple[FindingText, ...]:
+    """What window and documents say of each finding, the one that decided first; nothing where there is none."""
+    findings, leading = outcome.findings if isinstance(outcome, Screened) else (), leading_finding(outcome)
+    return tuple(
+        FindingText(
+            meaning=label_meaning(translator, found.label, manifest),
+            score=score_text(translator, found.score, found.point),
+            sentence=decision_sentence(translator, found),
+            scale=_scale(translator, found),
+            point=point_sentence(translator, found.point, threshold_beside(translator, found)) if found.point else "",
+            measured=measured_sentence(translator, found.point) if found.point else "",
+            classes=tuple(class_lines(translator, manifest, found.point)),
+        )
+        for found in sorted(findings, key=lambda found: found is not leading)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

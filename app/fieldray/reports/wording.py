@@ -14,7 +14,6 @@ from typing import Final
 from fieldray.domain.finding import (
     WORK_LIST_ORDER,
     Category,
-    Finding,
     Outcome,
     Screened,
     asked_for,
@@ -34,7 +33,6 @@ from fieldray.formatting import (
     category_label,
     class_lines,
     date,
-    decision_sentence,
     differences_only,
     file_name,
     gap_of_pair,
@@ -53,7 +51,6 @@ from fieldray.formatting import (
     score_text,
     sex_label,
     signer,
-    threshold_beside,
     unsigned,
     verdict_text,
     view_label,
@@ -61,7 +58,7 @@ from fieldray.formatting import (
 )
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import Block, Field, Fields, FindingText, ImageText, Paragraph, Table, cut, scale_of
+from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts
 from fieldray.reports.exporter import StoredRun, image_alias, own_uid, shown_header, unnamed
 from fieldray.translation import Translator
 
@@ -251,16 +248,15 @@ class Wording:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
         named = point_sentence(self.translator, point, border_text(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
-        yield from map(Paragraph, (measured_sentence(self.translator, point), *self._classes(point)))
+        classes = class_lines(self.translator, self._stored.manifest, point)
+        yield from map(Paragraph, (measured_sentence(self.translator, point), *classes))
 
     # ---- an image
 
     def image(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
         """One image. `problem`: why it cannot be shown, None if it can."""
         outcome = result.outcome
-        leading = leading_finding(outcome)
         why = why_of(outcome) if isinstance(outcome, Screened) else None
-        findings = outcome.findings if isinstance(outcome, Screened) else ()
         header, word = shown_header(outcome.ref, self._stored), self._word(outcome.category)
         return ImageText(
             title=self._image_name(outcome.ref),
@@ -270,7 +266,7 @@ class Wording:
             patient=self._about_patient(header),
             image=self._about_image(outcome),
             why=self._said(why, outcome) if why else "",
-            findings=tuple(self._finding(found) for found in sorted(findings, key=lambda found: found is not leading)),
+            findings=finding_texts(self.translator, outcome, self._stored.manifest),
             remarks=self._remarks(outcome),
             verdict=self._about_verdict(result.verdict),
             priors=tuple(self._about_priors(outcome)),
@@ -344,22 +340,6 @@ class Wording:
             return image_alias(ref.key, key=self._stored.pseudonym_key)
         frame = f" #{ref.frame + 1}" if ref.header.number_of_frames > 1 else ""
         return cut(ref.header.sop_instance_uid) + frame
-
-    def _finding(self, finding: Finding) -> FindingText:
-        translator, point = self.translator, finding.point
-        score = score_text(translator, finding.score, point)
-        return FindingText(
-            meaning=label_meaning(translator, finding.label, self._stored.manifest),
-            score=score,
-            sentence=decision_sentence(translator, finding),
-            scale=scale_of(translator, finding),
-            point=point_sentence(translator, point, threshold_beside(translator, finding)) if point else "",
-            measured=measured_sentence(translator, point) if point else "",
-            classes=self._classes(point),
-        )
-
-    def _classes(self, point: OperatingPoint | None) -> tuple[str, ...]:
-        return tuple(class_lines(self.translator, self._stored.manifest, point))
 
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
         if not isinstance(outcome, Screened):
