@@ -17,6 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category
+from fieldray.formatting import research_only
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
@@ -33,6 +34,7 @@ from fieldray.reports.pdf_fonts import (
     lines,
     usual_fonts,
 )
+from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -79,20 +81,21 @@ WHOLE: Final = Column(MARGIN, WIDTH)
 class Document(FPDF):
     """A4 pages. Texts are drawn as they are: whoever makes them has made them visible.
 
-    title, notice, language  shown in a reader's title bar, at the foot of every page, and spoken in
-    made                     when what it reports was made: the file says nothing of the day of the export
+    title       shown in a reader's title bar
+    translator  its language is that of the document, and of the notice at the foot of every page
+    made_s      when what it reports was made (seconds since 1970): the file says nothing of the day of the export
     """
 
-    def __init__(self, *, title: str, notice: str, language: str, made: datetime.datetime) -> None:
+    def __init__(self, title: str, translator: Translator, *, made_s: float) -> None:
         super().__init__(format="A4", unit="mm")
-        self._notice, self._marks = notice, Counter[int]()
+        self._notice, self._marks = research_only(translator), Counter[int]()
         self.pdf_version = PDF_VERSION
         self.alias_nb_pages("")  # no letters of a text stand for the number of pages
         self.set_title(title)
-        self.set_lang(language)
+        self.set_lang(translator.language)
         self.set_creator("Fieldray")
         self.set_producer("Fieldray with fpdf2")
-        self.set_creation_date(made)
+        self.set_creation_date(datetime.datetime.fromtimestamp(made_s, datetime.UTC))
         self.viewer_preferences = ViewerPreferences(display_doc_title=True)
         self.set_margins(MARGIN, MARGIN, MARGIN)
         self.c_margin = 0

@@ -13,7 +13,7 @@ from PIL import Image
 from fieldray.domain.finding import Outcome, lungs_of
 from fieldray.domain.image import ShownImage
 from fieldray.domain.run import StoredResult
-from fieldray.formatting import number, research_only
+from fieldray.formatting import number
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, cut
@@ -30,7 +30,7 @@ def run_document(stored: StoredRun) -> bytes:
     """The whole run."""
     wording = Wording(stored)
     table, title = wording.table(), wording.translator.text("Results of a screening run")
-    document = _document(wording, stored, title=title)
+    document = Document(title, wording.translator, made_s=stored.run.ended_s or stored.run.started_s)
     document.heading(title, tag="H1", size=17)
     document.add(wording.run())
     if table.rows:
@@ -42,8 +42,8 @@ def run_document(stored: StoredRun) -> bytes:
 
 def month_document(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
     """A month of a site, that begins on this day."""
-    made = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
-    document = Document(title=title, notice=research_only(translator), language=translator.language, made=made)
+    began = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
+    document = Document(title, translator, made_s=began.timestamp())
     document.heading(title, tag="H1", size=17)
     document.add(blocks)
     return document.finished()
@@ -79,7 +79,8 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
 
 
 def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Wording, stored: StoredRun) -> bytes:
-    document = _document(wording, stored, title=wording.study_title(images[0][0].outcome.ref))
+    title, run = wording.study_title(images[0][0].outcome.ref), stored.run
+    document = Document(title, wording.translator, made_s=run.ended_s or run.started_s)
     for index, (result, image) in enumerate(images):
         if index:
             document.add_page()
@@ -116,11 +117,6 @@ def _thumbnail(outcome: Outcome) -> ShownImage | None:
     if facts.thumbnail is None or not facts.rows:
         return None
     return ShownImage(pixels=facts.thumbnail, rows=facts.rows, columns=facts.columns)
-
-
-def _document(wording: Wording, stored: StoredRun, *, title: str) -> Document:
-    made = datetime.datetime.fromtimestamp(stored.run.ended_s or stored.run.started_s, datetime.UTC)
-    return Document(title=title, notice=wording.notice, language=wording.language, made=made)
 
 
 _IMAGE_WIDTH: Final = 64.0  # of each of two; mm
@@ -221,12 +217,7 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 def audit_pdf(audit: AuditText) -> bytes:
     """The document of an audit."""
     title = cut(audit.title)
-    document = AuditDocument(
-        title=title,
-        notice=research_only(audit.translator),
-        language=audit.translator.language,
-        made=datetime.datetime.fromtimestamp(audit.report.subject.made_s, datetime.UTC),
-    )
+    document = AuditDocument(title, audit.translator, made_s=audit.report.subject.made_s)
     document.heading(title, tag="H1", size=17)
     document.add(audit.before_charts())
     charts, ticks = audit.charts(), tuple(number(audit.translator, tick, digits=1) for tick in _TICKS)

@@ -76,7 +76,6 @@ class Wording:
         self._spec = stored.run.spec
         self._is_named = stored.options.names_people
         self.translator = Translator(stored.options.language)
-        self.language = self.translator.language
         self.notice = research_only(self.translator)
         self.legend = self.translator.text("weak"), self.translator.text("strong")
         self.signature = self.translator.text("Name, signature, date")

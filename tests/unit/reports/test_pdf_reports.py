@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import io
 import re
 import zlib
@@ -28,6 +27,7 @@ from fieldray.reports.exporters.pdf_studies import write_studies
 from fieldray.reports.pdf_document import Document
 from fieldray.reports.pdf_fonts import FAMILY, Align, MethodReturnValue, WholeFont, drawable, lines, usual_fonts
 from fieldray.reports.wording import Wording
+from fieldray.translation import Translator
 from outcomes import failed, image_ref, refused
 from report_programs import needs, pdf_text
 from report_programs import said as printed
@@ -294,7 +294,7 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
 
 
 def document() -> Document:
-    return Document(title="", notice="", language="en", made=datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC))
+    return Document("", Translator(), made_s=0)
 
 
 def test_the_page_numbers_end_at_the_right_margin() -> None:
