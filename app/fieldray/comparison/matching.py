@@ -79,7 +79,6 @@ Surface = NDArray[np.float64]
 
 # Of the mean square of the image: a window whose variance is below this share of it is flat. Rounding stays far below.
 _FLAT_SHARE: Final = 1e-9
-_FACTORS: Final = (2, 3, 5)
 
 
 def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
@@ -130,9 +129,8 @@ def _with_channels(arrays: NDArray[Any]) -> NDArray[np.float64]:
 def _products(images: NDArray[np.float64], patterns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Correlation by FFT. A transform as large as the image is enough: windows inside of it do not wrap around."""
     (rows, columns), (height, width) = images.shape[2:], patterns.shape[2:]
-    size = fast_length(rows), fast_length(columns)
-    spectrum = np.fft.rfft2(images, s=size) * np.conj(np.fft.rfft2(patterns, s=size))
-    return np.fft.irfft2(spectrum, s=size)[:, :, : rows - height + 1, : columns - width + 1]
+    spectrum = np.fft.rfft2(images) * np.conj(np.fft.rfft2(patterns, s=(rows, columns)))
+    return np.fft.irfft2(spectrum, s=(rows, columns))[:, :, : rows - height + 1, : columns - width + 1]
 
 
 def _energies(images: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
@@ -150,18 +148,6 @@ def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArra
     down = totals[:, :, height:] - totals[:, :, :-height]
     sums: NDArray[np.float64] = down[:, :, :, width:] - down[:, :, :, :-width]
     return sums
-
-
-def fast_length(length: int) -> int:
-    """The smallest number of at least `length` with no prime factor above 5: transforms of such lengths are fast."""
-    while True:
-        rest = length
-        for factor in _FACTORS:
-            while rest % factor == 0:
-                rest //= factor
-        if rest == 1:
-            return length
-        length += 1
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

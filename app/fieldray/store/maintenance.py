@@ -562,6 +562,5 @@ def drop_pictures(path: Path) -> tuple[int, bool, int]:
 
 
 def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:
-    """The images of all results, in ascending order: their pictures are needed."""
-    query = "SELECT DISTINCT content_sha256, frame FROM results ORDER BY content_sha256, frame"
-    return ((content, frame) for content, frame in connection.execute(query))
+    """The images of all results: their pictures are needed."""
+    return map(tuple, connection.execute("SELECT DISTINCT content_sha256, frame FROM results"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -44,10 +44,12 @@ _ADD: Final = f"""
     SET thumbnail = excluded.thumbnail, thumbnail_columns = excluded.thumbnail_columns, preview = excluded.preview
     WHERE preview IS NULL AND excluded.preview IS NOT NULL
 """
-_PAGE: Final = 4096
-_KEYS: Final = """
-    SELECT content_sha256, frame FROM pictures WHERE (content_sha256, frame) > (?, ?)
-    ORDER BY content_sha256, frame LIMIT ?
+_MAKE_NEEDED: Final = """
+    CREATE TEMP TABLE needed (content BLOB, frame INTEGER, PRIMARY KEY (content, frame)) WITHOUT ROWID
+"""
+_DELETE_UNNEEDED: Final = """
+    DELETE FROM pictures WHERE NOT EXISTS (SELECT 1 FROM needed WHERE content = content_sha256
+                                                                  AND needed.frame = pictures.frame)
 """
 
 # Content (SHA-256) and frame.
@@ -151,23 +153,22 @@ class Pictures:
 
 
 def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
-    """Delete all pictures but those that are `needed`, which come in ascending order, and leave nothing of them.
+    """Delete all pictures but those that are `needed`, and leave nothing of them.
 
-    How many were deleted, as far as they could be counted, and whether their bytes are gone. A file that is damaged
-    goes as a whole. Raises StorageProblem.
+    How many were deleted, and whether their bytes are gone. A file that is damaged goes as a whole. Raises
+    StorageProblem.
     """
     path = pictures_path(database)
     if not path.exists():
         discard(database)  # what is left of one
         return 0, True
-    deleted = 0
     try:
         with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
             wipe_from_now_on(connection)
+            connection.execute(_MAKE_NEEDED)
             with transaction(connection):
-                for page in _unneeded(connection, iter(needed)):
-                    connection.executemany("DELETE FROM pictures WHERE content_sha256 = ? AND frame = ?", page)
-                    deleted += len(page)
+                connection.executemany("INSERT INTO needed VALUES (?, ?)", needed)
+                deleted = connection.execute(_DELETE_UNNEEDED).rowcount
             return deleted, build_again(connection)
     except StorageProblem as problem:
         if not is_damage(problem):
@@ -181,17 +182,3 @@ def discard(database: Path) -> None:
     path = pictures_path(database)
     with storage_problems(path):
         remove_files(path)
-
-
-def _unneeded(connection: sqlite3.Connection, needed: Iterator[PictureKey]) -> Iterator[list[PictureKey]]:
-    """The keys of pictures that are not needed, a page at a time."""
-    last, wanted = (b"", -1), next(needed, None)
-    while page := connection.execute(_KEYS, (*last, _PAGE)).fetchall():
-        found = []
-        for key in page:
-            while wanted is not None and wanted < key:
-                wanted = next(needed, None)
-            if wanted != key:
-                found.append(key)
-        yield found
-        last = page[-1]
