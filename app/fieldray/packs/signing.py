@@ -16,11 +16,9 @@ entries. The packs that ship with the program are trusted by what they are: SHA-
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,10 +30,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from msgspec.structs import replace
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
-from fieldray.packs.manifest import ID
+from fieldray.packs.manifest import FINGERPRINT, ID, VERSION
 from fieldray.packs.naming import fingerprint_in, grouped, version_key
 from fieldray.packs.reading import read_document, write_document
-from fieldray.persistence import is_open_to_others, only_writer, storage_problem, write_atomically
+from fieldray.persistence import (
+    PRIVATE,
+    is_open_to_others,
+    make_folder,
+    only_writer,
+    storage_problem,
+    write_atomically,
+    write_new,
+)
 from fieldray.reasons import reason
 from fieldray.typed_json import converted
 
@@ -47,35 +53,26 @@ _WEAK_Y: Final = (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8, *range(_PRIME, 
 _WEAK_KEYS: Final = frozenset((y | sign << 255).to_bytes(32, "little") for y in _WEAK_Y for sign in (0, 1))
 
 
-def generate_key(path: Path) -> str:
-    """Make a private key in a new file that only its owner can read; returns its fingerprint.
+def own_key(path: Path) -> Ed25519PrivateKey:
+    """The key of this file, made with its folder where there is none. Raises UsageProblem, StorageProblem.
 
-    The file is PEM (PKCS #8), not encrypted: whoever holds it can sign packs. Raises StorageProblem, also when the
-    file is there already.
+    The file is PEM (PKCS #8), not encrypted, and its owner's alone: whoever holds it can sign packs.
     """
     # Slow to import, and every run verifies a signature while hardly anyone makes a key.
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(pem)
-    except OSError as error:
-        raise StorageProblem(reason("not_writable", path=path, detail=error.strerror)) from error
-    return fingerprint_of(key.public_key().public_bytes_raw())
-
-
-def own_key(path: Path) -> Ed25519PrivateKey:
-    """The key of this file, made with its folder where there is none. Raises UsageProblem, StorageProblem."""
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        generate_key(path)
+        key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        try:
+            make_folder(path.parent)
+            write_new(path, key, mode=PRIVATE)
+        except OSError as error:
+            raise storage_problem(error, path) from error
     return load_private_key(path)
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """The key that `generate_key` wrote. Raises UsageProblem (signing_key, signing_key_open)."""
+    """The key that `own_key` wrote. Raises UsageProblem (signing_key, signing_key_open)."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -141,14 +138,18 @@ def _compose(raw_key: bytes, raw_signature: bytes) -> bytes:
 
 _FILE_NAME: Final = "pack_trust.json"
 _LIMIT_BYTES: Final = 2**24
+_Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT)]
 
 
 class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file's content: day by fingerprint, and highest version that ran by pack id by fingerprint."""
 
     format: Literal[1]
-    keys: Mapping[str, Annotated[str, msgspec.Meta(min_length=1, max_length=200)]]
-    seen: Mapping[str, Mapping[Annotated[str, msgspec.Meta(pattern=ID)], str]]
+    keys: Mapping[_Fingerprint, Annotated[str, msgspec.Meta(min_length=1, max_length=200)]]
+    seen: Mapping[
+        _Fingerprint,
+        Mapping[Annotated[str, msgspec.Meta(pattern=ID)], Annotated[str, msgspec.Meta(pattern=VERSION)]],
+    ]
 
 
 _NOTHING: Final = _Records(1, {}, {})
@@ -157,15 +158,12 @@ _NOTHING: Final = _Records(1, {}, {})
 class TrustStore:
     """The records of one user. May be used by several threads and processes; every question reads the file again.
 
-    wait_s    how long a change waits for another program's at most
-
     Every method raises StorageProblem("trust_damaged") for a damaged file; those that write raise "not_writable",
     "disk_full" and "file_in_use" too.
     """
 
-    def __init__(self, home: Path, *, wait_s: float = 10.0) -> None:
+    def __init__(self, home: Path) -> None:
         self._path = home / _FILE_NAME
-        self._wait_s = wait_s
 
     def trusted(self) -> dict[str, str]:
         """The keys that a person said yes to, in order, each with the day (ISO 8601, UTC) by its fingerprint."""
@@ -180,7 +178,7 @@ class TrustStore:
         known = read_fingerprint(fingerprint)
         if known in map(fingerprint_of, _WEAK_KEYS):
             raise UsageProblem(reason("pack_weak_key"))
-        with self._locked():
+        with only_writer(self._path):
             records = self._read()
             day = datetime.now(UTC).date().isoformat()
             self._write(replace(records, keys={known: day, **records.keys}))
@@ -188,7 +186,7 @@ class TrustStore:
     def forget(self, fingerprint: str) -> None:
         """Trust a key no longer; the versions seen under it are kept. Raises UsageProblem, not for an unknown key."""
         known = read_fingerprint(fingerprint)
-        with self._locked():
+        with only_writer(self._path):
             records = self._read()
             self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
 
@@ -204,26 +202,23 @@ class TrustStore:
         """Remember that a version ran here; writes only when it is the highest so far."""
         if not _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id)):
             return  # the highest one never sinks, so this needs no lock
-        with self._locked():
+        with only_writer(self._path):
             records = self._read()
             packs = records.seen.get(fingerprint, {})
             if _is_higher(version, than=packs.get(pack_id)):
                 self._write(replace(records, seen={**records.seen, fingerprint: {**packs, pack_id: version}}))
 
-    def _locked(self) -> contextlib.AbstractContextManager[None]:
-        return only_writer(self._path, wait_s=self._wait_s)
-
     def _read(self) -> _Records:
         try:
             with self._path.open("rb") as file:
-                return _checked(converted(read_document(file.read(_LIMIT_BYTES)), _Records))
+                return converted(read_document(file.read(_LIMIT_BYTES)), _Records)
         except FileNotFoundError:
             return _NOTHING
         except OSError as error:
             if error.errno == errno.EIO:  # no reason to delete what may be read another time
                 raise storage_problem(error, self._path) from error
             raise self._damaged(error.strerror or type(error).__name__) from error
-        except (PackProblem, UsageProblem, ValueError) as error:
+        except (PackProblem, ValueError) as error:
             raise self._damaged(str(error)) from error
 
     def _damaged(self, detail: str) -> StorageProblem:
@@ -236,14 +231,6 @@ class TrustStore:
 
 def _is_higher(version: str, *, than: str | None) -> bool:
     return than is None or version_key(version) > version_key(than)
-
-
-def _checked(found: _Records) -> _Records:
-    """With every fingerprint in its one form. Raises UsageProblem for what is none, ValueError for no version."""
-    for version in (version for packs in found.seen.values() for version in packs.values()):
-        version_key(version)
-    keys = {read_fingerprint(key): day for key, day in found.keys.items()}
-    return replace(found, keys=keys, seen={read_fingerprint(key): packs for key, packs in found.seen.items()})
 
 
 # ---- the packs that ship

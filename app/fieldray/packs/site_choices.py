@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -65,6 +65,11 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     chosen_on: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """What there is one of: its name, and the pack and the model that it is of."""
+        return self.name, self.pack, self.model_sha256
+
+    @property
     def operating_point(self) -> OperatingPoint:
         """As results carry it."""
         measured = f"{self.images} images of {self.patients} patients of this site; chosen {self.chosen_on}, "
@@ -107,7 +112,7 @@ class SitePoints:
     def of(self, model: Model) -> tuple[OperatingPoint, ...]:
         """Those of one pack. Raises StorageProblem."""
         its = model.pack_name, model.model_sha256
-        return tuple(point.operating_point for point in self.all() if (point.pack, point.model_sha256) == its)
+        return tuple(point.operating_point for point in self.all() if point.key[1:] == its)
 
     def problem(self) -> Reason | None:
         """Why they cannot be read, None if they can."""
@@ -127,31 +132,23 @@ class SitePoints:
 
     def add(self, point: SitePoint) -> None:
         """Keep one more. Raises UsageProblem (site_point_name) for a name in use with this pack, StorageProblem."""
-
-        def added(points: tuple[SitePoint, ...]) -> Iterable[SitePoint]:
-            own = point.name, point.pack, point.model_sha256
-            if any((known.name, known.pack, known.model_sha256) == own for known in points):
+        with only_writer(self.path):
+            points = self.all()
+            if any(known.key == point.key for known in points):
                 raise UsageProblem(reason("site_point_name", name=point.name))
-            return (*points, point)
-
-        self._change(added)
+            self._write((*points, point))
 
     def remove(self, name: str, pack: str, model_sha256: str) -> None:
         """Forget one. Raises UsageProblem (site_point_unknown) if there is none, StorageProblem."""
-
-        def left(points: tuple[SitePoint, ...]) -> Iterable[SitePoint]:
-            own = name, pack, model_sha256
-            kept = [known for known in points if (known.name, known.pack, known.model_sha256) != own]
+        with only_writer(self.path):
+            points = self.all()
+            kept = [known for known in points if known.key != (name, pack, model_sha256)]
             if len(kept) == len(points):
                 raise UsageProblem(reason("site_point_unknown", name=name))
-            return kept
+            self._write(kept)
 
-        self._change(left)
-
-    def _change(self, change: Callable[[tuple[SitePoint, ...]], Iterable[SitePoint]]) -> None:
-        with only_writer(self.path):
-            points = tuple(change(self.all()))
-            write_atomically(self.path, msgspec.json.format(msgspec.json.encode(points), indent=2))
+    def _write(self, points: Sequence[SitePoint]) -> None:
+        write_atomically(self.path, msgspec.json.format(msgspec.json.encode(points), indent=2))
 
 
 def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs import signing
 from fieldray.packs.signing import TrustStore, fingerprint_of
-from fieldray.persistence import FileLock
+from fieldray.persistence import FileLock, only_writer
 from fieldray.reasons import reason
 from packs_factory import key
 from raised import raises
@@ -70,30 +70,20 @@ def test_there_is_one_way_to_write_a_signature(data: bytes) -> None:
         signing.verify(CONTENT, signature=data)
 
 
-def test_a_generated_key_signs_and_is_for_its_owner_only(tmp_path: Path) -> None:
-    path = tmp_path / "signing.pem"
-    fingerprint = signing.generate_key(path)
-    signature = signing.sign(CONTENT, key=signing.load_private_key(path))
-    assert signing.verify(CONTENT, signature=signature) == fingerprint
-    if sys.platform != "win32":
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_key_is_never_written_over_another(tmp_path: Path) -> None:
-    path = tmp_path / "signing.pem"
-    path.write_bytes(b"precious")
-    with pytest.raises(StorageProblem) as caught:
-        signing.generate_key(path)
-    assert caught.value.reason == reason("not_writable", path=path, detail=os.strerror(errno.EEXIST))
-    assert path.read_bytes() == b"precious"
-
-
-def test_a_key_of_the_programs_own_is_made_once_with_its_folder(tmp_path: Path) -> None:
+def test_a_key_of_the_programs_own_is_made_once_with_its_folder_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "own.pem"
     first = signing.own_key(path)
     assert signing.own_key(path).private_bytes_raw() == first.private_bytes_raw()
     beside = signing.own_key(path.with_name("other.pem"))
     assert beside.private_bytes_raw() != first.private_bytes_raw()
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_bytes(b"precious")  # no other key is written over what is there
+    with raises(UsageProblem, "signing_key"):
+        signing.own_key(path)
+    assert path.read_bytes() == b"precious"
+    with raises(StorageProblem, "not_writable"):
+        signing.own_key(path / "below.pem")
 
 
 def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
@@ -110,10 +100,9 @@ def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
         assert caught.value.reason == reason("signing_key", path=tmp_path / name, detail=detail)
 
 
-@pytest.mark.parametrize("text", ["", "0123", "g" * 64, "0" * 63, "0" * 65])
-def test_what_is_not_a_whole_fingerprint_is_refused(text: str) -> None:
+def test_what_is_not_a_whole_fingerprint_is_refused() -> None:  # see test_naming
     with raises(UsageProblem, "fingerprint"):
-        signing.read_fingerprint(text)
+        signing.read_fingerprint("0" * 63)
 
 
 # The eight points whose order divides 8, then the same written in ways that no encoder does: with a y that is not below
@@ -166,7 +155,7 @@ def test_a_key_of_small_order_neither_verifies_nor_is_trusted(raw_key: bytes, ho
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o666])
 def test_a_signing_key_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "signing.pem"
-    signing.generate_key(path)
+    signing.own_key(path)
     path.chmod(mode)
     for load in (signing.load_private_key, signing.own_key):
         with pytest.raises(UsageProblem) as caught:
@@ -292,11 +281,9 @@ def test_a_change_waits_for_another_program_and_asking_does_not(tmp_path: Path) 
 
 
 def test_a_lock_that_is_never_given_back_is_told(tmp_path: Path) -> None:
-    with FileLock(tmp_path / "pack_trust.lock", holder="process 7"), pytest.raises(StorageProblem) as caught:
-        TrustStore(tmp_path, wait_s=0.02).trust(FIRST)
-    assert caught.value.reason.code == "file_in_use"
-    assert "process 7" in caught.value.reason.text
-    assert not (tmp_path / "pack_trust.json").exists()
+    changes = only_writer(tmp_path / "pack_trust.json", wait_s=0.02)
+    with FileLock(tmp_path / "pack_trust.lock", holder="process 7"), raises(StorageProblem, "file_in_use", says="7"):
+        changes.__enter__()
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
