@@ -97,25 +97,25 @@ def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes
         raise file_problem(error) from error
 
 
-def content_hash(ref: ImageRef, *, opener: Opener = open_file) -> str:
-    """SHA-256 (hex) of the file's or member's bytes, without holding a file in memory. Raises Unreadable.
+def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
+    """SHA-256 (hex) of the file's or member's bytes, without holding a file in memory, and the file's stamp.
 
-    So it does for a file that is larger than any that is read: nobody could cancel the hours that it may take.
+    That is empty where nobody asked for any, and where none may vouch for the file. Raises Unreadable; so it does for a
+    file that is larger than any that is read: nobody could cancel the hours that it may take.
     """
     if ref.member is not None:
-        return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest()
+        return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest(), b""
     try:
         with opener(ref.path) as stream:
-            return _hash_of(stream)
+            state, stamp = state_of(stream), b""
+            check_file_size(stream.seek(0, io.SEEK_END))
+            stream.seek(0)
+            found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto in fact
+            if stamps and state and stamps.is_settled(state) and ref.header.number_of_frames == 1:
+                stamp = stamps.now(ref.path, stream)
+            return found, stamp if state_of(stream) == state else b""
     except OSError as error:
         raise file_problem(error) from error
-
-
-def _hash_of(stream: BinaryIO) -> str:
-    """The same of an open file. Raises OSError, Unreadable."""
-    check_file_size(stream.seek(0, io.SEEK_END))
-    stream.seek(0)
-    return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto in fact
 
 
 def file_problem(error: OSError) -> Unreadable:
@@ -162,28 +162,16 @@ class Stamps:
 
     def of_data(self, path: Path, data: bytes, state: FileState | None) -> bytes:
         """The stamp of a file that was read whole in this state; empty where none may vouch for it."""
-        if state is None or not self._is_settled(state):
+        if state is None or not self.is_settled(state):
             return b""
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
-
-    def hashed(self, ref: ImageRef) -> tuple[str, bytes]:
-        """SHA-256 (hex) of a file's bytes, and its stamp, empty where none may vouch for it. Raises Unreadable."""
-        try:
-            with open_file(ref.path) as stream:
-                state = state_of(stream)
-                content_sha256, stamp = _hash_of(stream), b""
-                if state and self._is_settled(state) and ref.header.number_of_frames == 1:
-                    stamp = self._stamp(ref.path, state, _part_of(stream, state.size))
-                return content_sha256, stamp if state_of(stream) == state else b""
-        except OSError as error:
-            raise file_problem(error) from error
 
     def now(self, path: Path, stream: BinaryIO) -> bytes:
         """The stamp of an open file as it is now; empty for what is no file of the system. Raises OSError."""
         state = state_of(stream)
         return self._stamp(path, state, _part_of(stream, state.size)) if state else b""
 
-    def _is_settled(self, state: FileState) -> bool:
+    def is_settled(self, state: FileState) -> bool:
         """Whether whoever changed the file from now on would give it another time."""
         return max(state.changed_ns, state.touched_ns) / 1e9 + _MARGIN_S < self._now_s()
 

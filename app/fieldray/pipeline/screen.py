@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from fieldray.backends import CPU
@@ -50,7 +50,7 @@ class _Attempt:
     detail: Detail
     observe: Callable[[Prediction], None]
     is_cancelled: Callable[[], bool]
-    together: FirstLook | None
+    first: Callable[[], Seen] | None
     stage: Stage = "discover"
     facts: ReadFacts = field(default_factory=ReadFacts)
     lungs: LungFields | None = None
@@ -92,26 +92,26 @@ def screen_image(
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
-    together: FirstLook | None = None,
+    first: Callable[[], Seen] | None = None,
 ) -> Outcome:
     """Have a worker look at the image: header and pixel checks, lungs, classifier. Gate, calibrate, decide.
 
     While a device runs the classifier, the worker gives its input back for it; what the device loses goes to a worker
-    again. An image that was read approximately is looked at in finer detail where its result is borderline. With
-    `together` the first look is that of several packs.
+    again. An image that was read approximately is looked at in finer detail where its result is borderline. `first`
+    gives what was seen at the first look, where that is one for several packs.
     Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
-    image = _Attempt(ref, assessment, workers, engine, detail, observe, is_cancelled, together)
+    image = _Attempt(ref, assessment, workers, engine, detail, observe, is_cancelled, first)
     try:
         if ref.problem:
             return image.stopped(ref.problem, is_refusal=ref.problem_is_refusal)
-        first = _outcome(image)
-        if not (isinstance(first, Refused) and assessment.wishes.will_turn(first.reason, ref.turn)):
-            return first
+        lying = _outcome(image)
+        if not (isinstance(lying, Refused) and assessment.wishes.will_turn(lying.reason, ref.turn)):
+            return lying
         image = image.turned()
-        second = _outcome(image)
-        return first if isinstance(second, Refused) else second
+        upright = _outcome(image)
+        return lying if isinstance(upright, Refused) else upright
     except Cancelled:
         raise
     except ReaderProblem as error:
@@ -151,31 +151,19 @@ def screen_by_each(
     What a device loses, what is turned, and what another device is unsure of is looked at again for its pack alone.
     The packs are loaded together (`Workers.load_together`). Raises as `screen_image`.
     """
-    together = FirstLook(ref, lanes, workers, is_cancelled) if len(lanes) > 1 else None
-    screen = partial(screen_image, ref, workers=workers, observe=observe, is_cancelled=is_cancelled, together=together)
-    return tuple(screen(assessment=lane.assessment, engine=lane.engine) for lane in lanes)
 
+    @cache
+    def seen() -> tuple[Seen, ...]:
+        """Of each pack, when the first of them asks for it."""
+        asked = ((_question(ref, lane, is_cancelled), lane.assessment.model) for lane in lanes)
+        return workers.look_for_each(list(asked))
 
-class FirstLook:
-    """One look at an image for all packs of a pass, when the first of them asks for it."""
+    def screened(number: int, lane: Lane) -> Outcome:
+        first = (lambda: seen()[number]) if len(lanes) > 1 else None
+        screen = partial(screen_image, ref, workers=workers, observe=observe, is_cancelled=is_cancelled)
+        return screen(assessment=lane.assessment, engine=lane.engine, first=first)
 
-    def __init__(
-        self, ref: ImageRef, lanes: Sequence[Lane], workers: Workers, is_cancelled: Callable[[], bool]
-    ) -> None:
-        self._ref, self._lanes, self._workers, self._is_cancelled = ref, lanes, workers, is_cancelled
-        self._seen: dict[int, Seen] | None = None
-
-    def of(self, assessment: Assessment) -> Seen | None:
-        """What a pack saw; None when it asks once more. Raises as `Workers.look`, BackendProblem, Cancelled."""
-        if self._seen is None:
-            questions = [(self._question(lane), lane.assessment.model) for lane in self._lanes]
-            found = zip(self._lanes, self._workers.look_for_each(questions), strict=True)
-            self._seen = {id(lane.assessment): seen for lane, seen in found}
-        return self._seen.pop(id(assessment), None)
-
-    def _question(self, lane: Lane) -> Look:
-        runs = _is_for_a_worker(lane.engine, self._is_cancelled)
-        return _question(self._ref, lane.assessment, detail="needed", runs=runs)
+    return tuple(itertools.starmap(screened, enumerate(lanes)))
 
 
 def _outcome(image: _Attempt) -> Outcome:
@@ -188,12 +176,13 @@ def _look(image: _Attempt) -> Prediction | Outcome:
     assessment, detail, read_ms = image.assessment, image.detail, 0.0
     while True:
         image.stage = "decode"
-        seen = image.together.of(assessment) if image.together else None
-        if seen is None:
+        first, image.first = image.first, None
+        if first:
+            seen = first()
+        else:
             image.stage = "inference"
-            runs = _is_for_a_worker(image.engine, image.is_cancelled)
+            question = _question(image.ref, Lane(assessment, image.engine), image.is_cancelled, detail=detail)
             image.stage = "decode"
-            question = _question(image.ref, assessment, detail=detail, runs=runs)
             seen = image.workers.look(question, model=assessment.model)
         if len({image.facts.content_sha256, seen.facts.content_sha256} - {""}) > 1:
             return image.stopped(reason("changed"), is_refusal=False)
@@ -215,25 +204,24 @@ def _look(image: _Attempt) -> Prediction | Outcome:
         detail, read_ms = "finer", image.facts.decode_ms
 
 
-def _question(ref: ImageRef, assessment: Assessment, *, detail: Detail, runs: bool) -> Look:
+def _question(ref: ImageRef, lane: Lane, is_cancelled: Callable[[], bool], *, detail: Detail = "needed") -> Look:
+    """What a worker is asked: to run the classifier, too, where no other device does.
+
+    Waits until one is in use; raises Cancelled, BackendProblem.
+    """
+    name, assessment = None, lane.assessment
+    while name is None:
+        name = lane.engine.serving(timeout_s=_WAIT_S)
+        if is_cancelled():  # before a worker is asked: nobody would end what it begins now
+            raise Cancelled
     return Look(
         ref=ref,
         rules=assessment.model.manifest.accepted,
         points=assessment.points,
         wishes=assessment.wishes,
         detail=detail,
-        runs=runs,
+        runs=name == CPU.name,
     )
-
-
-def _is_for_a_worker(engine: Engine, is_cancelled: Callable[[], bool]) -> bool:
-    """Whether a worker runs the classifier, no other device. Waits for one; raises Cancelled, BackendProblem."""
-    name = None
-    while name is None:
-        name = engine.serving(timeout_s=_WAIT_S)
-        if is_cancelled():  # before a worker is asked: nobody would end what it begins now
-            raise Cancelled
-    return name == CPU.name
 
 
 def _run(seen: Seen, image: _Attempt) -> Prediction:

@@ -372,6 +372,6 @@ handle: Final = served(
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
     (calls.PREVIEW, lambda question: calls.Levels(unpacked(question))),
-    (calls.HASH, lambda question: content_hash(question.ref)),
+    (calls.HASH, lambda question: content_hash(question.ref)[0]),
     (calls.MEMBERS, functools.partial(search, is_own_report=is_own_report)),
 )

@@ -220,11 +220,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         if ref.member is not None:
             return self._hash_in_child(ref), b""
-        if self._stamps:
-            return self._stamps.hashed(ref)
         from fieldray.imaging.source import content_hash
 
-        return content_hash(ref), b""
+        return content_hash(ref, stamps=self._stamps)
 
     def give_up(self) -> None:
         """End the looks that are under way and waited for, which raises PoolClosed; later ones are done as ever."""

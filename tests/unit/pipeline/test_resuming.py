@@ -22,7 +22,7 @@ from fieldray.domain.finding import notes_of
 from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
 from fieldray.domain.run import Event, OutcomeReady, ResultsTakenOver, Resuming, RunChanged
-from fieldray.imaging.source import Stamps, read_with_state
+from fieldray.imaging.source import Stamps, content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, Work, assemble
 from fieldray.pipeline.keeping import Earlier, PackWork
 from fieldray.pipeline.screen import Lane
@@ -67,7 +67,7 @@ class Readers(FakeReaders):
     def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
         assert self._stamps
         self.hashed.append(ref.path.name)
-        return self._stamps.hashed(ref)
+        return content_hash(ref, stamps=self._stamps)
 
 
 class Run:
