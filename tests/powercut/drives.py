@@ -33,7 +33,7 @@ def failing(world: World, *bad: Bad) -> dict[str, str]:
     """The environment in which these places of the drive are bad."""
     counts = world.folder / "drive-counts"
     counts.write_bytes(bytes(8 * _RULES))
-    rules = "".join(f"{one.end},{one.at},{one.error},{one.times},0;" for one in bad)
+    rules = "".join(f"{one.end},{one.at},{one.error},{one.times};" for one in bad)
     loaded = world.loading(Path(__file__).with_name("dying_drive.c"))
     return {**loaded, "FIELDRAY_DRIVE_ERRORS": rules, "FIELDRAY_DRIVE_COUNTS": str(counts)}
 

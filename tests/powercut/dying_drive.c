@@ -1,13 +1,10 @@
 /* A drive that fails while it is read, loaded with LD_PRELOAD. $FIELDRAY_DRIVE_ERRORS holds rules, each ended by a semicolon:
 
-       END,BYTE,ERROR,TIMES,SECONDS;
+       END,BYTE,ERROR,TIMES;
 
-   Reading a file whose path ends in END, at BYTE or beyond, takes SECONDS and then gives ERROR (a number of errno.h, 0
-   for none), TIMES times over all processes (-1: always). BYTE -1 is opening it; of a folder, listing it. How often each
-   rule was used stands in the file $FIELDRAY_DRIVE_COUNTS. */
+   Reading a file whose path ends in END, at BYTE or beyond, gives ERROR (a number of errno.h), TIMES times over all
+   processes (-1: always). BYTE -1 is opening it. How often each rule was used stands in the file $FIELDRAY_DRIVE_COUNTS. */
 #define _GNU_SOURCE
-#include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SHOWN __attribute__((visibility("default")))
@@ -25,7 +21,7 @@
 
 static struct rule {
     char end[256];
-    long at, error, times, seconds;
+    long at, error, times;
 } rules[MOST];
 static int count;
 static volatile long *used;
@@ -41,7 +37,7 @@ __attribute__((constructor)) static void begin(void) {
         return;
     used = found;
     for (struct rule *rule = rules; count < MOST; rule++, count++) {
-        if (sscanf(text, "%255[^,],%ld,%ld,%ld,%ld", rule->end, &rule->at, &rule->error, &rule->times, &rule->seconds) < 5)
+        if (sscanf(text, "%255[^,],%ld,%ld,%ld", rule->end, &rule->at, &rule->error, &rule->times) < 4)
             break;
         text = strchr(text, ';') + 1;
     }
@@ -61,10 +57,8 @@ static struct rule *rule_of(const char *path, long last) {
 
 static int suffer(struct rule *rule) {
     __sync_fetch_and_add(&used[rule - rules], 1);
-    struct timespec time = {.tv_sec = rule->seconds};
-    nanosleep(&time, NULL);
     errno = (int)rule->error;
-    return rule->error != 0;
+    return -1;
 }
 
 static void path_of(int handle, char *path) {
@@ -87,7 +81,7 @@ static ssize_t allowed(int handle, size_t length, off_t at) {
         return (ssize_t)length;
     if (rule->at > at)
         return rule->at - at;
-    return suffer(rule) ? -1 : (ssize_t)length;
+    return suffer(rule);
 }
 
 SHOWN ssize_t read(int handle, void *data, size_t length) {
@@ -102,9 +96,7 @@ SHOWN ssize_t pread64(int handle, void *data, size_t length, off_t at) { return 
 
 static int open_at(int at, const char *name, int flags, mode_t mode) {
     struct rule *rule = count ? rule_of(name, -1) : NULL;
-    if (rule && suffer(rule))
-        return -1;
-    return (int)syscall(SYS_openat, at, name, flags, mode);
+    return rule ? suffer(rule) : (int)syscall(SYS_openat, at, name, flags, mode);
 }
 
 #define MODE(flags)                           \
@@ -120,10 +112,4 @@ SHOWN int open(const char *name, int flags, ...) {
 SHOWN int open64(const char *name, int flags, ...) {
     MODE(flags)
     return open_at(AT_FDCWD, name, flags | O_LARGEFILE, mode);
-}
-
-SHOWN DIR *opendir(const char *name) {
-    DIR *(*make)(const char *) = dlsym(RTLD_NEXT, "opendir");
-    struct rule *rule = count ? rule_of(name, -1) : NULL;
-    return rule && suffer(rule) ? NULL : make(name);
 }

@@ -121,12 +121,6 @@ def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuer
         assert whole == [], plan
 
 
-def test_no_run_has_a_number_beyond_those_of_the_store(store: ResultStore) -> None:
-    for number in (2**63, -(2**63) - 1, 10**30):
-        with pytest.raises(UsageProblem, match="no run"):
-            store.run(number)
-
-
 # ---- previews
 
 
