@@ -36,22 +36,16 @@ def _explicit(tag: int, representation: bytes, value: bytes) -> bytes:
     return struct.pack("<HH2sH", tag >> 16, tag & 0xFFFF, representation, len(value)) + value
 
 
-def _jpeg_ls(*, is_signed: bool) -> bytes:
+def _jpeg_ls() -> bytes:
     """An image of 12 bits whose codestream has a byte of zeros after its headers, and no end."""
     size = ((0x00280010, 40), (0x00280011, 32), (0x00280100, 16), (0x00280101, 12), (0x00280102, 11))
-    numbers = ((0x00280002, 1), *size, (0x00280103, int(is_signed)))
+    numbers = ((0x00280002, 1), *size, (0x00280103, 0))
     stream = b"\xff\xd8\xff\xf7\0\x0b\x0c\0\x28\0\x20\1\1\x11\0\xff\xda\0\x08\1\1\0\0\0\0\0"
     elements = [Element(tag, b"US", binary(b"US", number)) for tag, number in numbers]
     elements.insert(1, Element(0x00280004, b"CS", b"MONOCHROME2"))
     elements.append(Element(0x7FE00010, b"OB", [Item(b""), Item(stream)], is_undefined=True))
     meta = Encoding().written([Element(0x00020010, b"UI", b"1.2.840.10008.1.2.4.80")])
     return bytes(128) + b"DICM" + meta + Encoding().written(elements)
-
-
-def _announced(*arrays: Any) -> bytes:
-    """A message whose header announces arrays that do not come."""
-    header = json.dumps({"body": {}, "arrays": list(arrays)})
-    return framed(header.encode("ascii"), [])
 
 
 def _answer(kind: str, body: Mapping[str, Any], *arrays: tuple[str, str, list[int], bytes]) -> bytes:
@@ -103,27 +97,16 @@ CASES: Final[Mapping[str, Case]] = {
         (ACCEPTED,),
     ),
     # a counter of 31 bits that had to be filled before the end was noticed
-    "a codestream of JPEG-LS without an end": Case("dicom-pixels", lambda: _jpeg_ls(is_signed=False), ("damaged",)),
-    "the same of signed values, which pydicom decodes": Case(
-        "dicom-pixels", lambda: _jpeg_ls(is_signed=True), ("damaged",)
-    ),
+    "a codestream of JPEG-LS without an end": Case("dicom-pixels", _jpeg_ls, ("damaged",)),
     # a complaint of msgspec that quotes a key which looks like the place of a fault: it was looked up and not there
     "a key that looks like a place": Case(
         "manifest",
         lambda: b'{"kind":"lung-fields","schema_version":2,"descriptions":{"en":"."}," - at `.s[...]":1}',
         ("pack_manifest",),
     ),
-    # messages that announce what is no array, no size, or not there
-    "a shape that is an object": Case("wire", lambda: _announced(["a", "uint8", {}]), ("ValueError",)),
-    "a side that is true": Case("wire", lambda: _announced(["a", "uint8", [True]]), ("ValueError",)),
-    "sides that take minutes to multiply": Case(
-        "wire", lambda: _announced(["a", "uint8", [10**4_000] * 600]), ("ValueError",)
-    ),
     # answers of which a value of another type reached the store, or the list never ended
     "a hash that is an object": Case("answers", lambda: _answer("look", _seen(content_sha256={})), ("ValueError",)),
-    "a time that is a text": Case("answers", lambda: _answer("look", _seen(decode_ms="1")), ("ValueError",)),
     "rows below none": Case("answers", lambda: _answer("look", _seen(rows=-1)), ("ValueError",)),
-    "notes that are numbers": Case("answers", lambda: _answer("look", _seen(notes=[1])), ("ValueError",)),
     "a thumbnail that is no picture": Case(
         "answers", lambda: _answer("look", _seen(thumbnail="0"), ("0", "int64", [1], bytes(8))), ("ValueError",)
     ),
@@ -133,11 +116,6 @@ CASES: Final[Mapping[str, Case]] = {
     "a member without a name": Case("answers", lambda: _answer("members", _members(member=None)), ("ValueError",)),
     "a member of a name that no system has": Case(
         "answers", lambda: _answer("members", _members(member="\ud800")), ("ValueError",)
-    ),
-    "a size that is a text": Case(
-        "answers",
-        lambda: _answer("shown", {"pixels": "0", "rows": "1", "columns": 1}, ("0", "uint8", [1, 1], b"\0")),
-        ("ValueError",),
     ),
     # messages of a divided training that are none, and two that ended a thread
     "a header without bounds": Case("channel", lambda: struct.pack("!I", 2**31), ("ValueError",)),
@@ -165,11 +143,6 @@ CASES: Final[Mapping[str, Case]] = {
     # rows of a database that became results with values of another type
     "a whole row": Case("rows", _row, (ACCEPTED,)),
     "a name in a header that is a number": Case("rows", lambda: _row(header={"patient_name": 1}), ("ValueError",)),
-    "a kind of file that is none": Case("rows", lambda: _row(details={"kind": "x"}), ("ValueError",)),
-    "columns that are a text": Case("rows", lambda: _row(details={"columns": "1"}), ("ValueError",)),
-    "a score that is a text": Case(
-        "rows", lambda: _row(status="screened", findings=_finding(score="1")), ("ValueError",)
-    ),
     "a decision that nobody makes": Case(
         "rows", lambda: _row(status="screened", findings=_finding(decision="x")), ("ValueError",)
     ),

@@ -89,6 +89,7 @@ def test_the_end_of_the_stream_is_none(data: bytes) -> None:
         {"body": {}, "arrays": [["a", "uint8", [True]]]},
         {"body": {}, "arrays": [["a", "uint8", [0, 2**40]]]},
         {"body": {}, "arrays": [["a", "uint8", [1] * 9]]},
+        {"body": {}, "arrays": [["a", "uint8", [10**4_000] * 600]]},  # minutes to multiply
         {"body": {}, "arrays": [[["a"], "uint8", [0]]]},
         # announced, but not there: ten bytes, and more than is allocated for any message
         {"body": {}, "arrays": [["a", "uint8", [10]]]},

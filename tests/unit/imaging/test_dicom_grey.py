@@ -349,13 +349,6 @@ def test_monochrome_without_a_number_is_grey(tmp_path: Path) -> None:
     np.testing.assert_array_equal(_read(tmp_path, changes={"PhotometricInterpretation": "MONOCHROME"}).pixels, RAMP)
 
 
-def test_one_bit_images(tmp_path: Path) -> None:
-    mask = (RAMP % 3 == 0).astype(np.uint8)
-    changes = {"PixelData": np.packbits(mask, bitorder="little").tobytes(), "BitsAllocated": 1, "BitsStored": 1}
-    image = _read(tmp_path, changes={**changes, "HighBit": 0, "WindowCenter": None, "WindowWidth": None})
-    np.testing.assert_array_equal(image.pixels, mask)
-
-
 def test_what_old_files_leave_out_is_assumed(tmp_path: Path) -> None:
     missing = ("SamplesPerPixel", "BitsStored", "HighBit", "PixelRepresentation", "PhotometricInterpretation")
     image = _read(tmp_path, changes=dict.fromkeys((*missing, "PresentationLUTShape")))

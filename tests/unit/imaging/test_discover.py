@@ -95,19 +95,6 @@ def test_very_long_and_non_latin_names(tmp_path: Path) -> None:
     assert ref.problem is None
 
 
-def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
-    for name in ("broken.dcm", "good.dcm"):
-        write_dicom(tmp_path / name, IMAGE)
-
-    def opener(path: Path) -> BinaryIO:
-        if path.name == "broken.dcm":
-            raise OSError(5, "Input/output error")
-        return open_file(path)
-
-    codes = {ref.path.name: ref.problem.code if ref.problem else None for ref in discover([tmp_path], opener=opener)}
-    assert codes == {"broken.dcm": "drive_error", "good.dcm": None}
-
-
 def test_frames_are_images_of_one_file(tmp_path: Path) -> None:
     pixels = np.stack([IMAGE] * 3).astype("<u2").tobytes()
     write_dicom(tmp_path / "frames.dcm", IMAGE, changes={"NumberOfFrames": 3, "PixelData": pixels})

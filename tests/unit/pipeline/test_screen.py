@@ -26,10 +26,10 @@ from tiny_models import tiny_manifest, tiny_model
 def screen(name: str = "bright.png", *, engine: FakeEngine | None = None, **changes: Any) -> Outcome:
     """Screen an image of this name; `changes` are the manifest's, or `ref` and others of `screen_image`."""
     ref = changes.pop("ref", None) or ImageRef(path=Path("/images") / name)
-    options = {key: changes.pop(key) for key in ("observe", "is_cancelled") if key in changes}
+    options = {key: changes.pop(key) for key in ("observe", "is_cancelled", "workers") if key in changes}
     model = tiny_model(manifest=tiny_manifest(**changes))
-    engine = engine or FakeEngine()
-    return screen_image(ref, assessment=choose(model), workers=FakeReaders(), engine=engine, **options)
+    options = {"workers": FakeReaders(), "engine": engine or FakeEngine(), **options}
+    return screen_image(ref, assessment=choose(model), **options)
 
 
 def test_a_image_is_read_run_and_decided() -> None:
@@ -110,9 +110,7 @@ class Reduced(FakeReaders):
 
 
 def look(decoders: Reduced, **changes: Any) -> Outcome:
-    options = {"engine": FakeEngine()} | {key: changes.pop(key) for key in ("engine", "is_cancelled") if key in changes}
-    model = tiny_model(manifest=tiny_manifest(**changes))
-    return screen_image(ImageRef(path=Path("/images/x.jpg")), assessment=choose(model), workers=decoders, **options)
+    return screen("x.jpg", workers=decoders, **changes)
 
 
 # below 0.4 is below, from 0.6 on above; a grey of 255 is a score of 1
