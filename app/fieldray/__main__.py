@@ -21,9 +21,7 @@ PLACES_OF_CODE = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Run Fieldray; returns the exit code."""
-    if arguments is None:
-        _leave_current_directory()
-    return _quietly(lambda: _main(sys.argv[1:] if arguments is None else arguments))
+    return _quietly(lambda: _main(arguments))
 
 
 def _leave_current_directory() -> None:
@@ -64,7 +62,10 @@ def _quietly(body: Callable[[], int]) -> int:
         return CANCELLED
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str] | None) -> int:
+    if arguments is None:
+        _leave_current_directory()
+        arguments = sys.argv[1:]
     from fieldray.command_names import command_line_of, names_images, opens_window
     from fieldray.offline import stay_offline
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -60,9 +61,9 @@ sys.exit(program.main())
 
 @posix
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("after_imports", [1, 2, 5, 20, 60, 90])
-def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int) -> None:
+@pytest.mark.parametrize(("after_imports", "path"), [*((number, "") for number in (1, 2, 5, 20, 60, 90)), (5, "/x")])
+def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int, path: str) -> None:
     """Ctrl-C while the program is still being read, at the import of that number."""
-    done = python(INTERRUPTED, after_imports, "screen", tmp_path / "nowhere")
+    done = python(INTERRUPTED, after_imports, "screen", tmp_path / "x", environment={**os.environ, "PYTHONPATH": path})
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 130

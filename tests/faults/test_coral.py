@@ -23,8 +23,7 @@ def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> No
     edgetpu.plug()
     found = status(edgetpu)
     assert found.answer == LibraryAnswer(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
-    assert (found.state, found.reason, found.notes) == ("ready", None, ())
-    assert found.event.port_mbit == 5000
+    assert (found.state, found.event.port_mbit, found.reason, found.notes) == ("ready", 5000, None, ())
 
 
 def test_a_slow_port_is_noted(edgetpu: DoubleEdgeTpu) -> None:

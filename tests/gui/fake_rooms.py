@@ -35,7 +35,7 @@ from fieldray.domain.run import (
     Verdict,
     Wishes,
 )
-from fieldray.errors import Cancelled, FieldrayError, PackNotTrusted
+from fieldray.errors import Cancelled, FieldrayError
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.quality import are_empty
 from fieldray.imaging.synthetic import chest_phantom
@@ -385,8 +385,7 @@ class FakeLibrary:
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = "") -> Model:
         allowed = {"pack_older": allow_older, "pack_legacy": allow_legacy, "pack_namesake_shipped": bool(signer)}
         for problem in filter(None, (self.problems.get(folder), self.further.get(folder))):
-            fingerprint = problem.fingerprint if isinstance(problem, PackNotTrusted) else ""
-            if fingerprint not in self.trusted and not allowed.get(problem.reason.code):
+            if getattr(problem, "fingerprint", "") not in self.trusted and not allowed.get(problem.reason.code):
                 raise problem
         return self.models.get(folder) or model("builtin")
 

@@ -166,16 +166,15 @@ def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool
 
 
 @pytest.mark.parametrize(
-    ("why", "words", "is_namesake"),
+    ("why", "words"),
     [
-        (reason("pack_legacy"), "Nobody vouches", False),
-        (reason("pack_older", version="2.0.0", seen="3.0.0"), "older than version 3.0.0", False),
-        (reason("pack_older", version="2.0.0", seen="3.0.0"), "older than version 3.0.0", True),
+        (reason("pack_legacy"), "Nobody vouches"),
+        (reason("pack_older", version="2.0.0", seen="3.0.0"), "older than version 3.0.0"),
     ],
 )
-def test_legacy_and_older_packs_need_a_yes(desk: Desk, why: Reason, words: str, is_namesake: bool) -> None:
+def test_legacy_and_older_packs_need_a_yes(desk: Desk, why: Reason, words: str) -> None:
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
-    if is_namesake:
+    if is_namesake := why.code == "pack_older":
         desk.rooms.library.further[FOLDER] = PackProblem(reason("pack_namesake_shipped", pack="lungs"))
     pack = on_edgetpu(trust="legacy", problem=why)
     plug_in(desk, pack)
