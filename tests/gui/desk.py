@@ -17,7 +17,8 @@ from fieldray.desktop.application import Application
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
 from fieldray.desktop.notices import SignalEnd, signal_end
-from fieldray.domain.run import RunChanged
+from fieldray.domain.run import DrivesChanged, RunChanged
+from fieldray.packs.naming import PackCandidate
 from fieldray.settings import Settings
 
 WAIT_MS = 60_000
@@ -64,6 +65,22 @@ class Desk:
         place = [entry.pack_name for entry in packs].index(pack_name)
         self.window.welcome.cards[place].button.click()
 
+    def use(self, pack_id: str) -> None:
+        """Put a pack in use, and wait until it is."""
+        found = next(entry for entry in self.bench.packs.candidates if entry.pack_id == pack_id)
+        self.bench.packs.use(found)
+        self.until(lambda: self.bench.packs.source == found)
+
+    def plug_in(self, drive: Path, *packs: PackCandidate) -> None:
+        """Connect a drive with packs."""
+        self.rooms.library.on_drives[drive] = list(packs)
+        self.rooms.publish(DrivesChanged(drives={drive: ()}))
+
+    def pull_out(self) -> None:
+        """Take all drives away."""
+        self.rooms.library.on_drives.clear()
+        self.rooms.publish(DrivesChanged())
+
     def open_row(self, row_id: int) -> None:
         """Choose a row and wait for its image."""
         image = self.bench.image
@@ -82,6 +99,18 @@ class Desk:
         """The kind of the question about what is to be screened that is open, "" for none."""
         question = self.bench.screening.question
         return question.kind if question else ""
+
+    @property
+    def in_use(self) -> str:
+        """The name of the pack in use, "" for none."""
+        used = self.bench.packs.model
+        return used.pack_name if used else ""
+
+    @property
+    def listed(self) -> list[int | None]:
+        """The numbers of the rows, as they are listed."""
+        rows = self.bench.rows
+        return [rows.id_at(rows.index(place, 0)) for place in range(rows.rowCount())]
 
     @property
     def notices(self) -> str:

@@ -23,7 +23,7 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
 from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
-from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
+from fieldray.domain.model import Estimate, HeaderRules, InputSpec, Label, Manifest, Model, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import (
     BackendChanged,
@@ -50,15 +50,14 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
+from outcomes import operating_point, run_spec
 from pairs import pair_comparison
 
 SIDE = 224
 CELLS = 14
 MEANING = {"en": "lung opacity", "uk": "затемнення легень"}
 FINGERPRINT = "-".join(f"{number:04x}" for number in range(0xA100, 0xA110))
-POINT = OperatingPoint(
-    name="screening",
-    label="opacity",
+POINT = operating_point(
     threshold=0.41,
     unsure_low=0.34,
     unsure_high=0.5,
@@ -182,15 +181,16 @@ def candidate(folder: str = "/media/Edge TPU/fieldray/made-up-1.2.0", **changes:
     return PackCandidate(**{**values, **changes})  # type: ignore[arg-type]
 
 
-SPEC = RunSpec(
-    paths=("/images",),
-    pack_name="made-up-1.2.0",
-    trust="signed",
-    fingerprint=FINGERPRINT,
-    model_sha256="0123456789abcdef" * 4,
-    settings_hash="s" * 64,
-    operating_points=(POINT,),
+SPEC = run_spec(
+    pack_name="made-up-1.2.0", fingerprint=FINGERPRINT, model_sha256="0123456789abcdef" * 4, operating_points=(POINT,)
 )
+AGES = {"children": (1, 5), "adults": (18, 95), "tuberculosis": (15, 95)}
+
+
+def described(pack_id: str, **changes: object) -> dict[str, object]:
+    """What is said of a pack for patients of certain ages."""
+    names, accepted = {"en": pack_id.capitalize()}, HeaderRules(ages_years=AGES[pack_id])
+    return {"pack_id": pack_id, "version": "1.0.0", "accepted": accepted, "names": names, **changes}
 
 
 def save(
@@ -541,6 +541,16 @@ class FakeRooms:
         self.checks: list[Reason] = []
         self.may_check = threading.Event()
         self.may_check.set()
+
+    def offer(self, *pack_ids: str, **changes: dict[str, object]) -> None:
+        """Only these packs are at hand; `changes`: what else is said of one."""
+        self.library.always = []
+        for pack_id in pack_ids:
+            folder, about = f"/program/models/{pack_id}-1.0.0", described(pack_id, **changes.get(pack_id, {}))
+            of = manifest(**about)
+            found = candidate(folder, pack_id=pack_id, version="1.0.0", names=of.names, manifest=of)
+            self.library.always.append(found)
+            self.library.models[found.folder] = model("builtin", **about)
 
     def open(self, settings: Settings, publish: Publish) -> Services:
         self.opened += 1

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from desk import Desk, texts
 from fake_rooms import SPEC
-from PySide6.QtWidgets import QApplication, QComboBox, QLabel
+from PySide6.QtWidgets import QApplication, QComboBox
 
 from fieldray.desktop.audit_page import AuditPage, LocalPointDialog
 from fieldray.errors import UsageProblem
@@ -26,19 +26,16 @@ def page(desk: Desk) -> AuditPage:
     return desk.window.audit_page
 
 
-def said(page: AuditPage) -> str:
-    return "\n".join(found.text() for found in page.findChildren(QLabel))
-
-
 def show(desk: Desk, page: AuditPage) -> None:
     page.button.click()
     desk.until(lambda: desk.bench.auditing.report is not None)
 
 
 def test_nothing_is_asked_before_a_run_is_over(desk: Desk) -> None:
+    desk.window.actions_by_name["audit"].trigger()
     page = desk.window.audit_page
     assert not page.button.isEnabled()
-    assert "Screen images first" in said(page)
+    assert "Screen images first" in texts(page)
 
 
 def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page: AuditPage) -> None:
@@ -52,7 +49,7 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert model is desk.bench.screening.run_model
     assert (request.labels, request.positive) == (Path("/labels.csv"), ("tb", "mass"))
     assert (request.prevalence, request.sensitivity) == (pytest.approx(0.025), 0.95)
-    text = said(page)
+    text = texts(page)
     assert "Area under the ROC curve (AUC)" in text
     assert "The scores are distributed differently from those of earlier runs" in text
     assert "A local operating point for a sensitivity of 90.0 %" in text
@@ -79,7 +76,7 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     (_, first, _), (run_id, again, _) = desk.rooms.audit.requests
     assert (run_id, first.threshold, again.threshold) == (own, None, plan.shown[1])
     assert (again.prices, again.against) == ((2.5, 0.0), other)
-    text = said(page)
+    text = texts(page)
     assert "of 1000 people screened are called for a test" in text
     assert "These images do not show which pack tells the sick from the healthy better." in text
     desk.until(lambda: desk.bench.auditing.report is not None)
@@ -110,12 +107,10 @@ def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPa
 def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk, page: AuditPage) -> None:
     desk.rooms.audit.problem = UsageProblem(reason("audit_one_class", known="normal"))
     page.button.click()
-    desk.until(lambda: "All images are of one kind (normal)" in said(page))
+    desk.until(lambda: "All images are of one kind (normal)" in texts(page))
     desk.rooms.audit.problem = None
     show(desk, page)
-    assert "All images are of one kind" not in "".join(
-        found.text() for found in page.findChildren(QLabel) if found.isVisible()
-    )
+    assert "All images are of one kind" not in texts(page)
 
 
 def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:

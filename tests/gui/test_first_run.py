@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, dialogs, press, texts
-from fake_rooms import FakeRooms, candidate, image_ref, manifest, model, refused, screened
+from fake_rooms import FakeRooms, candidate, described, image_ref, manifest, model, refused, screened
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QCheckBox, QMessageBox, QScrollArea
 from test_packs import EDGETPU
 
 from fieldray.desktop.packs_page import PackDialog, answer_lines
-from fieldray.domain.model import HeaderRules
 from fieldray.domain.prior import as_prior
-from fieldray.domain.run import DrivesChanged, RunChanged
+from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import grouped
 from fieldray.packs.site_choices import FOLDERS_NAME, RememberedPack
@@ -27,13 +26,6 @@ from outcomes import run_spec
 from stores import keep
 
 CHILDREN = Path("/program/models/children-1.0.0")
-ADULTS = Path("/program/models/adults-1.0.0")
-AGES = {"children": (1, 5), "adults": (18, 95)}
-
-
-def described(pack_id: str) -> dict[str, object]:
-    accepted = HeaderRules(ages_years=AGES[pack_id])
-    return {"pack_id": pack_id, "version": "1.0.0", "accepted": accepted, "names": {"en": pack_id.capitalize()}}
 
 
 @pytest.fixture
@@ -52,12 +44,7 @@ def two_packs() -> FakeRooms:
     """Two packs, for children and for adults."""
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9)]
-    made.library.always = []
-    for folder, pack_id in ((CHILDREN, "children"), (ADULTS, "adults")):
-        of = manifest(**described(pack_id))
-        entry = candidate(str(folder), pack_id=pack_id, version="1.0.0", names=of.names, manifest=of)
-        made.library.always.append(entry)
-        made.library.models[folder] = model("builtin", **described(pack_id))
+    made.offer("children", "adults")
     return made
 
 
@@ -65,11 +52,6 @@ def two_packs() -> FakeRooms:
 def listed(desk: Desk) -> None:
     """The packs are listed."""
     desk.until(lambda: desk.bench.packs.is_listed)
-
-
-def in_use(desk: Desk) -> str:
-    used = desk.bench.packs.model
-    return used.manifest.pack_id if used else ""
 
 
 def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
@@ -87,7 +69,7 @@ def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
 def test_no_pack_is_in_use_until_somebody_says_for_whom(desk: Desk) -> None:
     desk.choose()
     desk.until(lambda: desk.asks == "pack")
-    assert in_use(desk) == ""
+    assert desk.in_use == ""
     assert desk.rooms.session.started_with == []
     assert desk.window.pages.currentWidget() is desk.window.welcome
     desk.until(lambda: "It knows nothing about people." in texts(desk.window.welcome))
@@ -135,7 +117,7 @@ def test_the_card_that_was_chosen_is_marked(desk: Desk) -> None:
 def test_a_card_is_the_answer_and_the_header_says_for_whom(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.screen(answer="adults-1.0.0")
-    assert in_use(desk) == "adults"
+    assert desk.in_use == "adults-1.0.0"
     assert desk.rooms.session.ages_confirmed == [True]  # the card says so in so many words
     assert "For patients aged 18 to 95 years." in desk.window.toolbar.pack_chip.toolTip()
     assert desk.window.pages.currentWidget() is desk.window.images
@@ -177,7 +159,7 @@ def test_escape_at_the_first_question_leaves_the_first_page(desk: Desk) -> None:
 def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> None:
     desk.rooms.memory.remember([Path("/images")], "adults", operating_point="careful")
     desk.screen()
-    assert desk.rooms.session.started_with[-1][1] == "careful" and in_use(desk) == "adults"
+    assert desk.rooms.session.started_with[-1][1] == "careful" and desk.in_use == "adults-1.0.0"
     assert desk.rooms.session.ages_confirmed == [False]  # a folder of DICOM: nothing is left open
 
 
@@ -192,7 +174,7 @@ def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home:
     desk.finish()
     desk.choose("/other")
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
-    assert in_use(desk) == "adults"
+    assert desk.in_use == "adults-1.0.0"
 
 
 def test_the_default_can_be_withdrawn_on_the_page_of_packs(desk: Desk) -> None:
@@ -269,9 +251,8 @@ def plug_in(desk: Desk, pack_id: str = "adults", **changes: object) -> None:
     about = described(pack_id)
     known = {name: about[name] for name in ("pack_id", "version", "names")}
     entry = candidate(str(MEANWHILE), **{"origin": "drive", "trust": "trusted", **known, **changes})
-    desk.rooms.library.on_drives[EDGETPU] = [replace(entry, manifest=manifest(**about))]
     desk.rooms.library.models.setdefault(MEANWHILE, model(**about))
-    desk.rooms.publish(DrivesChanged(drives={EDGETPU: ()}))
+    desk.plug_in(EDGETPU, replace(entry, manifest=manifest(**about)))
 
 
 def test_the_question_names_folder_pack_and_ages_and_no_key_means_yes(desk: Desk, asked: QMessageBox) -> None:
@@ -307,7 +288,7 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     assert desk.rooms.session.started_with == []
     desk.answer("children-1.0.0")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
-    assert in_use(desk) == "children"
+    assert desk.in_use == "children-1.0.0"
     desk.until(lambda: "question before" not in desk.notices)
 
 
@@ -394,7 +375,7 @@ def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(
     desk.until_shown("The key is trusted now")
     press(desk.window.banners, "Use this pack")
     desk.until_shown("another pack lies in its place")
-    assert packs.question is None and in_use(desk) == ""
+    assert packs.question is None and desk.in_use == ""
     assert desk.rooms.library.trusted == [entry.fingerprint]
 
 
@@ -404,7 +385,7 @@ def test_a_pack_that_is_not_the_one_that_was_listed_is_not_used(desk: Desk) -> N
     desk.answer("children-1.0.0")
     desk.until_shown("another pack lies in its place")
     desk.until(lambda: desk.asks == "pack")
-    assert in_use(desk) == "" and desk.rooms.session.started_with == []
+    assert desk.in_use == "" and desk.rooms.session.started_with == []
 
 
 def test_an_answer_about_a_prior_image_is_for_the_image_that_was_open(desk: Desk, rooms: FakeRooms) -> None:

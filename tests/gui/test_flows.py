@@ -22,7 +22,6 @@ from fieldray.domain.run import (
     Count,
     DeviceChanged,
     DeviceState,
-    DrivesChanged,
     OutcomeReady,
     Progress,
     RunChanged,
@@ -34,11 +33,6 @@ from fieldray.domain.run import (
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import PLAIN, Exporter, ReportOptions, exporters
-
-
-def listed(desk: Desk) -> list[int]:
-    rows = desk.bench.rows
-    return [rows.id_at(rows.index(row, 0)) for row in range(rows.rowCount())]  # type: ignore[misc]
 
 
 def test_the_empty_window_says_what_to_do_next(desk: Desk) -> None:
@@ -60,7 +54,7 @@ def test_a_folder_becomes_rows_abnormal_first(desk: Desk) -> None:
     assert desk.rooms.session.started_with == [((Path("/images"),), None, False)]
     assert desk.window.pages.currentWidget() is desk.window.images
     # Scores .9 .1 .42 .7 at .41 with .34 to .5 unsure: 1 and 4 abnormal, 3 not sure, 2 normal.
-    assert listed(desk) == [1, 4, 3, 2]
+    assert desk.listed == [1, 4, 3, 2]
 
 
 def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
@@ -77,7 +71,7 @@ def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
 def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: FakeRooms) -> None:
     rooms.outcomes += [refused(5), failed(6)]
     desk.screen()
-    assert listed(desk)[-2:] == [5, 6]
+    assert desk.listed[-2:] == [5, 6]
     rows = desk.bench.rows
     shown = rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     assert shown == "Not a frontal view: the view position is LL."
@@ -183,6 +177,7 @@ def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
 
 
 def test_a_fall_back_is_never_silent(desk: Desk) -> None:
+    desk.until(lambda: desk.bench.backends)  # the pack in use has spoken
     for state, why in (("ready", None), ("unavailable", reason("coral_unplugged"))):
         desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
     desk.rooms.publish(after := BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 2"))
@@ -263,7 +258,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     assert session.wishes == [(5, Wishes(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the view position is LL" in texts(panel)
     assert "A run is under way" not in desk.notices
-    desk.until(lambda: listed(desk)[0] in (1, 5) and listed(desk)[-1] == 7)
+    desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows
     assert "Screened although" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     (back,) = panel.wishes
@@ -440,12 +435,12 @@ def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:
     desk.screen()
     table, search = desk.window.work_list.table, desk.window.work_list.filter_bar.search
     search.setText("nobody is called so")
-    desk.until(lambda: listed(desk) == [] and table.accessibleDescription() != "")
+    desk.until(lambda: desk.listed == [] and table.accessibleDescription() != "")
     assert table.accessibleDescription() == "No image matches what is searched for or chosen above."
     pyramid = table.viewport().grab().toImage()
     assert len({pyramid.pixel(x, y) for x in range(pyramid.width()) for y in range(20, 50)}) > 2  # it is written there
     search.clear()
-    desk.until(lambda: listed(desk) != [] and table.accessibleDescription() == "")
+    desk.until(lambda: desk.listed != [] and table.accessibleDescription() == "")
 
 
 def test_the_image_follows_what_a_search_found(desk: Desk, rooms: FakeRooms) -> None:
@@ -459,7 +454,7 @@ def test_the_image_follows_what_a_search_found(desk: Desk, rooms: FakeRooms) -> 
     assert model.rowCount() == 60
     assert work_list.table.currentIndex().row() == 0  # the open image is among them
     work_list.filter_bar.search.setText("px-103")
-    desk.until(lambda: listed(desk) == list(range(30, 40)))
+    desk.until(lambda: desk.listed == list(range(30, 40)))
     assert work_list.table.rowAt(0) == 0
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 30)
     work_list.filter_bar.search.clear()
@@ -478,7 +473,7 @@ def test_what_cannot_be_opened_says_why_and_a_button_tries_again(begin: Begin, r
         desk.window.banners.findChild(QPushButton).click()
         desk.until(lambda: desk.bench.packs.model is not None)
         desk.screen()
-        assert listed(desk) == [1, 4, 3, 2]
+        assert desk.listed == [1, 4, 3, 2]
 
 
 def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(begin: Begin, rooms: FakeRooms) -> None:
@@ -490,7 +485,6 @@ def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(beg
         assert desk.window.toolbar.progress_text.text() == "Waiting until a pack is chosen"
         assert rooms.session.started_with == []
         stick = Path("/media/stick")
-        rooms.library.on_drives[stick] = [candidate(f"{stick}/fieldray/made-up-1.2.0", origin="drive")]
-        rooms.publish(DrivesChanged(drives={stick: ()}))
+        desk.plug_in(stick, candidate(f"{stick}/fieldray/made-up-1.2.0", origin="drive"))
         desk.until(lambda: rooms.session.started_with == [((Path("/images"),), None, False)])
         assert not desk.window.banners.isVisible()

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from desk import Desk, press
+from desk import Desk, dialogs, press, texts
 from fake_rooms import SPEC, FakeRooms, failed, screened
-from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QLineEdit, QMessageBox, QTableWidget, QWidget
+from PySide6.QtWidgets import QFileDialog, QLineEdit, QMessageBox, QTableWidget, QWidget
 
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.open_image import enlarged
@@ -54,6 +54,10 @@ def page(desk: Desk) -> HistoryPage:
     return shown
 
 
+def question(desk: Desk) -> str:
+    return " ".join(f"{box.text()} {box.informativeText()}" for box in dialogs(desk.window, QMessageBox))
+
+
 def mark(page: HistoryPage, *run_ids: int) -> None:
     """Mark runs in the table."""
     page.table.clearSelection()
@@ -72,24 +76,15 @@ def open_run(desk: Desk, page: HistoryPage, run_id: int) -> None:
     desk.until_listed({1: 3, 2: 4}[run_id])
 
 
-def question() -> str:
-    boxes = [found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox) and found.isVisible()]
-    return " ".join(f"{box.text()} {box.informativeText()}" for box in boxes)
-
-
-def said(page: HistoryPage) -> str:
-    return "\n".join(found.text() for found in page.findChildren(QLabel) if not found.isHidden())
-
-
 def test_runs_are_listed_and_filtered(desk: Desk, page: HistoryPage) -> None:
     cells = [[page.table.item(row, column).text() for column in range(13)] for row in range(2)]
     assert [row[1:] for row in cells] == [
         ["made-up-1.2.0", "4", "0", "2", "0", "0", "1", "0", "1", "0", "1", "/images"],
         ["made-up-1.1.0", "3", "0", "1", "0", "0", "2", "0", "0", "0", "0", "/images"],
     ]
-    assert "2 runs, 7 images" in said(page)
+    assert "2 runs, 7 images" in texts(page)
     page.search.setText("1.1")
-    assert page.table.rowCount() == 1 and "1 run, 3 images" in said(page)
+    assert page.table.rowCount() == 1 and "1 run, 3 images" in texts(page)
     page.search.clear()
     page.dates.setCurrentIndex(page.dates.findData(6))
     page.dates.activated.emit(0)
@@ -165,7 +160,7 @@ def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPa
     mark(page, 1)
     assert not page.open_button.isEnabled()
     desk.bench.past_runs.open(1)
-    assert "A run is under way in this window." in said(page)
+    assert "A run is under way in this window." in texts(page)
     desk.finish()
     desk.until(page.open_button.isEnabled)
 
@@ -174,7 +169,7 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     mark(page, 1, 2)
     page.compare_button.click()
     desk.until(lambda: page.comparison is not None)
-    words = said(page)
+    words = texts(page)
     assert "2 images are in both runs. 1 of them is in another class." in words
     assert "1 image is only in run 1." in words and "2 images are only in run 2." in words
     moves, table = page.comparison.findChildren(QTableWidget)
@@ -203,10 +198,12 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
     for answer in ("Keep", "Delete for good"):
         assert len(History(store).runs()) == 2
         page.delete_button.click()
-        desk.until(lambda: "Delete 1 run?" in question())
-        assert "1 verdict on them will be deleted too" in question() and "image files are not touched" in question()
+        desk.until(lambda: "Delete 1 run?" in question(desk))
+        assert "1 verdict on them will be deleted too" in question(desk) and "image files are not touched" in question(
+            desk
+        )
         press(desk.dialog(QMessageBox), "Delete…")
-        desk.until(lambda: "This cannot be undone" in question())
+        desk.until(lambda: "This cannot be undone" in question(desk))
         press(desk.dialog(QMessageBox), answer)
     desk.until(lambda: page.table.rowCount() == 1)
     assert "1 run was deleted." in desk.notices
@@ -220,7 +217,7 @@ def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page:
     mark(page, 1)
     page.open_button.click()
     desk.until(lambda: page.table.rowCount() == 1)
-    assert "There is no run 1 in the history." in said(page)
+    assert "There is no run 1 in the history." in texts(page)
 
 
 def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, store: Path) -> None:
@@ -244,10 +241,10 @@ def test_a_run_in_use_by_another_program_stays(desk: Desk, page: HistoryPage, st
         page._runs.refresh()
         desk.until(lambda: page.table.rowCount() == 3)
         page._runs.plan([run_id])
-        desk.until(lambda: "Delete 1 run?" in question())
+        desk.until(lambda: "Delete 1 run?" in question(desk))
         press(desk.dialog(QMessageBox), "Delete…")
         press(desk.dialog(QMessageBox), "Delete for good")
-        desk.until(lambda: "in use by another program" in said(page))
+        desk.until(lambda: "in use by another program" in texts(page))
         assert len(other.runs()) == 3
 
 

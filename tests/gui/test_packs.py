@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QComboBox, QPushButton
 
 from fieldray.desktop.dialogs import DocumentDialog
 from fieldray.desktop.packs_page import PackDialog, PacksPage, fingerprint_lines
-from fieldray.domain.run import DrivesChanged, RunChanged
+from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.naming import PackCandidate
 from fieldray.paths import VERSION
@@ -24,25 +24,10 @@ EDGETPU = Path("/media/Edge TPU")
 FOLDER = EDGETPU / "fieldray" / "lungs-2.0.0"
 
 
-def plug_in(desk: Desk, *packs: PackCandidate) -> None:
-    desk.rooms.library.on_drives[EDGETPU] = list(packs)
-    desk.rooms.publish(DrivesChanged(drives={EDGETPU: ()}))
-
-
-def pull_out(desk: Desk) -> None:
-    desk.rooms.library.on_drives.clear()
-    desk.rooms.publish(DrivesChanged())
-
-
 def on_edgetpu(**changes: object) -> PackCandidate:
     return candidate(
         str(FOLDER), **{"origin": "drive", "trust": "trusted", "pack_id": "lungs", "version": "2.0.0", **changes}
     )
-
-
-def in_use(desk: Desk) -> str:
-    used = desk.bench.packs.model
-    return used.pack_name if used else ""
 
 
 @pytest.fixture
@@ -54,8 +39,8 @@ def rooms(rooms: FakeRooms) -> FakeRooms:
 @pytest.fixture
 def from_drive(desk: Desk) -> None:
     """A drive with a trusted pack was plugged in, which is in use now."""
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.plug_in(EDGETPU, on_edgetpu())
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
 
 
 def test_a_drive_with_a_trusted_pack_is_used(desk: Desk, from_drive: None) -> None:
@@ -64,69 +49,68 @@ def test_a_drive_with_a_trusted_pack_is_used(desk: Desk, from_drive: None) -> No
 
 
 def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Desk) -> None:
-    desk.until(lambda: in_use(desk) == "made-up-1.2.0")
-    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_name == in_use(desk)))
-    desk.until(lambda: desk.bench.packs.loading is None)
-    plug_in(desk, on_edgetpu())
+    desk.until(lambda: desk.in_use == "made-up-1.2.0")
+    desk.use("made-up")
+    desk.plug_in(EDGETPU, on_edgetpu())
     desk.until_shown("A pack was found on a drive: lungs-2.0.0. Choose it to use it.")
-    assert in_use(desk) == "made-up-1.2.0"
+    assert desk.in_use == "made-up-1.2.0"
 
 
 def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over(desk: Desk, from_drive: None) -> None:
     desk.screen(answer="lungs-2.0.0")
     desk.until(lambda: desk.bench.screening.state == "running")
-    pull_out(desk)
+    desk.pull_out()
     desk.until_shown("This run finishes with the pack in memory")
-    assert in_use(desk) == "lungs-2.0.0"
+    assert desk.in_use == "lungs-2.0.0"
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
-    desk.until(lambda: in_use(desk) == "made-up-1.2.0")
+    desk.until(lambda: desk.in_use == "made-up-1.2.0")
     desk.until_shown("The pack in use is now made-up-1.2.0")
 
 
 def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk, from_drive: None) -> None:
     desk.screen(answer="lungs-2.0.0")
-    pull_out(desk)
+    desk.pull_out()
     desk.until_shown("This run finishes")
-    plug_in(desk, on_edgetpu())
+    desk.plug_in(EDGETPU, on_edgetpu())
     desk.until(lambda: not desk.window.banners.isVisible())
     desk.finish()
-    assert in_use(desk) == "lungs-2.0.0"
+    assert desk.in_use == "lungs-2.0.0"
 
 
 def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk, from_drive: None) -> None:
-    pull_out(desk)
-    desk.until(lambda: in_use(desk) == "made-up-1.2.0")
+    desk.pull_out()
+    desk.until(lambda: desk.in_use == "made-up-1.2.0")
 
 
 def test_without_a_default_a_drive_that_is_removed_takes_its_pack_along_and_the_others_are_named(desk: Desk) -> None:
     desk.bench.choose_default("")
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
-    pull_out(desk)
+    desk.plug_in(EDGETPU, on_edgetpu())
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+    desk.pull_out()
     desk.until_shown("so its pack is not in use any more", "Made-up lungs")
-    assert in_use(desk) == ""
+    assert desk.in_use == ""
 
 
 def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
     desk.screen()
-    plug_in(desk, on_edgetpu())
+    desk.plug_in(EDGETPU, on_edgetpu())
     desk.until_shown("A pack was found on a drive")
-    pull_out(desk)
+    desk.pull_out()
     desk.until(lambda: "A pack was found" not in desk.notices)
-    plug_in(desk, on_edgetpu())
+    desk.plug_in(EDGETPU, on_edgetpu())
     desk.until_shown("A pack was found on a drive")
-    assert in_use(desk) == "made-up-1.2.0"
+    assert desk.in_use == "made-up-1.2.0"
     desk.window.banners.findChild(QPushButton).click()
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
 
 
 @pytest.fixture
 def unknown(desk: Desk) -> Desk:
     """A drive with a pack by a key that is not trusted is there."""
     desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
-    plug_in(desk, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
+    desk.plug_in(EDGETPU, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
     desk.until_shown("not trusted yet")
-    assert in_use(desk) == "made-up-1.2.0"
+    assert desk.in_use == "made-up-1.2.0"
     return desk
 
 
@@ -144,10 +128,10 @@ def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: boo
         unknown.window.actions_by_name["packs"].trigger()
         unknown.until(lambda: "Signed by a key you trust" in texts(unknown.window.packs_page))
         assert "not trusted yet" not in texts(unknown.window.packs_page)
-    assert in_use(unknown) == "made-up-1.2.0"  # to trust a key is not to use its pack
+    assert unknown.in_use == "made-up-1.2.0"  # to trust a key is not to use its pack
     if is_trusted:
         press(unknown.window.banners, "Use this pack")
-        unknown.until(lambda: in_use(unknown) == "lungs-2.0.0")
+        unknown.until(lambda: unknown.in_use == "lungs-2.0.0")
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -157,12 +141,12 @@ def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool
         unknown.window.banners.findChild(QPushButton).click()
         unknown.dialog(PackDialog)
     question = packs.question
-    pull_out(unknown)
+    unknown.pull_out()
     unknown.until(lambda: "not trusted yet" not in unknown.notices and not dialogs(unknown.window, PackDialog))
     if question is not None:
         unknown.until_shown("is not there any more")
         packs.answer(question, is_yes=True)
-    assert in_use(unknown) == "made-up-1.2.0" and unknown.rooms.library.trusted == []
+    assert unknown.in_use == "made-up-1.2.0" and unknown.rooms.library.trusted == []
 
 
 @pytest.mark.parametrize(
@@ -177,7 +161,7 @@ def test_legacy_and_older_packs_need_a_yes(desk: Desk, why: Reason, words: str) 
     if is_namesake := why.code == "pack_older":
         desk.rooms.library.further[FOLDER] = PackProblem(reason("pack_namesake_shipped", pack="lungs"))
     pack = on_edgetpu(trust="legacy", problem=why)
-    plug_in(desk, pack)
+    desk.plug_in(EDGETPU, pack)
     desk.until(lambda: pack in desk.bench.packs.candidates)
     desk.bench.packs.use(pack)
     asked = desk.dialog(PackDialog)
@@ -186,7 +170,7 @@ def test_legacy_and_older_packs_need_a_yes(desk: Desk, why: Reason, words: str) 
     if is_namesake:  # neither yes is forgotten over the other question
         desk.until(lambda: desk.bench.packs.question and desk.bench.packs.question.kind == "namesake")
         desk.dialog(PackDialog).yes_button.click()
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
 
 
 def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> None:
@@ -195,12 +179,12 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     pack = on_edgetpu(pack_id="made-up", version="9.0.0", fingerprint=FINGERPRINT, problem=why, is_namesake=True)
     desk.rooms.library.models[FOLDER] = model(pack_id="made-up", version="9.0.0")
     desk.bench.board.post("drive", lambda _: "What became of the drive before")
-    plug_in(desk, pack)
+    desk.plug_in(EDGETPU, pack)
     desk.until_shown("comes with the program")
     assert "--pack" not in desk.notices and "drive before" not in desk.notices
     packs = desk.bench.packs
     assert (
-        in_use(desk) == "made-up-1.2.0"
+        desk.in_use == "made-up-1.2.0"
         and packs.in_reach.named("made-up") == packs.in_reach.named("made-up-1.2.0") == packs.source
     )
     desk.window.banners.findChild(QPushButton).click()
@@ -208,10 +192,10 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     assert asked.no_button.isDefault() and not asked.yes_button.isDefault()
     assert "\n".join(fingerprint_lines(FINGERPRINT)) in texts(asked)
     asked.no_button.click()
-    assert in_use(desk) == "made-up-1.2.0"
+    assert desk.in_use == "made-up-1.2.0"
     packs.use(pack)
     desk.dialog(PackDialog).yes_button.click()
-    desk.until(lambda: in_use(desk) == "made-up-9.0.0")
+    desk.until(lambda: desk.in_use == "made-up-9.0.0")
     assert not packs.in_reach.is_in_use("made-up") and packs.in_reach.is_in_use(f"made-up@{FINGERPRINT}")
 
 
@@ -221,8 +205,8 @@ def broken(folder: str = "aaa") -> PackCandidate:
 
 
 def test_a_broken_pack_hides_none_beside_it(desk: Desk) -> None:
-    plug_in(desk, broken(), on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.plug_in(EDGETPU, broken(), on_edgetpu())
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "nested" in texts(desk.window.packs_page) and "2.0.0" in texts(desk.window.packs_page))
 
@@ -230,20 +214,20 @@ def test_a_broken_pack_hides_none_beside_it(desk: Desk) -> None:
 def test_a_pack_that_turns_out_broken_is_told_and_hides_none_beside_it(desk: Desk) -> None:
     replayed = replace(on_edgetpu(version="9.0.0"), folder=EDGETPU / "fieldray" / "aaa")
     desk.rooms.library.problems[replayed.folder] = PackProblem(reason("pack_tampered", name="model.tflite"))
-    plug_in(desk, replayed, on_edgetpu())
+    desk.plug_in(EDGETPU, replayed, on_edgetpu())
     desk.until_shown("is not the one that was signed")
-    assert in_use(desk) == "made-up-1.2.0"
+    assert desk.in_use == "made-up-1.2.0"
     desk.window.actions_by_name["packs"].trigger()
     buttons = desk.window.packs_page.findChildren(QPushButton)
     [button for button in buttons if button.text() == "Use"][1].click()
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
 
 
 def test_a_drive_of_broken_packs_leaves_the_pack_in_use(desk: Desk) -> None:
     desk.rooms.library.problems[broken().folder] = PackProblem(reason("pack_manifest", detail="nested"))
-    plug_in(desk, broken(), broken("bbb"))
+    desk.plug_in(EDGETPU, broken(), broken("bbb"))
     desk.until_shown("nested")
-    assert in_use(desk) == "made-up-1.2.0"
+    assert desk.in_use == "made-up-1.2.0"
 
 
 def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk, from_drive: None) -> None:
@@ -266,8 +250,8 @@ def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk,
 def test_where_a_pack_lies_is_said_of_a_drive_and_of_a_problem_alone(desk: Desk) -> None:
     shown, lost = "/opt/program/models/made-up-1.2.0", "/opt/program/models/lost-1.0.0"
     problem = reason("pack_manifest", detail="nested")
-    plug_in(desk, candidate(shown), candidate(lost, trust="broken", pack_id="", problem=problem), on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.plug_in(EDGETPU, candidate(shown), candidate(lost, trust="broken", pack_id="", problem=problem), on_edgetpu())
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "Signed by a key you trust" in texts(desk.window.packs_page))
     words = texts(desk.window.packs_page).replace("\u200b", "")
@@ -280,7 +264,7 @@ def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk, 
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "2.0.0" in texts(page))
     desk.window.pages.setCurrentWidget(desk.window.welcome)
-    pull_out(desk)
+    desk.pull_out()
     desk.until(lambda: all(found.origin != "drive" for found in desk.bench.packs.candidates))
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "Signed by a key you trust" not in texts(page))
@@ -289,8 +273,8 @@ def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk, 
 def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> None:
     packs = desk.bench.packs
     packs.choose_point("careful")
-    plug_in(desk, on_edgetpu())
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.plug_in(EDGETPU, on_edgetpu())
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
     assert packs.point_name is None
     assert packs.in_reach.used.name == f"lungs@{FINGERPRINT}"
 

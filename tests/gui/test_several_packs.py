@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from desk import Desk, dialogs, press, texts
-from fake_rooms import CELLS, POINT, SPEC, FakeRooms, candidate, manifest, model, refused, screened
+from fake_rooms import CELLS, POINT, SPEC, FakeRooms, refused, screened
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QMessageBox
@@ -17,8 +17,7 @@ from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.packs_page import BesideBox, PackButtons
 from fieldray.desktop.worklist_delegate import SHAPE_ROOM
 from fieldray.domain.finding import Finding, Screened, decide
-from fieldray.domain.model import HeaderRules
-from fieldray.domain.run import DrivesChanged, Verdict
+from fieldray.domain.run import Verdict
 from fieldray.errors import PackProblem
 from fieldray.pipeline.history import PastRun
 from fieldray.reasons import reason
@@ -28,17 +27,10 @@ from fieldray.store.work_list import HistoryQuery
 
 MOUNT = Path("/media/stick")
 FOLDERS = {pack_id: Path(f"/program/models/{pack_id}-1.0.0") for pack_id in ("adults", "tuberculosis", "children")}
-AGES = {"adults": (18, 95), "tuberculosis": (15, 95), "children": (1, 5)}
 HASHES = {"adults": SPEC.model_sha256, "tuberculosis": "f" * 64, "children": "c" * 64}
 TB_POINT = replace(POINT, name="tb", threshold=0.2, unsure_low=0.15, unsure_high=0.2, titles={"en": "wide"})
 TB_CLASSES = {"abnormal": {"en": "Signs of tuberculosis"}}
 BESIDE = len(KEYS)  # the column of the first further pack
-
-
-def described(pack_id: str) -> dict[str, object]:
-    own = {"operating_points": (TB_POINT,), "class_names": TB_CLASSES} if pack_id == "tuberculosis" else {}
-    names, accepted = {"en": pack_id.capitalize()}, HeaderRules(ages_years=AGES[pack_id])
-    return {"pack_id": pack_id, "version": "1.0.0", "accepted": accepted, "names": names, **own}
 
 
 def said_of_tuberculosis(number: int, score: float) -> Screened:
@@ -61,13 +53,9 @@ def settings() -> Settings:
 def rooms() -> FakeRooms:
     """Three packs, and three images: of the second one tuberculosis says what adults do not."""
     made = FakeRooms()
-    made.library.always = []
+    made.offer(*FOLDERS, tuberculosis={"operating_points": (TB_POINT,), "class_names": TB_CLASSES})
     for pack_id, folder in FOLDERS.items():
-        of = manifest(**described(pack_id))
-        made.library.always.append(
-            candidate(str(folder), pack_id=pack_id, version="1.0.0", names=of.names, manifest=of)
-        )
-        made.library.models[folder] = replace(model("builtin", **described(pack_id)), model_sha256=HASHES[pack_id])
+        made.library.models[folder] = replace(made.library.models[folder], model_sha256=HASHES[pack_id])
     made.outcomes = [screened(1, 0.9), screened(2, 0.1), refused(3)]
     made.beside["tuberculosis-1.0.0"] = [said_of_tuberculosis(1, 0.1), said_of_tuberculosis(2, 0.3), refused(3)]
     return made
@@ -192,16 +180,14 @@ def test_packs_for_patients_of_other_ages_do_not_go_together(desk: Desk) -> None
     desk.until_shown("children-1.0.0 is for patients of other ages than adults-1.0.0")
     assert not ticked(desk) and not box(desk, "children").isChecked()
     tick(desk, "tuberculosis")
-    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "children"))
-    desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "children")
+    desk.use("children")
     desk.until_shown("tuberculosis-1.0.0 is for patients of other ages than children-1.0.0")
     assert not ticked(desk)
 
 
 def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
-    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "tuberculosis"))
-    desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "tuberculosis")
+    desk.use("tuberculosis")
     desk.rooms.beside["adults-1.0.0"] = desk.rooms.outcomes
     tick(desk, "adults")
     desk.choose()
@@ -221,18 +207,14 @@ def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk
     tick(desk, "tuberculosis")
     desk.until_shown("tuberculosis-1.0.0 does not screen in this pass.", "is not the one that was signed")
     assert not ticked(desk) and not box(desk, "tuberculosis").isChecked()
-    of = manifest(**described("tuberculosis"))
-    folder = MOUNT / "fieldray" / "tuberculosis-1.0.0"
-    there = candidate(str(folder), pack_id="tuberculosis", version="1.0.0", origin="drive", names=of.names, manifest=of)
-    desk.rooms.library.on_drives[MOUNT] = [there]
-    desk.rooms.library.models[folder] = desk.rooms.library.models[FOLDERS["tuberculosis"]]
-    desk.bench.take(DrivesChanged(drives={MOUNT: ()}))
+    there = replace(desk.rooms.library.always[1], folder=MOUNT / "tuberculosis-1.0.0", origin="drive")
+    desk.rooms.library.models[there.folder] = desk.rooms.library.models[FOLDERS["tuberculosis"]]
+    desk.plug_in(MOUNT, there)
     desk.until(lambda: desk.bench.packs.source == there)
-    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "adults"))
-    desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "adults")
+    desk.use("adults")
     desk.bench.packs.beside.tick(there, is_on=True)
     desk.until(lambda: ticked(desk) == ["tuberculosis"])
-    desk.bench.take(DrivesChanged())
+    desk.pull_out()
     desk.until_shown("The drive with the pack tuberculosis-1.0.0 was removed: the next run goes without it.")
     assert not ticked(desk)
 
@@ -244,8 +226,7 @@ def test_a_ticked_pack_is_taken_back_and_the_pack_in_use_has_no_box(desk: Desk) 
     tick(desk, "tuberculosis")
     assert not ticked(desk) and "Tuberculosis" not in texts(desk.window.toolbar)
     tick(desk, "tuberculosis")
-    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "tuberculosis"))
-    desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "tuberculosis")
+    desk.use("tuberculosis")
     assert not ticked(desk)  # it is the first one now
 
 

@@ -128,7 +128,6 @@ def test_arrivals_leave_the_image_that_is_read_where_it_is(desk: Desk, tmp_path:
     with ResultStore(desk.rooms.database) as store:
         save(store, 1, [screened(3, 0.99)], desk.rooms.publish)
     desk.until_listed(3)
-    rows = desk.bench.rows
-    assert [rows.id_at(rows.index(row, 0)) for row in range(3)] == [3, 1, 2]
+    assert desk.listed == [3, 1, 2]
     assert desk.bench.image.row is not None and desk.bench.image.row.row_id == 2
-    assert rows.id_at(desk.window.work_list.table.currentIndex()) == 2
+    assert desk.bench.rows.id_at(desk.window.work_list.table.currentIndex()) == 2
