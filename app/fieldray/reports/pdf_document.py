@@ -143,9 +143,11 @@ class Document(FPDF):
     def _add_table(self, table: Table) -> None:
         if table.rows:
             self._room(sum(self._row_height(table, cells) for cells in (table.columns, table.rows[0])))
-            self._table_head(table)
+            self._row(table, table.columns, style="B")
         for row, categories in zip(table.rows, table.categories or repeat(()), strict=False):
-            self._table_row(table, row, categories=categories)
+            if self._room(self._row_height(table, row, style="")):
+                self._row(table, table.columns, style="B")
+            self._row(table, row, categories=categories)
 
     # ---- text
 
@@ -225,36 +227,24 @@ class Document(FPDF):
             self.cell(width, height, line, new_y=YPos.NEXT)
         self.set_x(MARGIN)
 
-    def _table_row(self, table: Table, cells: Sequence[str], *, categories: Sequence[Category]) -> None:
-        """One row; the words from the fifth column on have the colours of the categories."""
-        colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
-        height = self._row_height(table, cells, style="")
-        if self._room(height):
-            self._table_head(table)
-        with self._tagged("P"):
-            self._row(table, cells, style="", colours=colours, height=height)
-
-    def _table_head(self, table: Table) -> None:
-        with self._tagged("P"):
-            self._row(table, table.columns, style="B", colours={}, height=self._row_height(table, table.columns))
-
     def _row_height(self, table: Table, cells: Sequence[str], *, style: str = "B") -> float:
         self._set(style, 8, TEXT)
         heights = (self._height(text, width - _APART, 3.8) for text, width in zip(cells, table.widths, strict=True))
         return max(heights) + 1.6
 
-    def _row(
-        self, table: Table, cells: Sequence[str], *, style: str, colours: dict[int, Colour], height: float
-    ) -> None:
-        top, left = self.y, MARGIN
-        for index, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
-            self._set(style, 8, colours.get(index, TEXT))
-            self.set_xy(left, top + 0.8)
-            self._lines(width - _APART, 3.8, text)
-            left += width
-        self.set_draw_color(*_LINE)
-        self.set_line_width(0.2)
-        self.line(MARGIN, top + height, MARGIN + WIDTH, top + height)
+    def _row(self, table: Table, cells: Sequence[str], *, style: str = "", categories: Sequence[Category] = ()) -> None:
+        """One row; the words from the fifth column on have the colours of the categories."""
+        colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
+        height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN
+        with self._tagged("P"):
+            for index, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
+                self._set(style, 8, colours.get(index, TEXT))
+                self.set_xy(left, top + 0.8)
+                self._lines(width - _APART, 3.8, text)
+                left += width
+            self.set_draw_color(*_LINE)
+            self.set_line_width(0.2)
+            self.line(MARGIN, top + height, MARGIN + WIDTH, top + height)
         self.set_y(top + height)
 
     # ---- images
