@@ -20,7 +20,8 @@ from fieldray.desktop.image_area import ImageArea, lay_on_page, picture_of
 from fieldray.desktop.image_painting import Line, Size, ViewState, like_window
 from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.overlay import (
-    Corners,
+    BOTTOM_RIGHT,
+    TOP_LEFT,
     corner_texts,
     draw_corners,
     length_text,
@@ -169,9 +170,9 @@ def test_hiding_patient_data_hides_it_everywhere(desk: Desk, viewer: Viewer) -> 
 def test_an_image_without_a_name_is_told_by_its_file(viewer: Viewer, file: str, lines: tuple[str, ...]) -> None:
     ref = replace(image_ref(1), path=Path("/images", file), header=ImageHeader(patient_id="PX-1"))
     say = partial(corner_texts, Translator(), pyramid=viewer.pyramid, state=viewer.state, percent=100)
-    assert say(ref=ref, hide_patient=False).top_left == (*lines, "PX-1")
-    assert say(ref=ref, hide_patient=True).top_left == ()
-    assert say(ref=image_ref(1), hide_patient=False).top_left[0] == "DOE PERSON 001"
+    assert say(ref=ref, hide_patient=False)[TOP_LEFT] == (*lines, "PX-1")
+    assert say(ref=ref, hide_patient=True)[TOP_LEFT] == ()
+    assert say(ref=image_ref(1), hide_patient=False)[TOP_LEFT][0] == "DOE PERSON 001"
 
 
 def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) -> None:
@@ -222,7 +223,7 @@ def test_a_corner_has_no_line_that_a_file_began(qapp: object, text: str) -> None
         sheet = QImage(1400, 300, QImage.Format.Format_RGB32)
         sheet.fill(0)
         painter = QPainter(sheet)
-        draw_corners(painter, sheet.rect(), Corners(top_left=(said, "PX-1"), bottom_right=("DX", said)), QFont())
+        draw_corners(painter, sheet.rect(), {TOP_LEFT: (said, "PX-1"), BOTTOM_RIGHT: ("DX", said)}, QFont())
         painter.end()
         return sheet
 

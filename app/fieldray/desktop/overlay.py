@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -25,33 +25,30 @@ _LEGEND: Final = (120, 8)
 _FILE_NAME: Final = 30  # letters in a line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corners:
-    """Lines of text by corner."""
-
-    top_left: tuple[str, ...] = ()
-    top_right: tuple[str, ...] = ()
-    bottom_left: tuple[str, ...] = ()
-    bottom_right: tuple[str, ...] = ()
+TOP_LEFT: Final = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop
+TOP_RIGHT: Final = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop
+BOTTOM_LEFT: Final = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom
+BOTTOM_RIGHT: Final = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom
+Corners = Mapping[Qt.AlignmentFlag, tuple[str, ...]]
 
 
 def corner_texts(
     translator: Translator, ref: ImageRef, pyramid: Pyramid, state: ViewState, *, percent: float, hide_patient: bool
 ) -> Corners:
-    """What stands in the corners. `percent` is the zoom: 100 is one image pixel on one pixel of the screen."""
+    """The lines that stand in each corner. `percent` is the zoom: 100 is one image pixel on one pixel of the screen."""
     header = ref.header
     window = state.window or pyramid.start_window
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
     width = window.width * abs(pyramid.image.value_scale)
     # A file's name has no blanks to be broken at.
     named = () if person(header.patient_name) else textwrap.wrap(file_name(ref), _FILE_NAME)
-    return Corners(
-        top_left=() if hide_patient else (*named, *patient_lines(translator, header)),
-        top_right=_kept(
+    return {
+        TOP_LEFT: () if hide_patient else (*named, *patient_lines(translator, header)),
+        TOP_RIGHT: _kept(
             (date(translator, header.study_date), "" if hide_patient else header.study_description, header.modality)
         ),
-        bottom_left=_kept((_view_line(translator, header), _size_line(translator, pyramid))),
-        bottom_right=_kept(
+        BOTTOM_LEFT: _kept((_view_line(translator, header), _size_line(translator, pyramid))),
+        BOTTOM_RIGHT: _kept(
             (
                 translator.text("Display is not calibrated for diagnosis"),
                 translator.text("Image file without DICOM data") if ref.kind in ("png", "jpeg") else "",
@@ -59,7 +56,7 @@ def corner_texts(
                 translator.text("Zoom {percent} %", percent=round(percent)),
             )
         ),
-    )
+    }
 
 
 def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
@@ -67,14 +64,9 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
     painter.setFont(font)
     box = area.adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
     half = box.width() // 2 - _MARGIN
-    left, right = QRect(box.x(), box.y(), half, box.height()), QRect(box.right() - half, box.y(), half, box.height())
-    for box_part, side, lines in (
-        (left, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, corners.top_left),
-        (right, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop, corners.top_right),
-        (left, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, corners.bottom_left),
-        (right, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom, corners.bottom_right),
-    ):
-        edged_text(painter, box_part, side, plain(*lines))
+    for corner, lines in corners.items():
+        left = box.x() if corner in (TOP_LEFT, BOTTOM_LEFT) else box.right() - half
+        edged_text(painter, QRect(left, box.y(), half, box.height()), corner, plain(*lines))
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:

@@ -28,7 +28,7 @@ from fieldray.desktop.image_painting import (
 )
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.overlay import (
-    Corners,
+    BOTTOM_RIGHT,
     corner_texts,
     draw_corners,
     draw_cross,
@@ -227,7 +227,7 @@ class Viewer(QWidget):
                 hide_patient=self._switches.hide_patient,
             )
             if layer is not None:  # which says itself what is shown where
-                corners = Corners(bottom_right=corners.bottom_right)
+                corners = {BOTTOM_RIGHT: corners[BOTTOM_RIGHT]}
             draw_corners(painter, area, corners, font)
 
     def _draw_scene(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
