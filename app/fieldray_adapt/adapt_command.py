@@ -189,5 +189,4 @@ class Bar:
         elapsed_s = now_s - self._began_s
         rate = (done - 1) / elapsed_s if elapsed_s > 0 and done > 1 else 0.0
         left_s = (total - done) / rate if rate else None
-        text = progress_text(done=done, total=total, is_final=True, images_per_s=rate, remaining_s=left_s)
-        self._console.bar(f"{what} {text}")
+        self._console.bar(f"{what} {progress_text(done, total, rate, left_s)}")

@@ -165,7 +165,9 @@ def _silence(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def progress_text(*, done: int, total: int, is_final: bool, images_per_s: float, remaining_s: float | None) -> str:
+def progress_text(
+    done: int, total: int, images_per_s: float, remaining_s: float | None, *, is_final: bool = True
+) -> str:
     """For example `[########------------] 412/1000  18.3/s  0:32 left`."""
     filled = round(_BAR * done / total) if total else 0
     bar = "#" * filled + "-" * (_BAR - filled)

@@ -339,14 +339,8 @@ class RunReport:
                 self._console.print_line(pack.lead + "  ".join(str(part) for part in shown if part is not None))
 
     def _show(self, event: Progress) -> None:
-        text = progress_text(
-            done=event.done,
-            total=event.total,
-            is_final=event.total_is_final,
-            images_per_s=event.images_per_s,
-            remaining_s=event.remaining_s,
-        )
-        self._console.bar(text)
+        figures = event.done, event.total, event.images_per_s, event.remaining_s
+        self._console.bar(progress_text(*figures, is_final=event.total_is_final))
 
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s

@@ -140,13 +140,7 @@ def _screened(
 
 
 def _show(console: Console, progress: ArchiveProgress) -> None:
-    text = progress_text(
-        done=progress.done,
-        total=progress.total,
-        is_final=True,
-        images_per_s=progress.images_per_s,
-        remaining_s=progress.remaining_s,
-    )
+    text = progress_text(progress.done, progress.total, progress.images_per_s, progress.remaining_s)
     console.bar(f"{text}  {_nodes(progress)}".rstrip())
 
 

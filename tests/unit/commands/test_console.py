@@ -73,11 +73,8 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_progress() -> None:
     # 412 of 1000 is 8.24 of 20 places
-    text = progress_text(done=412, total=1000, is_final=True, images_per_s=18.31, remaining_s=32.1)
-    assert text == "[########------------] 412/1000  18.3/s  0:32 left"
-    assert progress_text(done=0, total=0, is_final=False, images_per_s=0, remaining_s=None) == (
-        "[--------------------] 0/0+  0.0/s"
-    )
+    assert progress_text(412, 1000, 18.31, 32.1) == "[########------------] 412/1000  18.3/s  0:32 left"
+    assert progress_text(0, 0, 0, None, is_final=False) == "[--------------------] 0/0+  0.0/s"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs the device that is always full")  # noqa: PTH110
