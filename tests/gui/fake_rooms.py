@@ -274,7 +274,7 @@ class FakeSession:
         self.may_read.set()
         self.may_screen.set()
 
-    def use_pack(self, model: Model | None, *, beside: Sequence[Model] = ()) -> None:
+    def use_pack(self, model: Model, *, beside: Sequence[Model] = ()) -> None:
         self.packs.append(model)
         self.packs_beside.append(tuple(beside))
         self.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 1"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,11 @@ from fieldray.reasons import reason
 from fieldray.surroundings import usable_cores
 
 if TYPE_CHECKING:
-    from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Report
+    from fieldray.bench.benchmark_case import BenchmarkCase, Report
+    from fieldray.bench.device import Measurement
     from fieldray.bench.host import Part
     from fieldray.domain.model import Model
+    from fieldray.reasons import Reason
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
@@ -100,15 +102,14 @@ def run_doctor(options: argparse.Namespace, console: Console) -> int:
 def run_device(options: argparse.Namespace, console: Console) -> int:
     """Measure packs on backends; the exit code. Raises PackProblem, UsageProblem, BackendProblem, StorageProblem."""
     from fieldray.bench import device
-    from fieldray.bench.benchmark_case import on_every_backend, usable
+    from fieldray.bench.benchmark_case import on_every_backend
 
     library = pack_library()
     names = options.pack or (pack_to_measure(library),)
     models = [load_pack(library, name, options) for name in names]
-    cases, problems = usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
+    cases = [case for model in models for case in on_every_backend(model, threads=options.threads)]
     meter = device.EnergyMeter()
-    with _images(options, cases) as (given, images, effort):
-        measured = device.measure(given, effort, notify=console.bar, meter=meter)
+    measured, problems, images = _measured(options, console, cases, partial(device.measure, meter=meter))
     if meter.problem:
         problems = {**problems, "power of the CPU": meter.problem}
     costs = device.Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
@@ -119,12 +120,10 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
 def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure beside loads; the exit code. Raises as `run_device` does."""
     from fieldray.bench import load
-    from fieldray.bench.benchmark_case import usable
 
     model, cores = chosen_model(options), usable_cores()
-    cases, problems = usable(load.load_cases(model, cores=cores))
-    with _images(options, cases) as (given, images, effort):
-        cells = load.measure(given, effort, cores=cores, notify=console.bar)
+    cases = load.load_cases(model, cores=cores)
+    cells, problems, images = _measured(options, console, cases, partial(load.measure, cores=cores))
     report = load.load_report(cells, problems=problems, images=images)
     load.keep(report)
     return show(report, options.out, console)
@@ -133,21 +132,18 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 def run_host(options: argparse.Namespace, console: Console) -> int:
     """Inspect the computer and measure host variants; the exit code. Raises as `run_device` does."""
     from fieldray.bench import device
-    from fieldray.bench.benchmark_case import usable
     from fieldray.bench.host import host_report
 
     model = chosen_model(options)
     parts = _parts(lambda: model, console)
-    cases, problems = usable(
-        device.host_variants(
-            model,
-            cores=usable_cores(),
-            float_file=file_bytes(options.float_file) if options.float_file else None,
-            max_clock=options.max_clock,
-        )
+    cases = device.host_variants(
+        model,
+        cores=usable_cores(),
+        float_file=file_bytes(options.float_file) if options.float_file else None,
+        max_clock=options.max_clock,
     )
-    with _images(options, cases) as (given, images, effort):
-        measured = device.measure(given, effort, notify=console.bar, scopes=(device.NETWORK,))
+    network = partial(device.measure, scopes=(device.NETWORK,))
+    measured, problems, images = _measured(options, console, cases, network)
     report = device.device_report(measured, problems=problems, images=images, more=device.NOT_MEASURED)
     return show(host_report(parts, measured=report), options.out, console)
 
@@ -197,24 +193,27 @@ def number_from(least: int) -> Callable[[str], int]:
     return number
 
 
-@contextlib.contextmanager
-def _images(
-    options: argparse.Namespace, cases: Sequence[BenchmarkCase]
-) -> Iterator[tuple[Mapping[BenchmarkCase, tuple[LoadedImage, ...]], str, Effort]]:
-    """Images for each case, a phrase that names them, and how often they run; drawn ones exist within the block."""
+def _measured(
+    options: argparse.Namespace,
+    console: Console,
+    asked: Sequence[BenchmarkCase],
+    measure: Callable[..., tuple[Measurement, ...]],
+) -> tuple[tuple[Measurement, ...], Mapping[str, Reason], str]:
+    """What `measure` finds of cases with their images, why some were left out, and a phrase that names the images."""
     import tempfile
 
-    from fieldray.bench.benchmark_case import MOST_IMAGES, Effort, find_images, one_worker, read_images
+    from fieldray.bench.benchmark_case import MOST_IMAGES, Effort, find_images, one_worker, read_images, usable
 
-    count = min(options.images, MOST_IMAGES)
+    cases, problems = usable(asked)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
-        refs = find_images(options.folder, count=count, drawn_in=Path(drawn_in))
+        refs = find_images(options.folder, count=min(options.images, MOST_IMAGES), drawn_in=Path(drawn_in))
         with one_worker() as readers:
-            inputs = {case.model.manifest.input for case in cases}
-            images = {spec: read_images(refs, spec, readers) for spec in inputs}
-        whose = f"images of {options.folder}" if options.folder else "images drawn by the program"
+            images = {spec: read_images(refs, spec, readers) for spec in {case.model.manifest.input for case in cases}}
         given = {case: images[case.model.manifest.input] for case in cases}
-        yield given, f"{len(refs)} {whose}", Effort(repeats=options.repeats, images=options.images)
+        effort = Effort(repeats=options.repeats, images=options.images)
+        measured = measure(given, effort, notify=console.bar)
+    whose = f"images of {options.folder}" if options.folder else "images drawn by the program"
+    return measured, problems, f"{len(refs)} {whose}"
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:

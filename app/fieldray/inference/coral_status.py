@@ -64,9 +64,7 @@ FindDevices = Callable[[], tuple[UsbDevice, ...]]
 
 def find_usb_devices() -> tuple[UsbDevice, ...]:
     """The Edge TPUs on this machine's USB now, as the system lists them; none where the list cannot be had."""
-    if sys.platform == "win32":
-        return find_on_windows()
-    return find_on_linux()
+    return parse_instances(_usb_instances()) if sys.platform == "win32" else find_on_linux()
 
 
 # Linux
@@ -125,11 +123,6 @@ def _number(path: Path, base: int) -> int:
 _INSTANCE: Final = re.compile(r"USB\\VID_([0-9A-F]{4})&PID_([0-9A-F]{4})\\(.+)", re.IGNORECASE)
 _FILTER_ENUMERATOR_PRESENT: Final = 0x00000001 | 0x00000100  # CM_GETIDLIST_FILTER_ENUMERATOR | ..._PRESENT
 _SUCCESS: Final = 0
-
-
-def find_on_windows() -> tuple[UsbDevice, ...]:
-    """The Edge TPUs that are plugged in now; none where the list cannot be had."""
-    return parse_instances(_usb_instances())
 
 
 def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:

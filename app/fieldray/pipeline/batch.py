@@ -459,15 +459,13 @@ def assemble(
     fresh: bool,
     keeps_previews: bool = True,
     resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
-    found: Sequence[ImageRef] | None = None,
     watches: bool = False,
 ) -> Batch:
     """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
 
     lanes  of the packs that go over the images together, one most often
 
-    With `found`, the images that were looked for already, `paths` are only what the run is known by. One that `watches`
-    ends when it is cancelled; raises UsageProblem (watch_no_folder).
+    One that `watches` ends when it is cancelled; raises UsageProblem (watch_no_folder).
     """
     watch = Watch(paths) if watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
@@ -482,9 +480,9 @@ def assemble(
         packs=[PackWork.of(paths, lane.assessment, database) for lane in lanes],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
-        else lambda is_known: search(paths, is_known=is_known, notify=noticed.append) if found is None else iter(found),
+        else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
         noticed=lambda: noticed,
-        count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
+        count=lambda gives_up: count_files(paths, gives_up=gives_up),
         content_hash=workers.content_hash,
         stamp_with=workers.stamp_with,
         screen=lambda ref, wanted: screen(ref, [lanes[number] for number in wanted]),

@@ -119,8 +119,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def use_pack(self, model: Model | None, *, beside: Sequence[Model] = ()) -> None:
-        """Use this pack from the next run on (None: no pack); a run under way finishes with its own.
+    def use_pack(self, model: Model, *, beside: Sequence[Model] = ()) -> None:
+        """Use this pack from the next run on; a run under way finishes with its own.
 
         Packs `beside` it look at the same images: their networks are run by the CPU.
         Returns at once; `BackendChanged` events tell when the backends are ready. Raises BackendProblem.
@@ -128,7 +128,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         with self._lock:
             self._require_open()
             self.model, self._beside = model, tuple(beside)
-            if model and not self._is_running:
+            if not self._is_running:
                 self._open_all(model)
 
     def start(
@@ -140,16 +140,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
         resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
         ages_confirmed: bool = False,
         wishes: Wishes = Wishes(),  # noqa: B008 - it is frozen
-        found: Sequence[ImageRef] | None = None,
         watches: bool = False,
-        database: Path | None = None,
     ) -> Batch:
         """Begin a run and return at once. An unfinished run of the same request is continued unless `fresh`.
 
         `ages_confirmed`: a person said that all patients are of the ages the pack is for. `wishes`: what else they ask.
-        `found`: the images, where they were looked for before; `paths` need not be there then.
         `watches`: what comes into the folders is screened too, until the run is cancelled.
-        `database`: another store than the session's, for this run.
 
         The operating point is that of every pack that has one so called; the others take their first.
 
@@ -162,20 +158,18 @@ class Session(contextlib.AbstractContextManager["Session"]):
             from fieldray.pipeline.batch import assemble
             from fieldray.pipeline.screen import Lane
 
-            searched = existing(paths) if found is None else tuple(paths)
             assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
             assessments = assessments_of((model, *self._beside), operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
-                searched,
+                existing(paths),
                 list(map(Lane, assessments, self._open_all(model))),
                 workers=self._working(),
-                database=database or self.database,
+                database=self.database,
                 publish=self._publish,
                 fresh=fresh,
                 keeps_previews=bool(self._settings["keep_previews"]),
                 resuming=replace(resuming, verifies=whole),
-                found=found,
                 watches=watches,
             )
             batch.start()  # where no thread is to be had, there is no run that anybody could wait for

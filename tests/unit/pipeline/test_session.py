@@ -121,9 +121,6 @@ def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) ->
         with raises(UsageProblem, problem):
             opened.session.start(**start)
     assert not any(readers.read_names for readers in opened.readers)
-    opened.session.use_pack(None)
-    with pytest.raises(PackProblem):
-        opened.session.start([images])
 
 
 def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opened, images: Path) -> None:
