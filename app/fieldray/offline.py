@@ -230,11 +230,6 @@ def is_screen_remote(environment: Mapping[str, str]) -> bool:
     return platform in ("", "xcb") and _REMOTE_SCREEN.fullmatch(environment.get("DISPLAY", "")) is not None
 
 
-def _forbid_in_kernel() -> None:
-    if sys.platform == "linux":
-        forbid_internet_sockets()
-
-
 def _refuse_internet(event: str, arguments: tuple[object, ...]) -> None:
     if (
         event in _WATCHED
@@ -325,28 +320,26 @@ def filter_code(architecture: int, socket_call: int, calls_on_others: Sequence[i
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-def forbid_internet_sockets() -> bool:
-    """Install the filter for all threads of this process and all it starts; False where the kernel has none."""
+def _forbid_in_kernel() -> None:
+    """Install the filter for all threads of this process and all it starts, where the kernel has one."""
+    machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" else None
     import ctypes
+
+    if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return
 
     class Program(ctypes.Structure):
         """struct sock_fprog of linux/filter.h."""
 
         _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
-    machine = _MACHINES.get(os.uname().machine)
-    if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
-        return False
     architecture, socket_call, seccomp_call, *calls_on_others = machine
     code = filter_code(architecture, socket_call, calls_on_others)
     program = Program(len(code) // 8, code)
     system = ctypes.CDLL(None)
     if system.prctl(_PR_SET_NO_NEW_PRIVS, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0))):
-        return False
-    return any(
-        system.syscall(
-            ctypes.c_long(seccomp_call), ctypes.c_ulong(_SET_MODE_FILTER), ctypes.c_ulong(flags), ctypes.byref(program)
-        )
-        == 0
-        for flags in (_FLAG_ALL_THREADS | _FLAG_SPEC_ALLOW, _FLAG_ALL_THREADS, 0)
-    )
+        return
+    call, mode = ctypes.c_long(seccomp_call), ctypes.c_ulong(_SET_MODE_FILTER)
+    for flags in (_FLAG_ALL_THREADS | _FLAG_SPEC_ALLOW, _FLAG_ALL_THREADS, 0):
+        if not system.syscall(call, mode, ctypes.c_ulong(flags), ctypes.byref(program)):
+            return

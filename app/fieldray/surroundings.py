@@ -158,7 +158,6 @@ Priority = Literal["lowered", "normal", "raised"]
 # Linux shares a core by niceness, about a quarter more for each step: beside a busy program at the usual 0, five
 # steps down leave about a quarter of a core, and ten steps up are a share of nine in ten
 _STEPS: Final = {"lowered": 5, "normal": 0, "raised": -10}
-_LOWEST, _HIGHEST = -20, 19
 
 
 def usable_cores() -> int:
@@ -194,11 +193,6 @@ def step_back() -> None:
     give_priority(os.getpid(), "lowered")
 
 
-def niceness(now: int, steps: int) -> int:
-    """`now` changed by `steps`, within what there is (-20..19)."""
-    return min(max(now + steps, _LOWEST), _HIGHEST)
-
-
 def _is_lowered() -> bool:
     return sys.platform != "win32" and os.getpriority(os.PRIO_PROCESS, 0) > 0
 
@@ -216,7 +210,7 @@ def _set_class(pid: int, priority: Priority) -> None:
 
 
 def _set_niceness(pid: int, steps: int) -> None:
-    wanted = niceness(os.getpriority(os.PRIO_PROCESS, pid), steps)
+    wanted = os.getpriority(os.PRIO_PROCESS, pid) + steps  # the system keeps it within what there is (-20..19)
     for thread in _threads(pid):
         os.setpriority(os.PRIO_PROCESS, thread, wanted)
 

@@ -65,12 +65,6 @@ def test_what_cannot_be_read(read: Callable[..., object], opener: Opener, code: 
         read(REF, opener=opener)
 
 
-def test_bytes_and_hash() -> None:
-    data = bytes(range(256)) * 10_000
-    assert read_bytes(REF, opener=lambda path: io.BytesIO(data)) == data
-    assert content_hash(REF, opener=lambda path: io.BytesIO(data)) == (hashlib.sha256(data).hexdigest(), b"")
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes and devices of POSIX")
 @pytest.mark.parametrize("read", [read_bytes, content_hash])
 @pytest.mark.parametrize("kind", ["pipe", "pipe in a link", "device", "folder"])

@@ -10,13 +10,8 @@ import psutil
 import pytest
 
 from fieldray.inference.worker import cpu_kind
-from fieldray.surroundings import Priority, give_priority, niceness
+from fieldray.surroundings import Priority, give_priority
 from tiny_models import tiny_model
-
-
-@pytest.mark.parametrize(("now", "steps", "expected"), [(0, 5, 5), (0, -10, -10), (-15, -10, -20), (18, 5, 19)])
-def test_niceness_stays_within_its_range(now: int, steps: int, expected: int) -> None:
-    assert niceness(now, steps) == expected
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="each thread has a niceness of its own on Linux only")
@@ -34,7 +29,7 @@ def test_a_backend_gives_its_process_the_priority_once_the_network_is_open(monke
         assert backend.pid
         assert opened == [backend.detail] != [""]
         nice = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in psutil.Process(backend.pid).threads()}
-        assert nice == {niceness(os.getpriority(os.PRIO_PROCESS, 0), 5)}
+        assert nice == {min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)}
     finally:
         backend.close()
 
@@ -58,4 +53,4 @@ def test_nothing_is_raised_for_a_program_that_a_person_has_lowered() -> None:
     )
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", str(niceness(mine, 5))]
+    assert done.stdout.split() == ["True", str(min(mine + 5, 19))]

@@ -117,16 +117,6 @@ def test_a_result_that_is_not_flagged_is_not_warned_about() -> None:
     assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
 
 
-def test_an_input_that_asks_for_it_is_cropped_to_the_lungs() -> None:
-    spec = InputSpec(height=64, width=64, crop="lungs", crop_margin=0.25)
-    outcome = screen(FakeFinder(MASK), input=spec, requires=(Requirement(kind="lung-fields"),))
-    # lungs over rows 16 to 48 and columns 8 to 56; 8 more rows and 12 more columns on each side, inside the image
-    assert outcome.status == "screened"
-    way = outcome.facts.pixel_map
-    assert (way.row_offset, way.column_offset) == pytest.approx((8.0, 0.0), abs=0.1)
-    assert (way.row_scale, way.column_scale) == pytest.approx((48 / 64, 1.0), abs=0.01)
-
-
 def test_a_failure_to_find_the_lungs_fails_the_image_with_a_reason() -> None:
     outcome = screen(FakeFinder(MASK, problem=reason("worker_died")))
     assert (outcome.stage, outcome.reason.code) == ("inference", "lungs_failed")
