@@ -14,10 +14,7 @@ from random import Random
 import pytest
 from PIL import Image
 
-from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Refused, Screened
-from fieldray.domain.image import Box
-from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import EarlierVerdict, StoredResult, Verdict
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
@@ -29,6 +26,7 @@ from fieldray.reports.pdf_fonts import FAMILY, Align, MethodReturnValue, WholeFo
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 from outcomes import failed, image_ref, refused
+from pairs import compared_with
 from report_programs import needs, pdf_text
 from report_programs import said as printed
 from report_runs import results_of, run_with, with_header
@@ -140,20 +138,15 @@ def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, tmp_path: Path) -> None:
     one = with_header(one, study_date="20240405", patient_id="PX-1")
-    prior = replace(one.ref.header, patient_name="", study_date="20210205", sop_instance_uid="1.2.840.7.3")
-    region = ChangeRegion(box=Box(top=10, left=20, rows=30, columns=40), area_px=2621, strength=5.0)
-    pair = PairRecord(
-        current=one.facts.content_sha256, current_frame=one.ref.frame, prior=prior, is_dicom=True, prior_frame=0,
-        order="earlier", kinship="same", similarity=0.83, regions=(region,),
-    )  # fmt: skip
-    other = replace(pair, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="unknown")
-    options = ReportOptions(language=language, pairs=(pair, other, replace(pair, current="f" * 64)))
+    other = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="unknown")
+    pairs = compared_with(one), other, compared_with(one, current="f" * 64)
+    options = ReportOptions(language=language, pairs=pairs)
     write_studies(tmp_path / "s", run_with(results_of([one]), options=options))
     text = " ".join(pdf_text(only(tmp_path / "s")).split())
     said = {
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
-            "1. Denser in the open image: 5.0 times the noise, 1.0 % of the image", "Not comparable.",
+            "1. Denser in the open image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
             "It is not known whether both images are of the same patient", "not a course of disease",
         ),
         "uk": (

@@ -31,7 +31,9 @@ def results() -> list[StoredResult]:
 def test_a_table_reads_back_with_every_column(tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.csv"
     write_csv(path, replace(stored_run(results()), options=NAMED))
-    assert path.read_bytes().startswith(b'\xef\xbb\xbf"path","study",')
+    head, row, _ = path.read_bytes().decode().split("\r\n", 2)
+    assert head == "\ufeff" + ",".join(f'"{name}"' for name in COLUMNS)
+    assert row.startswith('"') and row.endswith('"')
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [tuple(row) for row in rows] == [COLUMNS] * 3
@@ -48,11 +50,6 @@ def test_what_a_spreadsheet_would_run_is_made_harmless(tmp_path: Path) -> None:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         notes = [row["reader_note"] for row in csv.DictReader(stream)]
     assert notes == ["'" + '=HYPERLINK("http://example.org"),\n"quoted"'] * 3
-
-
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
-def test_formula_starts(start: str) -> None:
-    assert harmless(start + "1+1") == "'" + start + "1+1"
 
 
 @pytest.mark.parametrize("value", [-1.5, 0, None, "", "plain", "a=b"])
@@ -118,14 +115,6 @@ def test_no_cell_is_a_formula_however_the_line_is_split(tmp_path: Path, delimite
     assert [cell for cell in cells if cell.lstrip(' \u00a0\u200b\ufeff\u202e"').startswith(begins)] == []
     if delimiter == ",":
         assert [cell for cell in cells if cell.startswith(("\t", "\r", "\n"))] == []
-
-
-def test_every_field_is_quoted(tmp_path: Path) -> None:
-    path = tmp_path / "results.csv"
-    write_csv(path, stored_run(results()[1:2]))
-    head, row, _ = path.read_bytes().decode("utf-8-sig").split("\r\n")
-    assert head == ",".join(f'"{name}"' for name in COLUMNS)
-    assert row.startswith('"') and row.endswith('"')
 
 
 def test_a_table_for_a_country_with_decimal_commas_has_semicolons_and_is_replaced(tmp_path: Path) -> None:
