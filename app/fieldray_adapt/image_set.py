@@ -6,10 +6,11 @@ the lungs are found by the pack that finds them when screening, and read by the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +22,10 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import edges, overlaps
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.purpose import says_frontal_chest
-from fieldray.errors import FieldrayError, UsageProblem
-from fieldray.imaging.identify import identify_again
+from fieldray.errors import Unreadable, Unusable, UsageProblem
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.quality import check_header, check_pixels
-from fieldray.imaging.reading import decode
-from fieldray.imaging.source import read_bytes
+from fieldray.imaging.reading import ImageFile
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import Reason, reason
@@ -240,10 +239,9 @@ class _Reading:
         if self.finder is None:
             return to_tensor(image, self.spec).values[0], none, aside
         says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
-        lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.extent
-        size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
-        crops = self.spec.crop != "none"
-        box = lungs.box(**size, margin=self.spec.crop_margin, crop=self.spec.crop) if crops else None
+        lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.size
+        place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
+        box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
         if not aside:
             aside = "refused" if lungs.refusal else "read_first" if lungs.read_first else ""
         tensor = to_tensor(image, self.spec, box=box)
@@ -269,24 +267,15 @@ def _read_all(rows: Sequence[Row], reading: _Reading, progress: Progress) -> _St
 def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
     ref = ImageRef(path=row.path)
     try:
-        data = read_bytes(ref)
-    except FieldrayError as problem:
+        file = ImageFile(ref)
+        if file.content_sha256 != row.sha256:
+            raise UsageProblem(reason("data_changed", path=row.path))
+        image = file.image()
+    except (Unreadable, Unusable) as problem:
         return problem.reason
-    if hashlib.sha256(data).hexdigest() != row.sha256:
-        raise UsageProblem(reason("data_changed", path=row.path))
-    try:
-        image: Image = decode(data, ref)
-    except FieldrayError as problem:
-        return problem.reason
-    return check_pixels(image) or reading.prepared(image, _header_of(data, ref))
-
-
-def _header_of(data: bytes, ref: ImageRef) -> ImageHeader:
-    """What the file says of itself; nothing where it says more than one image."""
-    try:
-        return identify_again(data, ref).header
-    except FieldrayError:
-        return ref.header
+    with suppress(Unreadable, Unusable):  # of several images it says nothing
+        ref = file.identified()
+    return check_pixels(image) or reading.prepared(image, ref.header)
 
 
 def _shrunk(image: Image, side: int) -> Image:
