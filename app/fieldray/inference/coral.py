@@ -93,7 +93,7 @@ def edgetpu_kind(
             EDGE_TPU,
             threads=1,
             delegate=DelegateSpec(opener=_OPENER, options=options, failure="coral_run_failed"),
-            explain=partial(_explain, find),
+            explain=partial(explain_end, find),
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
             priority=priority,
@@ -135,14 +135,10 @@ def _device_problem(find: FindDevices, ask: AskLibrary) -> Reason | None:
     return look(ask=ask, find=find).reason
 
 
-def _explain(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+    """Why the Edge TPU's process ended, from how and when it did."""
     if is_open and not find():
         return reason("coral_unplugged")
-    return explain_end(error, is_open=is_open, timeout_s=timeout_s)
-
-
-def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
-    """Why the Edge TPU's process ended, from how and when it did."""
     if isinstance(error, ChildTimeout):
         return reason("coral_no_answer", seconds=f"{timeout_s:g}")
     if error.exit_code in (_ACCESS_VIOLATION, -signal.SIGSEGV) and not is_open:

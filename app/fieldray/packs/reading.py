@@ -109,16 +109,6 @@ def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
     return data
 
 
-def read_optional_file(folder: Path, *, name: str, limit_bytes: int) -> bytes | None:
-    """As `read_file`, but None where there is no such file."""
-    try:
-        return read_file(folder, name=name, limit_bytes=limit_bytes)
-    except PackProblem as problem:
-        if problem.reason.code == "pack_incomplete":
-            return None
-        raise
-
-
 def problem_of(error: OSError, *, folder: Path) -> PackProblem:
     """What an error while reading means to a person: the drive is gone, or something else is wrong with it."""
     is_disconnected = error.errno in _DISCONNECTED_ERRNO or getattr(error, "winerror", None) in _DISCONNECTED_WINDOWS

@@ -32,7 +32,6 @@ from fieldray.packs.manifest import (
     OOD_GATE_ROLES,
     AnyManifest,
     ClassifierManifest,
-    Input,
     PackFile,
     PackManifest,
     check_size,
@@ -52,7 +51,7 @@ from fieldray.packs.naming import (
     is_version,
     version_key,
 )
-from fieldray.packs.reading import guarded, manifest_error, pack_array, read_file, read_optional_file, unpack_array
+from fieldray.packs.reading import guarded, manifest_error, pack_array, read_file, unpack_array
 from fieldray.persistence import make_folder, put_in_place, storage_problem, unfinished, write_new
 from fieldray.reasons import reason
 
@@ -202,17 +201,14 @@ def _golden(description: AnyManifest, files: Mapping[str, bytes], *, scores: int
             scores=unpack_array(expected, dtype="float32", dimensions=2),
             tolerance=description.golden.tolerance,
         )
-        _check_golden(golden, description.input, scores=scores)
+        spec = description.input
+        if golden.inputs.shape[1:] != (spec.height, spec.width, spec.channels):
+            raise ValueError(f"inputs of {golden.inputs.shape[1:]} do not fit the pack's input")
+        if golden.scores.shape[1] != scores:
+            raise ValueError(f"{golden.scores.shape[1]} scores for {scores} labels")
     except ValueError as error:
         raise manifest_error(f"golden: {error}") from error
     return golden
-
-
-def _check_golden(golden: GoldenVectors, spec: Input, *, scores: int) -> None:
-    if golden.inputs.shape[1:] != (spec.height, spec.width, spec.channels):
-        raise ValueError(f"inputs of {golden.inputs.shape[1:]} do not fit the pack's input")
-    if golden.scores.shape[1] != scores:
-        raise ValueError(f"{golden.scores.shape[1]} scores for {scores} labels")
 
 
 # ---- writing
@@ -381,13 +377,14 @@ def require_legacy(folder: Path) -> None:
 @guarded
 def load_legacy(folder: Path) -> Model:
     """The bare model in a drive's root, copied into memory. Raises PackProblem."""
-    network = read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))
-    compiled = read_optional_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))
+    files = {"litert": read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))}
+    if is_legacy(folder, name=LEGACY_EDGETPU_NAME):
+        files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))
     return Model(
         manifest=MANIFEST,
         trust="legacy",
         fingerprint="",
-        model_sha256=hashlib.sha256(network).hexdigest(),
-        files={"litert": network} | ({} if compiled is None else {"edgetpu": compiled}),
+        model_sha256=hashlib.sha256(files["litert"]).hexdigest(),
+        files=files,
         card=_ASSUMED_EN,
     )

@@ -184,7 +184,7 @@ def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu() -> None:
     ],
 )
 def test_how_a_process_ended_says_why(error: ChildDied | ChildTimeout, is_open: bool, code: str) -> None:
-    assert explain_end(error, is_open=is_open, timeout_s=3.0).code == code
+    assert explain_end(lambda: (EDGETPU,), error, is_open=is_open, timeout_s=3.0).code == code
 
 
 # ---- what counts as plugged in and pulled out, with a clock made of numbers

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.packs.reading import pack_array, problem_of, read_optional_file, unpack_array
+from fieldray.packs.reading import pack_array, problem_of, unpack_array
 from tiny_packs import npy_file
 
 
@@ -26,12 +26,6 @@ def test_an_error_on_a_drive_that_is_there_says_what_it_is(tmp_path: Path) -> No
     error = PermissionError(errno.EACCES, "Permission denied")
     assert problem_of(error, folder=tmp_path).reason.text == "The pack cannot be read: Permission denied."
     assert problem_of(error, folder=tmp_path / "gone").reason.code == "drive_gone"
-
-
-def test_a_file_that_may_be_absent(tmp_path: Path) -> None:
-    assert read_optional_file(tmp_path, name="card", limit_bytes=10) is None
-    (tmp_path / "card").write_bytes(b"text")
-    assert read_optional_file(tmp_path, name="card", limit_bytes=10) == b"text"
 
 
 # ---- arrays
