@@ -80,10 +80,6 @@ def _row(**changes: Any) -> bytes:
     return row_as_input("result", row)
 
 
-def _finding(score: object = 0.5, decision: object = "above", point: object = None) -> str:
-    return json.dumps([["opacity", score, decision, point]])
-
-
 def _chunk(**changes: Any) -> bytes:
     """One result as a worker sends it."""
     return chunk_of([{**_result(**changes), **OF_REQUEST}])
@@ -144,7 +140,7 @@ CASES: Final[Mapping[str, Case]] = {
     "a whole row": Case("rows", _row, (ACCEPTED,)),
     "a name in a header that is a number": Case("rows", lambda: _row(header={"patient_name": 1}), ("ValueError",)),
     "a decision that nobody makes": Case(
-        "rows", lambda: _row(status="screened", findings=_finding(decision="x")), ("ValueError",)
+        "rows", lambda: _row(status="screened", findings='[["opacity",0.5,"x",null]]'), ("ValueError",)
     ),
     "details of lists in lists": Case("rows", lambda: _row(findings=_DEEP.decode("ascii")), ("ValueError",)),
     # results of a worker that ended the driver

@@ -18,7 +18,7 @@ TARGETS: Final[Mapping[str, Target]] = {
             make=dicom_files.make_pixels, read=dicom_files.read_pixels, share=8, most_mb=600.0),
         Target("dicomdir", "DICOMDIRs: record trees that loop, break off, climb out or name what is not there",
             make=index_files.make_index, read=index_files.read_index, share=3),
-        Target("zip", "zip files: the listing, and the members in every compression",
+        Target("zip", "zip files: the listing, and the members, stored and deflated",
             make=zip_files.make_zip, read=zip_files.read_zip, share=4),
         Target("manifest", "manifests of packs: fields of another type, size, number, depth; JSON that is none",
             make=pack_files.make_manifest, read=pack_files.read_manifest, share=14),
