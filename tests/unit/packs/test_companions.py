@@ -13,9 +13,8 @@ from fieldray.domain.model import LUNG_CHECKS, InputSpec, Requirement
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs, parse
-from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, fingerprint_of
+from fieldray.packs.signing import fingerprint_of
 from fieldray.packs.verified import read_pack, read_verified_manifest
-from fieldray.paths import builtin_packs
 from fieldray.reasons import Reason
 from packs_factory import MODEL_BYTES, key, make_lung_fields, make_pack
 from tiny_lungs import write_tiny_lungs
@@ -199,22 +198,9 @@ def test_lung_fields_that_ship_damaged_are_not_passed_over_in_silence(
 def test_lung_fields_that_ship_and_are_gone_are_missed(shipping: PackLibrary, drive: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "models" / "test-lungs-1.0.0")
     folder = make_pack(drive)
-    assert _refusal(shipping, folder).code == "pack_companion_missing"
-    why = _listed(shipping, folder)
-    assert why.code == "pack_companion_missing"
-
-
-def test_other_lung_fields_do_not_take_the_place_of_those_that_ship(
-    shipping: PackLibrary, drive: Path, tmp_path: Path
-) -> None:
-    shutil.rmtree(tmp_path / "models" / "test-lungs-1.0.0")
-    make_lung_fields(tmp_path / "models", mask_threshold=0.4)
-    assert _refusal(shipping, make_pack(drive)).code == "pack_companion_unusable"
-
-
-def test_the_lung_fields_that_ship_are_known_by_their_name() -> None:
-    assert BUILTIN_LUNGS in BUILTIN
-    assert isinstance(read_verified_manifest(builtin_packs() / BUILTIN_LUNGS).description, LungFieldsManifest)
+    assert _refusal(shipping, folder).code == _listed(shipping, folder).code == "pack_companion_missing"
+    make_lung_fields(tmp_path / "models", mask_threshold=0.4)  # others do not take their place
+    assert _refusal(shipping, folder).code == "pack_companion_unusable"
 
 
 def test_a_crop_to_the_lungs_is_written_and_read(library: PackLibrary, drive: Path) -> None:

@@ -168,14 +168,11 @@ def test_a_signing_key_that_others_can_read_or_change_is_refused(tmp_path: Path,
 FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 
 
-def test_nothing_is_trusted_at_first_and_nothing_is_written_by_asking(tmp_path: Path) -> None:
+def test_nothing_is_trusted_at_first_and_trust_lasts_and_can_be_taken_back(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     assert store.trusted() == {} and not store.is_trusted(FIRST)
-    assert store.highest_seen(FIRST, pack_id="chest") is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_trust_lasts_and_can_be_taken_back(tmp_path: Path) -> None:
+    assert store.highest_seen(FIRST, pack_id="chest") is None and store.signers("chest") == set()
+    assert list(tmp_path.iterdir()) == []  # nothing is written by asking
     TrustStore(tmp_path).trust(FIRST.upper().replace("-", " "))
     TrustStore(tmp_path).trust(SECOND)
     assert list(TrustStore(tmp_path).trusted()) == sorted([FIRST, SECOND])
@@ -194,6 +191,11 @@ def test_the_highest_version_is_kept_per_key_and_pack(tmp_path: Path) -> None:
     assert store.highest_seen(FIRST, pack_id="chest") == "1.10.0"
     assert store.highest_seen(SECOND, pack_id="chest") == "0.1.0"
     assert store.highest_seen(FIRST, pack_id="hand") == "0.2.0"
+    assert (store.signers("chest"), store.signers("hand")) == ({FIRST, SECOND}, {FIRST})
+    store.trust(FIRST)
+    store.forget(FIRST)
+    store.trust(FIRST)
+    assert store.highest_seen(FIRST, pack_id="chest") == "1.10.0"  # forgetting a key keeps its versions
 
 
 def test_a_version_that_is_known_is_not_written_again(tmp_path: Path) -> None:
@@ -203,24 +205,6 @@ def test_a_version_that_is_known_is_not_written_again(tmp_path: Path) -> None:
     for version in ("2.0.0", "1.0.0"):
         store.record(FIRST, pack_id="chest", version=version)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def test_forgetting_a_key_keeps_its_versions(tmp_path: Path) -> None:
-    store = TrustStore(tmp_path)
-    store.trust(FIRST)
-    store.record(FIRST, pack_id="chest", version="2.0.0")
-    store.forget(FIRST)
-    store.trust(FIRST)
-    assert store.highest_seen(FIRST, pack_id="chest") == "2.0.0"
-
-
-def test_who_signed_a_pack_that_ran_here_is_known(tmp_path: Path) -> None:
-    store = TrustStore(tmp_path)
-    assert store.signers("chest") == set()
-    for signer, pack_id in ((FIRST, "chest"), (SECOND, "chest"), (SECOND, "hand")):
-        store.record(signer, pack_id=pack_id, version="1.0.0")
-    assert store.signers("chest") == {FIRST, SECOND}
-    assert store.signers("hand") == {SECOND}
 
 
 def test_a_key_is_trusted_since_the_first_day(tmp_path: Path) -> None:

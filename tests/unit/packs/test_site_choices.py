@@ -107,6 +107,8 @@ def test_a_choice_holds_for_the_folder_and_all_below_it(tmp_path: Path) -> None:
     memory.remember([folder / "2026"], "adults", ages_confirmed=True)
     assert memory.find([folder / "2026" / "may"]) == RememberedPack("adults", ages_confirmed=True)
     assert memory.find([folder]) == chosen
+    written = (tmp_path / "home" / FOLDERS_NAME).read_text()
+    assert "ward" not in written and "adults" in written  # folders are called by patients' names
 
 
 def test_folders_of_different_patients_have_no_common_answer(tmp_path: Path) -> None:
@@ -117,13 +119,6 @@ def test_folders_of_different_patients_have_no_common_answer(tmp_path: Path) -> 
     assert memory.find([tmp_path / "a", tmp_path / "b"]) is None
     memory.remember([tmp_path / "b"], "children")
     assert memory.find([tmp_path / "a", tmp_path / "b"]) == RememberedPack("children")
-
-
-def test_no_name_of_a_folder_is_written(tmp_path: Path) -> None:
-    PackMemory(tmp_path / "home").remember([tmp_path / "Olena Kovalenko"], "adults")
-    written = (tmp_path / "home" / FOLDERS_NAME).read_text()
-    assert "Kovalenko" not in written
-    assert "adults" in written
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"x": 1}', b"\xff\xfe", b"{" * 100_000])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,18 +25,10 @@ def pack(tmp_path: Path) -> Path:
     return make_pack(tmp_path, edgetpu=True)
 
 
-def _read(pack: Path) -> object:
-    return read_pack(pack).model
-
-
-def _code(pack: Path) -> str:
-    with pytest.raises(PackProblem) as caught:
-        _read(pack)
-    return caught.value.reason.code
-
-
-def test_a_whole_pack_is_read_into_memory(pack: Path) -> None:
+def test_a_whole_pack_is_read_into_memory_and_outlives_its_folder(pack: Path) -> None:
     model = read_pack(pack).model
+    for file in pack.iterdir():
+        file.write_bytes(b"\0" * file.stat().st_size)
     assert (model.pack_name, model.trust) == ("test-chest-1.2.3", "signed")
     assert model.files == {"litert": MODEL_BYTES, "edgetpu": MODEL_BYTES[::-1]}
     assert model.golden is not None and np.array_equal(model.golden.inputs, golden().inputs)
@@ -45,14 +38,6 @@ def test_a_whole_pack_is_read_into_memory(pack: Path) -> None:
     assert np.array_equal(model.manifest.ood_gate.mean, expected.mean)
     assert model.manifest.ood_gate.limit == 3.5
     assert model.card.startswith("# Test chest\n\nМодель")
-
-
-def test_a_model_outlives_its_folder(pack: Path) -> None:
-    model = read_pack(pack).model
-    for file in pack.iterdir():
-        file.write_bytes(b"\0" * file.stat().st_size)
-    assert model.files["litert"] == MODEL_BYTES
-    assert model.golden is not None and np.array_equal(model.golden.inputs, golden().inputs)
 
 
 def _flipped(data: bytes, position: int) -> bytes:
@@ -71,24 +56,26 @@ def test_a_changed_byte_of_any_other_file_is_refused(pack: Path) -> None:
             with raises(PackProblem, "pack_tampered", says=name):
                 read_pack(pack)
         (pack / name).write_bytes(whole)
-    _read(pack)  # whole again
+    read_pack(pack)  # whole again
 
 
 def test_a_folder_that_is_not_there_any_more_is_a_drive_that_went(tmp_path: Path) -> None:
-    assert _code(tmp_path / "pulled") == "drive_gone"
+    with raises(PackProblem, "drive_gone"):
+        read_pack(tmp_path / "pulled")
 
 
 @needs_links
 @pytest.mark.skipif(sys.platform != "win32" and os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission_is_unreadable(pack: Path) -> None:
     (pack / "model.tflite").chmod(0)
-    assert _code(pack) == "pack_unreadable"
+    with raises(PackProblem, "pack_unreadable"):
+        read_pack(pack)
 
 
 def test_files_that_are_not_listed_are_never_read(pack: Path) -> None:
     with (pack / "autorun.exe").open("wb") as file:
         file.truncate(2**40)
-    _read(pack)
+    read_pack(pack)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +94,7 @@ def test_well_signed_nonsense_is_refused(pack: Path, name: str, data: bytes, det
     """A hostile maker's pack, right by its own key."""
     put_file(pack, name, data, key_number=66)
     with raises(PackProblem, "pack_manifest", says=detail):
-        _read(pack)
+        read_pack(pack)
 
 
 # ---- writing
@@ -117,13 +104,9 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_same_pack_is_written_byte_for_byte_the_same(tmp_path: Path) -> None:
-    first, second = make_pack(tmp_path / "a"), make_pack(tmp_path / "b")
-    assert _content(first) == _content(second)  # Ed25519 signatures are deterministic
-
-
-def test_only_the_pack_is_left_behind(tmp_path: Path) -> None:
-    make_pack(tmp_path)
+def test_the_same_pack_is_written_byte_for_byte_the_same_and_alone(tmp_path: Path) -> None:
+    first = _content(make_pack(tmp_path))
+    assert first == _content(make_pack(tmp_path))  # Ed25519 signatures are deterministic
     make_pack(tmp_path, metrics={"auc": 0.95})
     assert [path.name for path in tmp_path.iterdir()] == ["test-chest-1.2.3"]
     assert read_verified_manifest(tmp_path / "test-chest-1.2.3").description.metrics == {"auc": 0.95}
@@ -154,16 +137,11 @@ def test_an_invalid_pack_is_not_written(tmp_path: Path, changes: dict[str, objec
     assert _content(tmp_path) == {}
 
 
-def test_golden_vectors_must_fit_the_input(tmp_path: Path) -> None:
+def test_without_a_file_for_the_cpu_or_with_vectors_that_do_not_fit_nothing_is_written(tmp_path: Path) -> None:
     wrong = replace(golden(), inputs=golden().inputs[:, :8])
-    with pytest.raises(PackProblem, match="do not fit"):
-        write_pack(tmp_path, manifest=manifest(), files={"litert": b"x"}, card="c", golden=wrong, key=key())
-    assert _content(tmp_path) == {}
-
-
-def test_without_the_litert_file_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(PackProblem, match="litert"):
-        write_pack(tmp_path, manifest=manifest(), files={"edgetpu": b"x"}, card="c", golden=golden(), key=key())
+    for role, vectors, said in (("litert", wrong, "do not fit"), ("edgetpu", golden(), "litert")):
+        with pytest.raises(PackProblem, match=said):
+            write_pack(tmp_path, manifest=manifest(), files={role: b"x"}, card="c", golden=vectors, key=key())
     assert _content(tmp_path) == {}
 
 
@@ -176,9 +154,8 @@ def test_a_pack_without_a_self_test_has_none(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageProblem) as caught:
+    with pytest.raises(StorageProblem, match=re.escape(str(tmp_path / "file"))):
         make_pack(tmp_path / "file")
-    assert str(tmp_path / "file") in caught.value.reason.text
 
 
 def _refused(folder: Path, **changes: object) -> str:
