@@ -95,12 +95,6 @@ def enlarged(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, th
     return mask
 
 
-def sampled(values: NDArray[np.float32], pixel_map: PixelMap, *, rows: int, columns: int) -> NDArray[np.float32]:
-    """Values (n, m) at the centres of the pixels of an image, interpolated linearly; outside, those at the edge."""
-    wide = _mixed(values.T, _linear(columns, pixel_map.column_scale, pixel_map.column_offset, values.shape[1])).T
-    return _mixed(wide, _linear(rows, pixel_map.row_scale, pixel_map.row_offset, values.shape[0]))
-
-
 Weights = tuple[NDArray[Any], ...]
 
 

@@ -26,7 +26,7 @@ from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Inc
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, leading_finding
 from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.mask import Mask, sampled
+from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.prior import (
     Prior,
@@ -228,14 +228,9 @@ def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
 def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
     """The mask of the lungs at the pixels of the frame."""
     cells = lungs.pixel_map
-    in_frame = PixelMap(
-        row_scale=cells.row_scale / frame.row_scale,
-        row_offset=(cells.row_offset - frame.row_offset) / frame.row_scale,
-        column_scale=cells.column_scale / frame.column_scale,
-        column_offset=(cells.column_offset - frame.column_offset) / frame.column_scale,
-    )
-    shares = sampled(lungs.shares.astype(np.float32), in_frame, rows=FRAME_SIDE, columns=FRAME_SIDE)
-    return np.asarray(shares >= lungs.threshold)
+    row, column = frame.cell(cells.row_offset, cells.column_offset)
+    in_frame = PixelMap(cells.row_scale / frame.row_scale, row, cells.column_scale / frame.column_scale, column)
+    return replace(lungs, pixel_map=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)
 
 
 def only_image(path: Path, *, readers: Workers) -> ImageRef:

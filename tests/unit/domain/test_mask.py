@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.mask import components, edges, enlarged, outlines, overlaps, sampled
+from fieldray.domain.mask import components, edges, enlarged, outlines, overlaps
 
 ONE = PixelMap(1.0, 0.0, 1.0, 0.0)
 
@@ -56,11 +56,12 @@ def test_a_mask_at_the_size_of_the_image_keeps_its_place_and_area() -> None:
     assert mask.sum() == pytest.approx(300 * 120, rel=0.01)
 
 
-def test_values_are_sampled_between_the_centres() -> None:
-    values = np.array([[0.0, 10.0]], np.float32)
-    found = sampled(values, PixelMap(2.0, 0.0, 2.0, 0.0), rows=2, columns=4)
-    # centres of the pixels at 0.5, 1.5, 2.5, 3.5; of the cells at 1 and 3
-    assert found.tolist() == [[0.0, 2.5, 7.5, 10.0]] * 2
+def test_shares_are_interpolated_between_the_centres() -> None:
+    shares = np.array([[0, 100]], np.uint8)
+    # centres of the pixels at 0.5, 1.5, 2.5, 3.5; of the cells at 1 and 3: 0, 25, 75, 100
+    for threshold, filled in ((25, 3), (26, 2), (75, 2), (76, 1)):
+        mask = enlarged(shares, PixelMap(2.0, 0.0, 2.0, 0.0), rows=2, columns=4, threshold=threshold)
+        assert mask.sum(axis=1).tolist() == [filled] * 2
 
 
 def test_an_outline_goes_around_each_part() -> None:
