@@ -28,7 +28,7 @@ def page(desk: Desk) -> AuditPage:
 
 def show(desk: Desk, page: AuditPage) -> None:
     page.button.click()
-    desk.until(lambda: desk.bench.auditing.report is not None)
+    desk.until(lambda: page._result is not None and page._result.isVisible())
 
 
 def test_nothing_is_asked_before_a_run_is_over(desk: Desk) -> None:

@@ -185,7 +185,7 @@ def test_no_text_of_a_page_is_cut(desk: Desk, look: Callable[[str], list[str]]) 
         if page == "audit":
             desk.window.audit_page.button.click()
             desk.until(lambda: desk.bench.auditing.report is not None)
-        desk.until(lambda: not desk.bench.background._queues)
+        desk.until(lambda: not desk.bench.background._wanted)
         found += look(page)
     assert found == [], "\n".join(found)
 

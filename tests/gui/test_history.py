@@ -168,7 +168,7 @@ def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPa
 def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk, page: HistoryPage) -> None:
     mark(page, 1, 2)
     page.compare_button.click()
-    desk.until(lambda: page.comparison is not None)
+    desk.until(lambda: page.comparison is not None and page.comparison.isVisible())
     words = texts(page)
     assert "2 images are in both runs. 1 of them is in another class." in words
     assert "1 image is only in run 1." in words and "2 images are only in run 2." in words

@@ -25,7 +25,7 @@ from tiny_packs import fingerprint, write_tiny_pack
 def open_page(desk: Desk) -> None:
     if not desk.window.status_page.isVisible():
         desk.window.toolbar.backend_chip.click()
-    desk.until(lambda: desk.window.status_page.isVisible() and not desk.bench.background._queues)
+    desk.until(lambda: desk.window.status_page.isVisible() and not desk.bench.background._wanted)
 
 
 def rows(desk: Desk) -> list[list[str]]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from cProfile import Profile
 
 import pytest
@@ -65,8 +65,10 @@ def test_a_flood_of_events_leaves_room_for_the_window(qtbot: QtBot) -> None:
 
 
 @pytest.fixture
-def background(qtbot: QtBot) -> Background:
-    return Background(NoticeBoard())
+def background(qtbot: QtBot) -> Iterator[Background]:
+    made = Background(NoticeBoard())
+    yield made
+    made.close()
 
 
 def refuse(error: Exception) -> None:

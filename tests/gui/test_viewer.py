@@ -274,7 +274,10 @@ def test_a_drag_measures_and_can_be_undone(desk: Desk, viewer: Viewer) -> None:
     assert viewer.state.lines == ()
 
 
-def test_a_click_measures_nothing(desk: Desk, viewer: Viewer) -> None:
+def test_a_click_measures_nothing_nor_does_enter_without_the_tool(desk: Desk, viewer: Viewer) -> None:
+    for _ in range(2):
+        desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
+    assert viewer.state == ViewState()
     desk.qtbot.keyClick(viewer, Qt.Key.Key_M)
     drag(viewer, Qt.MouseButton.LeftButton, (1, 1))
     assert viewer.state.lines == ()
@@ -437,13 +440,7 @@ def colours_of(image: QImage) -> set[int]:
 
 def test_nothing_is_measured_outside_the_image() -> None:
     state = ViewState().measured((-5, 10), (200, 90), Size(100, 80))
-    assert state.lines == (Line((0, 10), (100, 80)),)
-
-
-def test_enter_without_the_tool_measures_nothing(desk: Desk, viewer: Viewer) -> None:
-    for _ in range(2):
-        desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
-    assert viewer.state == ViewState()
+    assert state.zoomed(2, Size(100, 80), Size(100, 100)).lines == state.lines == (Line((0, 10), (100, 80)),)
 
 
 def test_window_and_level_by_keys(desk: Desk, viewer: Viewer) -> None:
@@ -475,11 +472,6 @@ def test_the_magnifier_shows_the_middle_nearer_and_leaves_the_rest(desk: Desk, v
     assert desk.window.tools.buttons["magnifier"].isChecked()
     desk.qtbot.keyClick(viewer, Qt.Key.Key_G)
     assert viewer.grab().toImage() == plain
-
-
-def test_a_state_keeps_its_lines_when_it_is_zoomed() -> None:
-    state = replace(ViewState(), lines=(LINE,))
-    assert state.zoomed(2, Size(100, 100), Size(100, 100)).lines == (LINE,)
 
 
 # ---- Two images beside each other: any two of the list, with linked window and zoom.

@@ -494,7 +494,7 @@ def test_no_folder_is_remembered_where_a_person_does_not_want_it(desk: Desk, hom
     desk.until(lambda: tmp_path.name not in (home / "settings.json").read_text(encoding="utf-8"))
     desk.finish()
     desk.screen(str(home))
-    desk.until(lambda: "folders" not in desk.bench.background._queues)
+    desk.until(lambda: not desk.bench.background._wanted)
     desk.application.change_settings({"keep_folders": True})
     assert desk.application.settings.folders == ()
 

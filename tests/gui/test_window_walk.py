@@ -12,6 +12,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,24 +62,30 @@ EVENTS: Final[Mapping[str, int]] = {
 }  # fmt: skip
 
 
-class SteppedBackground(Background):
-    """Works when it is told to, in the window's thread: the same walk goes the same way each time."""
+class SteppedChannel(ThreadPoolExecutor):
+    """Works when it is told to, in the window's thread."""
 
-    def _begin(self, channel: str) -> None:
-        """It waits for `step`."""
+    def _adjust_thread_count(self) -> None:
+        """There is none."""
+
+    def step(self) -> None:
+        """Do the first of what waits; the answer comes with the window's next events."""
+        task = self._work_queue.get_nowait()
+        if task is not None:  # it is the end of all
+            task.run()
+
+
+class SteppedBackground(Background):
+    """The same walk goes the same way each time."""
+
+    def _begin(self, channel: str) -> SteppedChannel:
+        return SteppedChannel()
 
     @property
-    def channels(self) -> list[str]:
-        """Where work waits."""
-        return sorted(set(self._queues) - set(self._held))
-
-    def step(self, channel: str) -> None:
-        """Do the first of what waits there; the answer comes with the window's next events."""
-        queue = self._queues[channel]
-        if queue:
-            self._answer(channel, queue.popleft())
-        if not queue:
-            del self._queues[channel]
+    def waiting(self) -> list[SteppedChannel]:
+        """Where there is work that can be done now, by the names of the channels."""
+        named = sorted(self._channels.items())
+        return [each for name, each in named if (self.services or name == "open") and not each._work_queue.empty()]
 
 
 def plain(number: int, score: float) -> Screened:
@@ -140,8 +147,8 @@ class WindowWalk(RuleBasedStateMachine):
         wrong = getattr(self, f"_{name}")(which)
         if done == "all":
             self._settle()
-        elif channels := self.background.channels:
-            self.background.step(channels[which % len(channels)])
+        elif waiting := self.background.waiting:
+            waiting[which % len(waiting)].step()
         if done == "one":
             self._process()
         assert not (wrong or self._wrong_verdict() or (self._wrong_saved() if done == "all" else ""))
@@ -337,13 +344,13 @@ class WindowWalk(RuleBasedStateMachine):
         end_s, background, rows = time.monotonic() + WAIT_S, self.background, self.bench.rows
         is_idle = False
         while not is_idle:
-            for channel in background.channels:
-                background.step(channel)
+            for channel in background.waiting:
+                channel.step()
             self._process()
             self.bench.bridge._drain()
             if rows._again.isActive():
                 rows._read()
-            is_idle = not background.channels and not self.bench.bridge._waiting
+            is_idle = not background.waiting and not self.bench.bridge._waiting
             assert time.monotonic() < end_s, "the window waits for ever"
 
     def _process(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,23 +32,18 @@ if TYPE_CHECKING:
     from fieldray.pipeline.session import Session
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Task:
-    number: int
-    work: Callable[[], Any]
-    done: Callable[[Any], None] | None
-    failed: Callable[[FieldrayError], None] | None
+_Done = Callable[[Any], None]
+_Failed = Callable[[FieldrayError], None]
 
 
 class Background(QObject):
     """Runs functions on channels: one after another within a channel, channels side by side.
 
-    `done(result)` or `failed(error)` is called in the window's thread; an error without a reason is our bug, and is
-    raised after that. With `newest_only`, what waits on the channel is dropped and the answer of what runs is thrown
-    away: the newest request wins. Threads live only while their channel has work, and never keep the program alive.
+    `done(result)` or `failed(error)` is called in the window's thread, to which all methods belong; an error without a
+    reason is our bug, and is raised after that. With `newest_only`, what waits on the channel is dropped and the answer
+    of what runs is thrown away: the newest request wins.
 
-    services  what `ask` works with; what is asked before they are open waits for them
-    board     where it is said that something failed, unless it is said how, by the name of its channel
+    board  where it is said that something failed, unless it is said how, by the name of its channel
     """
 
     _answered = Signal(object)
@@ -56,111 +51,85 @@ class Background(QObject):
     def __init__(self, board: NoticeBoard) -> None:
         super().__init__()
         self.board = board
-        self._lock = threading.Lock()
-        self._queues: dict[str, deque[_Task]] = {}
-        self._wanted_from: dict[str, int] = {}
-        self._number = 0
+        self._opened: Future[Services] = Future()
+        self._channels: dict[str, Executor] = {}
+        self._under_way: set[Future[Any]] = set()
+        self._wanted: dict[Future[Any], tuple[str, _Done | None, _Failed | None]] = {}
         self._is_closed = False
-        self._threads: set[threading.Thread] = set()
         self._answered.connect(self._deliver, Qt.ConnectionType.QueuedConnection)
-        self.services: Services | None = None
-        self._held: list[str] = []
+
+    @property
+    def services(self) -> Services | None:
+        """What `ask` works with, None while they are not open."""
+        return self._opened.result() if self._opened.done() and not self._is_closed else None
 
     def open(self, services: Services) -> None:
         """The services are open."""
-        with self._lock:
-            self.services, held, self._held = services, self._held, []
-            for channel in held:
-                self._begin(channel)
+        self._opened.set_result(services)
 
     def ask(self, work: Callable[[Services], Any], **how: Any) -> None:
         """As `run`, with the services, once they are open."""
-        self.run(lambda: work(self.services), needs_services=True, **how)  # type: ignore[arg-type]
+        self.run(lambda: work(self._opened.result()), **how)
 
     def run(
         self,
         work: Callable[[], Any],
         *,
         channel: str,
-        done: Callable[[Any], None] | None = None,
-        failed: Callable[[FieldrayError], None] | None = None,
+        done: _Done | None = None,
+        failed: _Failed | None = None,
         newest_only: bool = False,
-        needs_services: bool = False,
     ) -> None:
         """Queue `work` on a channel. After `close` nothing is taken any more."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._number += 1
-            task = _Task(self._number, work, done, failed)
-            is_new = channel not in self._queues
-            queue = self._queues.setdefault(channel, deque())
-            if newest_only:
-                queue.clear()
-                self._wanted_from[channel] = task.number
-            queue.append(task)
-            if is_new and needs_services and self.services is None:
-                self._held.append(channel)
-            elif is_new:
-                self._begin(channel)
+        if self._is_closed:
+            return
+        if newest_only:
+            self.forget(channel)
+        if channel not in self._channels:
+            self._channels[channel] = self._begin(channel)
+        task = self._channels[channel].submit(work)
+        self._under_way.add(task)
+        self._wanted[task] = channel, done, failed
+        task.add_done_callback(self._answer)
 
     def forget(self, channel: str) -> None:
         """Drop what waits on a channel and the answer of what runs there."""
-        with self._lock:
-            self._queues.get(channel, deque()).clear()
-            self._wanted_from[channel] = self._number + 1
+        for task in [task for task, (of, _, _) in self._wanted.items() if of == channel]:
+            del self._wanted[task]
+            task.cancel()
 
     def close(self, *, wait_s: float = 0.0) -> bool:
-        """Take nothing more, deliver nothing more; wait up to `wait_s`. Whether every thread has ended."""
-        with self._lock:
-            self._is_closed = True
-            for queue in self._queues.values():
-                queue.clear()
-            threads = tuple(self._threads)
-        deadline = time.monotonic() + wait_s
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in threads)
+        """Take nothing more, deliver nothing more; wait up to `wait_s`. Whether all that was under way has ended."""
+        self._is_closed = True
+        self._opened.cancel()
+        self._wanted.clear()
+        for pool in self._channels.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        return not wait(tuple(self._under_way), wait_s).not_done
 
-    def _begin(self, channel: str) -> None:
-        """There is work on a channel that had none."""
-        thread = threading.Thread(target=self._work_off, args=(channel,), name=f"window-{channel}", daemon=True)
-        self._threads.add(thread)
-        thread.start()
+    def _begin(self, channel: str) -> Executor:
+        """What works a channel off."""
+        return ThreadPoolExecutor(1, thread_name_prefix=f"window-{channel}")
 
-    def _work_off(self, channel: str) -> None:
-        while True:
-            with self._lock:
-                queue = self._queues[channel]
-                if not queue:
-                    del self._queues[channel]
-                    self._threads.discard(threading.current_thread())
-                    return
-                task = queue.popleft()
-            self._answer(channel, task)
+    def _answer(self, task: Future[Any]) -> None:
+        """From any thread."""
+        self._under_way.discard(task)
+        if not self._is_closed:
+            self._answered.emit(task)
 
-    def _answer(self, channel: str, task: _Task) -> None:
-        try:
-            result, error = task.work(), None
-        except Exception as problem:
-            result, error = None, problem
-        with self._lock:
-            if self._is_closed:
-                return
-        self._answered.emit((channel, task, result, error))
-
-    def _deliver(self, answer: tuple[str, _Task, Any, Exception | None]) -> None:
-        channel, task, result, error = answer
-        if self._is_closed or task.number < self._wanted_from.get(channel, 0):
+    def _deliver(self, task: Future[Any]) -> None:
+        if task not in self._wanted:  # by anybody any more
             return
-        failed = task.failed or partial(self.board.post_error, channel)
+        channel, done, failed = self._wanted.pop(task)
+        error = task.exception()
+        failed = failed or partial(self.board.post_error, channel)
         if isinstance(error, FieldrayError):
             failed(error)
         elif error is not None:
             failed(FieldrayError(reason("internal", detail=type(error).__name__)))
             raise error
-        elif task.done is not None:
-            task.done(result)
+        elif done is not None:
+            done(task.result())
 
 
 _PULSE_MS: Final = 10
