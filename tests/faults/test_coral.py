@@ -12,6 +12,7 @@ from faults.double import DoubleEdgeTpu
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral import is_compiled, oldest_runtime
 from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, ask_library, look
+from fieldray.reasons import reason
 from tiny_models import TinyType, tiny_model_bytes
 
 
@@ -24,31 +25,17 @@ def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> No
     found = status(edgetpu)
     assert found.answer == LibraryAnswer(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
     assert (found.state, found.event.port_mbit, found.reason, found.notes) == ("ready", 5000, None, ())
-
-
-def test_a_slow_port_is_noted(edgetpu: DoubleEdgeTpu) -> None:
-    edgetpu.plug(speed_mbit=480)
+    edgetpu.order(edgetpu="absent")  # the runtime does not see it
     found = status(edgetpu)
-    assert [note.code for note in found.notes] == ["coral_usb2"]
-    assert found.reason is None
+    assert found.reason is not None and found.reason.code == "coral_not_listed"
 
 
 def test_an_edgetpu_before_its_firmware_is_there(edgetpu: DoubleEdgeTpu) -> None:
-    edgetpu.plug("uninitialised")
-    assert (status(edgetpu).state, status(edgetpu).reason) == ("uninitialised", None)
-
-
-def test_no_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
     found = status(edgetpu)
-    assert found.state == "absent"
-    assert found.reason is not None and found.reason.code == "edgetpu_not_here"
-
-
-def test_an_edgetpu_the_runtime_does_not_see(edgetpu: DoubleEdgeTpu) -> None:
-    edgetpu.plug()
-    edgetpu.order(edgetpu="absent")
+    assert (found.state, found.reason) == ("absent", reason("edgetpu_not_here"))
+    edgetpu.plug("uninitialised", speed_mbit=480)
     found = status(edgetpu)
-    assert found.reason is not None and found.reason.code == "coral_not_listed"
+    assert (found.state, found.reason, found.notes) == ("uninitialised", None, (reason("coral_usb2"),))
 
 
 def test_a_library_that_is_absent_or_text(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:

@@ -232,6 +232,7 @@ def device_report(
         notes.append(
             "W of the CPU: of its packages while it was measured, with the start of processes and all else that ran."
         )
+    rows = [_data(one, measured, costs) for one in measured]
     details = {one.case.name: ", ".join(sorted(one.case.details)) for one in measured}
     notes += [f"{name}: {detail}." for name, detail in details.items()]
     notes += [f"Not measured: {name}. {why.text}" for name, why in problems.items()]
@@ -240,12 +241,12 @@ def device_report(
         title="Fieldray: time and rate of each backend",
         blocks=(
             times_table((f"{one.case.name}, {one.scope}", one.summary) for one in measured),
-            _rates(measured, costs),
+            _rates(rows),
             Points("How it was measured, and what was not", (*notes, *more)),
         ),
         data={
             "images": images,
-            "measurements": [_data(one, measured, costs) for one in measured],
+            "measurements": rows,
             "not_measured": {name: why.text for name, why in problems.items()},
         },
     )
@@ -264,42 +265,33 @@ def _figure_cells(summary: Summary) -> tuple[str, ...]:
     return (*cells, f"{summary.first_ratio:.2f}", str(summary.images))
 
 
-def _rates(measured: Sequence[Measurement], costs: Costs) -> Table:
-    rows = []
-    for one in measured:
-        summary, (power_w, source) = one.summary, _power(one, costs)
-        cells = [f"{fps:.2f}" for fps in (summary.fps_min, summary.fps_avg, summary.fps_max)]
-        cells += [f"{one.times_as_fast(measured):.2f}"]
-        cells.append("not measured" if power_w is None else f"{power_w:.3g} ({source})")
-        cells += ["" if value is None else f"{value:.3g}" for value in _per_costs(one, costs)]
-        rows.append((f"{one.case.name}, {one.scope}", *cells))
+def _rates(rows: Sequence[Mapping[str, Any]]) -> Table:
     columns = ("", "FPS min", "FPS avg", "FPS max", "times as fast", "W", "FPS / W", "FPS / USD")
-    return Table("Images per second, from the third image on; times as fast as the first", columns, tuple(rows))
+    return Table(
+        "Images per second, from the third image on; times as fast as the first", columns, tuple(map(_rate, rows))
+    )
 
 
-def _power(one: Measurement, costs: Costs) -> tuple[float | None, str]:
-    """Watts, and where they are from. The CPU's counters know nothing of a device of its own."""
-    joules, seconds = map(sum, zip(*one.energy, strict=True)) if one.energy else (0.0, 0.0)
-    if seconds and one.case.kind.entry.shares_cpu:
-        return joules / seconds, "measured"
-    return costs.power_w.get(one.case.kind.name), "typed in"
-
-
-def _per_costs(one: Measurement, costs: Costs) -> tuple[float | None, float | None]:
-    """Images per second and watt, and dollar; None where the cost is not known."""
-    (power_w, _), price_usd, fps = _power(one, costs), costs.price_usd.get(one.case.kind.name), one.summary.fps_avg
-    return fps / power_w if power_w else None, fps / price_usd if price_usd else None
+def _rate(row: Mapping[str, Any]) -> tuple[str, ...]:
+    power_w = "not measured" if row["power_w"] is None else f"{row['power_w']:.3g} ({row['power_is']})"
+    fps = (f"{row[name]:.2f}" for name in ("fps_min", "fps_avg", "fps_max", "times_as_fast"))
+    per_costs = ("" if row[name] is None else f"{row[name]:.3g}" for name in ("fps_per_w", "fps_per_usd"))
+    return (f"{row['case']}, {row['scope']}", *fps, power_w, *per_costs)
 
 
 def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> dict[str, Any]:
-    (power_w, source), (per_w, per_usd) = _power(one, costs), _per_costs(one, costs)
+    """With what it costs. The CPU's counters know nothing of a device of its own."""
+    joules, seconds = map(sum, zip(*one.energy, strict=True)) if one.energy else (0.0, 0.0)
+    is_measured = bool(seconds) and one.case.kind.entry.shares_cpu
+    power_w = joules / seconds if is_measured else costs.power_w.get(one.case.kind.name)
+    price_usd, fps = costs.price_usd.get(one.case.kind.name), one.summary.fps_avg
     return {
         **one.facts,
         "times_as_fast": one.times_as_fast(measured),
         "power_w": power_w,
-        "power_is": None if power_w is None else source,
-        "fps_per_w": per_w,
-        "fps_per_usd": per_usd,
+        "power_is": None if power_w is None else "measured" if is_measured else "typed in",
+        "fps_per_w": fps / power_w if power_w else None,
+        "fps_per_usd": fps / price_usd if price_usd else None,
     }
 
 

@@ -342,13 +342,9 @@ def drives_on_windows(kernel: Any = None) -> list[Path]:
     """The drives by kernel32."""
     system = kernel or ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     system.SetThreadErrorMode(_FAIL_CRITICAL_ERRORS, None)
-    roots = [letter + ":\\" for letter in letters(system.GetLogicalDrives())]
+    mask = system.GetLogicalDrives()  # A is the lowest bit
+    roots = [letter + ":\\" for bit, letter in enumerate(string.ascii_uppercase) if mask >> bit & 1]
     return [Path(root) for root in roots if system.GetDriveTypeW(root) == _REMOVABLE]
-
-
-def letters(mask: int) -> tuple[str, ...]:
-    """The drive letters of a bit mask, A in the lowest bit."""
-    return tuple(letter for bit, letter in enumerate(string.ascii_uppercase) if mask >> bit & 1)
 
 
 # ---- the watch

@@ -16,7 +16,6 @@ from fieldray.packs.reading import (
     drives_on_mac,
     drives_on_windows,
     is_removable,
-    letters,
     list_drives,
 )
 from packs_factory import make_pack
@@ -27,16 +26,13 @@ STICK = {Path("/media/drive"): (Path("/media/drive/fieldray/chest-1.0.0"),)}
 def test_the_watch_tells_what_is_there_and_every_change_once() -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     looks = iter([{}, STICK, STICK, {}])
+    DriveWatch(events.put).close()  # of one that was never started
     watch = DriveWatch(events.put, look=lambda: next(looks, {}))
     watch.start()
     seen = [events.get(timeout=10) for _ in range(3)]
     watch.close()
     assert seen == [DrivesChanged(), DrivesChanged(drives=STICK), DrivesChanged()]
     assert events.empty()
-
-
-def test_a_watch_that_was_never_started_can_be_closed() -> None:
-    DriveWatch(lambda event: None).close()
 
 
 def test_the_drives_of_this_machine_can_be_listed() -> None:
@@ -168,12 +164,6 @@ class FakeKernel:
     def SetThreadErrorMode(self, mode: int, old: None) -> int:
         self.error_modes.append(mode)
         return 1
-
-
-def test_letters_of_the_mask() -> None:
-    # bit 0 is A, bit 2 is C, bit 25 is Z
-    assert letters(0b101 | 1 << 25) == ("A", "C", "Z")
-    assert letters(0) == ()
 
 
 def test_only_removable_drives_are_listed() -> None:
