@@ -224,7 +224,7 @@ def _class_text(translator: Translator, row: WorkRow) -> str:
 
 
 def beside_text(translator: Translator, row: WorkRow) -> str:
-    """What one of several packs says of an image: the class by its own words, and the score by its own threshold."""
+    """What a pack says of an image: the class by the pack's own words, and the score by its own threshold."""
     spoken = _class_text(translator, row)
     return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
 

@@ -17,7 +17,7 @@ from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
 from fieldray.domain.lungs import LungFields
-from fieldray.formatting import date, file_name, number, person, sex_label
+from fieldray.formatting import date, file_name, number, person, sex_label, view_label
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
@@ -47,7 +47,7 @@ def corner_texts(
         TOP_RIGHT: _kept(
             (date(translator, header.study_date), "" if hide_patient else header.study_description, header.modality)
         ),
-        BOTTOM_LEFT: _kept((_view_line(translator, header), _size_line(translator, pyramid))),
+        BOTTOM_LEFT: _kept((view_label(header), _size_line(translator, pyramid))),
         BOTTOM_RIGHT: _kept(
             (
                 translator.text("Display is not calibrated for diagnosis"),
@@ -122,14 +122,6 @@ def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...
     years = header.patient_age_years
     age = "" if years is None else translator.plural("{count} y", "{count} y", int(years))
     return _kept((person(header.patient_name), header.patient_id, "  ".join(_kept((sex, age)))))
-
-
-def _view_line(translator: Translator, header: ImageHeader) -> str:
-    side = {
-        "L": translator.in_context("side of the body in the image", "left"),
-        "R": translator.in_context("side of the body in the image", "right"),
-    }.get(header.image_laterality, "")
-    return "  ".join(_kept((header.view, side)))
 
 
 def _size_line(translator: Translator, pyramid: Pyramid) -> str:

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFileDialog, QMessageBox, QSizePolicy, QWidget
 from fieldray.desktop.comparing import Comparing, PriorQuestion
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import Size, Switches, ViewState, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.list_reader import WorkRow, beside_text
 from fieldray.desktop.prior_view import PriorView, day_text, problem_text
 from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, kept
@@ -33,15 +33,12 @@ from fieldray.desktop.widgets import (
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior
 from fieldray.formatting import (
-    category_label,
     differences_only,
     file_name,
     gap_of_pair,
     number,
     region_count,
     region_sentence,
-    score_text,
-    unsigned,
     view_label,
 )
 from fieldray.translation import Translator
@@ -147,15 +144,9 @@ class PriorCard(QWidget):
         return (*scores, differ) if _packs_differ(row, beside) else scores
 
     def _score(self, row: WorkRow) -> str:
-        outcome, translator = row.outcome, self._translator
-        if isinstance(outcome, Screened) and not outcome.model_sha256:
-            return translator.text("no pack has seen this file")
-        word = category_label(translator, row.category, row.manifest)
-        if row.finding is None:
-            return word
-        score = translator.text("Score {score}", score=score_text(translator, row.finding.score, row.finding.point))
-        mark = f" ({unsigned(translator)})" if row.finding.is_by_larger else ""
-        return f"{word}, {score}{mark}"
+        if isinstance(row.outcome, Screened) and not row.outcome.model_sha256:
+            return self._translator.text("no pack has seen this file")
+        return beside_text(self._translator, row)
 
     def _found_lines(self) -> tuple[str, ...]:
         comparing, translator = self._comparing, self._translator
