@@ -183,8 +183,8 @@ class AuditPage(Page):
         figures = lay_row(None, (self._make_figures(audit), 1), self._make_charts(audit), spacing=24)
         found = card(label(audit.title, role="title"), figures, self._make_buttons(audit.report))
         sentences = card(*map(label, (*audit.notes(), *audit.drifts(), audit.proposal())))
-        others = [((audit.groups(),) if audit.groups().rows else ()), audit.comparison()]
-        parts = [found, sentences, self._make_planning(audit), *(card(*_shown(blocks)) for blocks in others if blocks)]
+        others = [card(*_shown(blocks)) for blocks in (audit.groups(), audit.comparison()) if blocks]
+        parts = [found, sentences, self._make_planning(audit), *others]
         lay_column(page, *parts, self._make_disagreements(audit), spacing=12)
         return page
 
@@ -233,8 +233,8 @@ class AuditPage(Page):
         return lay_row(None, self.save_button, self.take_button, 1)
 
     def _make_disagreements(self, audit: AuditText) -> QWidget:
-        heading = label(audit.count_of_disagreements(), role="heading")
         found, cases = audit.disagreements(), audit.report.audit.disagreements
+        heading = label(found.title, role="heading")
         if not cases:
             return card(heading)
         how = self._translator.text("Double-click a row, or press Enter on it, to see its image.")

@@ -151,8 +151,8 @@ class AuditText:
 
     # ---- groups
 
-    def groups(self) -> Table:
-        """A row for each group, at the first operating point."""
+    def groups(self) -> tuple[Block, ...]:
+        """A row for each group, at the first operating point, where there are any."""
         text = self.translator.text
         columns = text("Group"), text("Images"), text("AUC"), text("Sensitivity"), text("Specificity")
         rows = []
@@ -161,7 +161,7 @@ class AuditText:
             shares = [self._percent(share) for share in ((at.sensitivity, at.specificity) if at else (None, None))]
             rows.append((self._group_name(group.by, group.name), str(group.images), self.area(group.area), *shares))
         title = text("Groups with 20 images of each kind or more")
-        return Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0))
+        return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
 
     def _group_name(self, by: str, name: str) -> str:
         translator = self.translator
@@ -325,21 +325,17 @@ class AuditText:
 
     def charts(self) -> tuple[ShareChart, ...]:
         """The ROC curve, how the scores are calibrated, and how many are found of those who are called."""
-        text, found = self.translator.text, self.report.audit
+        text, found, plan = self.translator.text, self.report.audit, self.report.plan
+        workload = text("How many would be called"), text("Called"), text("Found of the sick")
+        steps = plan.groups[EVERYBODY].values() if plan else ()
+        line = tuple((step.called / PEOPLE, step.sensitivity.value) for step in steps)
         marks = tuple(
             (one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins
         )
         return (
             ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
             ShareChart(titles=(text("Calibration"), text("Mean score"), text("Share of positives")), marks=marks),
-            *([self._workload(self.report.plan)] if self.report.plan else []),
-        )
-
-    def _workload(self, plan: Plan) -> ShareChart:
-        text = self.translator.text
-        line = tuple((step.called / PEOPLE, step.sensitivity.value) for step in plan.groups[EVERYBODY].values())
-        return ShareChart(
-            titles=(text("How many would be called"), text("Called"), text("Found of the sick")), line=line
+            *([ShareChart(titles=workload, line=line)] if line else []),
         )
 
     # ---- on paper
@@ -361,9 +357,8 @@ class AuditText:
         )
 
     def after_charts(self) -> tuple[Block, ...]:
-        """The groups where there are any, the plan, the other pack and the disagreements, as a page can hold them."""
-        groups = self.groups()
-        return (*([groups] if groups.rows else []), *self.planning(), *self.comparison(), self.disagreements())
+        """The groups, the plan, the other pack and the disagreements, as a page can hold them."""
+        return (*self.groups(), *self.planning(), *self.comparison(), self.disagreements())
 
     # ---- disagreements
 
@@ -381,20 +376,17 @@ class AuditText:
             )
             for case in found
         )
+        title = self.translator.plural(
+            "Pack and label disagree: {count} image",
+            "Pack and label disagree: {count} images",
+            len(self.report.audit.disagreements),
+        )
         return Table(
-            self.count_of_disagreements(),
+            title,
             (text("Reference"), text("Score"), "", text("Image"), text("Pack")),
             rows,
             widths=(24.0, 18.0, 12.0, 100.0, 24.0),
             categories=tuple((case.category,) for case in found),
-        )
-
-    def count_of_disagreements(self) -> str:
-        """Heading of the list."""
-        return self.translator.plural(
-            "Pack and label disagree: {count} image",
-            "Pack and label disagree: {count} images",
-            len(self.report.audit.disagreements),
         )
 
 
