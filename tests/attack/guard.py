@@ -49,7 +49,7 @@ _EVERY: Final = "every socket family, io_uring, x32 and 32-bit calls, a child Py
     quick=("sockets-remote",),
 )
 def screen_under(world: World, display: str) -> None:
-    """Screen with this DISPLAY: the program, a decoder and the model's process are all under the filter."""
+    """Screen with this DISPLAY: the program and its workers are all under the filter."""
     world.good_images(3)
     arguments = ("screen", world.images, *world.pack_options, "--json", "-")
     hold_none_granted(probed(world, *arguments, environment={"DISPLAY": display}), processes=3)

@@ -21,24 +21,21 @@ _COUNT: Final = 120
 
 # ---- killed and stopped
 
-_SIGNALS: Final = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
 _CHILDREN: Final = {
-    f"{what}-{number.name.lower()}": (f"{number.name} to {who} in mid-run", kind, number)
-    for what, who, kind in (
-        ("decoders", "the decoders", b"imaging"),
-        ("model", "the process of the model", b"inference"),
-    )
-    for number in _SIGNALS
+    f"workers-{number.name.lower()}": (f"{number.name} to the workers in mid-run", number)
+    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
 }
 
 
 @CASES.table(_CHILDREN, limit_s=90)
-def children_end(world: World, kind: bytes, number: signal.Signals) -> None:
+def children_end(world: World, number: signal.Signals) -> None:
     """Every image has its row all the same."""
     world.write_settings(decode_timeout_s=5)
     expected = world.good_images(_COUNT)
     running = world.begin(3)
-    send([child for child in running.children() if kind in command_line(child)], number)
+    workers = [child for child in running.children() if b"fieldray.workers" in command_line(child)]
+    assert workers, "no worker is running"
+    send(workers, number)
     done = running.finish().ends_with(0, 1).has(dict.fromkeys(expected, "any"))
     lost = [line for line in done.lines if line["status"] != "screened"]
     assert len(lost) <= 4, f"{len(lost)} images lost: {tail(str(lost[0]['reason']))}"
