@@ -19,7 +19,6 @@ from fieldray.desktop.worklist_delegate import SHAPE_ROOM
 from fieldray.domain.finding import Finding, Screened, decide
 from fieldray.domain.run import Verdict
 from fieldray.errors import PackProblem
-from fieldray.pipeline.history import PastRun
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
@@ -241,7 +240,7 @@ def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
     desk.until(lambda: desk.window.history_page.table.rowCount() == 2)
     numbers = [desk.window.history_page.table.item(row, 0).text().split("   ")[0] for row in range(2)]
     assert sorted(numbers) == [f"{run.run_id} + {other.run_id}", f"{other.run_id} + {run.run_id}"]
-    past = PastRun(run=run, model=models[FOLDERS["adults"]], beside=((other, models[FOLDERS["tuberculosis"]]),))
+    past = [(run, models[FOLDERS["adults"]]), (other, models[FOLDERS["tuberculosis"]])]
     desk.bench.past_runs.opened.emit(0, past)
     desk.until_listed(3)
     assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")

@@ -39,7 +39,7 @@ from fieldray.domain.image import Image
 from fieldray.domain.model import Model
 from fieldray.domain.run import RunChanged, Verdict
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.pipeline.history import History, PastRun
+from fieldray.pipeline.history import History, RunWithPacks
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.maintenance import delete_runs, plan_deletion
@@ -97,7 +97,7 @@ def plain(number: int, score: float) -> Screened:
 class NearHistory(History):
     """Has the pack of the run of the past at hand, and looks for none on the disk."""
 
-    def open(self, run_id: int, *, model: Model | None = None) -> PastRun:
+    def open(self, run_id: int, *, model: Model | None = None) -> RunWithPacks:
         return super().open(run_id, model=PAST_MODEL)
 
 

@@ -148,14 +148,14 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     from fieldray.store.work_list import HistoryQuery
 
     database = results_path()
-    past = History(database).open(options.run)
-    run, texts = past.run, class_texts(past.model.manifest if past.model else None)
+    (run, model), *beside = History(database).open(options.run)
+    texts = class_texts(model.manifest if model else None)
     with HistoryQuery(database) as query:
         results = tuple(query.briefs(options.run))
     lungs = f", lung fields {as_cell(run.spec.lungs_pack)}" if run.spec.lungs_pack else ""
     console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {_pack(run.spec)}{lungs}")
     console.print_lines(f"Screened: {as_cell(path)}" for path in run.spec.paths)
-    console.print_lines(f"In one pass with run {other.run_id}, pack {_pack(other.spec)}" for other, _ in past.beside)
+    console.print_lines(f"In one pass with run {other.run_id}, pack {_pack(other.spec)}" for other, _ in beside)
     shown = [
         found
         for found in results
@@ -167,7 +167,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         console.print_line(line.format(*_result_cells(found, texts)))
         for said in (*([found.why] if found.why else ()), *(note for note in found.notes if note.code not in OF_MANY)):
             console.print_line(line.format("", "", "", "", said.text))
-    console.print_lines(doubt.text for doubt in History(database).doubts(past))
+    console.print_lines(doubt.text for doubt in History(database).doubts(run, model))
     gone = sum(not is_there(found.key) for found in shown)
     if gone:
         console.print_line(reason("history_files_gone", count=gone).text)

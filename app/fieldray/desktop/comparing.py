@@ -7,7 +7,7 @@ cancelled as soon as another image is opened. What a person compared is kept in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -39,14 +39,6 @@ _SEARCH, _COMPARE, _FILE = "priors", "compare", "prior"
 _NO_ROW: Final = -1
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PriorQuestion:
-    """A file that a person chose shows another patient, or may: whether it is to be compared all the same."""
-
-    prior: Prior
-    doubts: Sequence[Reason]
-
-
 class Comparing(QObject):
     """All methods belong to the window's thread."""
 
@@ -60,7 +52,7 @@ class Comparing(QObject):
         self._listed: tuple[WorkRow, ...] = ()
         self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
-        self.question: PriorQuestion | None = None
+        self.question: Prior | None = None  # shows another patient: whether it is to be compared all the same
         self.is_on = False
         self.is_searching = False
         self.is_running = False
@@ -128,12 +120,12 @@ class Comparing(QObject):
 
         self._background.ask(work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found))
 
-    def answer(self, question: PriorQuestion, *, is_meant: bool) -> None:
+    def answer(self, question: Prior, *, is_meant: bool) -> None:
         """Whether to compare with the image that was asked about."""
         if question is self.question:
             self._put(None)
             if is_meant:
-                self._add_file(question.prior)
+                self._add_file(question)
 
     # ---- what others ask
 
@@ -264,13 +256,12 @@ class Comparing(QObject):
         if known is not None:
             self._listed = (*self._listed, known)
         prior = as_prior(known.outcome if known else found, row.outcome, "file")
-        doubts = doubts_about(prior, row.outcome)
         if prior.kinship == "other":
-            self._put(PriorQuestion(prior, doubts))
+            self._put(prior)
         else:
             self._add_file(prior)
 
-    def _put(self, question: PriorQuestion | None) -> None:
+    def _put(self, question: Prior | None) -> None:
         """Put a question to a person; None: none is open any more."""
         self.question = question
         self.asked.emit()

@@ -42,7 +42,7 @@ from fieldray.domain.run import (
     StoreUnwritable,
 )
 from fieldray.errors import FieldrayError
-from fieldray.pipeline.history import PastRun
+from fieldray.pipeline.history import RunWithPacks
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import ROWS, Settings
@@ -259,20 +259,21 @@ class Controller(QObject):
         else:
             self.rows.refresh()
 
-    def _show_past(self, past: PastRun) -> None:
+    def _show_past(self, past: RunWithPacks) -> None:
         """The list is that of a run of the past."""
         self._run_started()
         self.auditing.forget()
-        self.screening.show_past(past.run, past.model, *(model for _, model in past.beside))
-        beside = tuple((run.run_id, model.manifest if model else None) for run, model in past.beside)
-        self.rows.open(past.run.run_id, self.screening.manifest, beside)
+        run, model = past[0]
+        self.screening.show_past(run, *(model for _, model in past))
+        beside = tuple((other.run_id, pack.manifest if pack else None) for other, pack in past[1:])
+        self.rows.open(run.run_id, self.screening.manifest, beside)
         self._note_other_pack()
 
         def noted(doubts: Sequence[Reason]) -> None:
-            if self.screening.run_id == past.run.run_id:
+            if self.screening.run_id == run.run_id:
                 self.screening.show_notes(doubts)
 
-        self.background.ask(lambda services: services.history.doubts(past), channel="doubts", done=noted)
+        self.background.ask(lambda services: services.history.doubts(run, model), channel="doubts", done=noted)
 
     def _forget_deleted(self, done: Deletion) -> None:
         """What was deleted is not in sight any more."""

@@ -23,7 +23,6 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.audit_page import AuditPage
-from fieldray.desktop.comparing import PriorQuestion
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, ExportDialog, SettingsDialog, guide
 from fieldray.desktop.history_page import HistoryPage
@@ -43,6 +42,7 @@ from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, obey, question_box, scrolled
 from fieldray.desktop.worklist import WorkList
+from fieldray.domain.prior import Prior
 from fieldray.domain.run import VerdictChoice
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -73,7 +73,7 @@ class MainWindow(QMainWindow):
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._bench, self._translator = controller, translator
-        self._asked: PackQuestion | PriorQuestion | IntentQuestion | None = None
+        self._asked: PackQuestion | Prior | IntentQuestion | None = None
         self._box: QDialog | None = None
         self._may_close = False
         self.setWindowTitle("Fieldray")
@@ -256,7 +256,7 @@ class MainWindow(QMainWindow):
         match question:
             case PackQuestion():
                 self._box = PackDialog(question, bench.packs, self._translator, self)
-            case PriorQuestion():
+            case Prior():
                 self._box = prior_box(self, question, bench.comparing, self._translator)
             case IntentQuestion(kind="pack"):
                 self.welcome.show_top()

@@ -27,7 +27,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import Count, Run, Speed
 from fieldray.errors import Cancelled, FieldrayError, UsageProblem
 from fieldray.pipeline.auditing import AuditRequest
-from fieldray.pipeline.history import PastRun, deletion_sentences
+from fieldray.pipeline.history import RunWithPacks, deletion_sentences
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
@@ -82,7 +82,7 @@ class RunRoom(QObject):
 class PastRuns(RunRoom):
     """The list as it was last read, which of it is wanted, and the last comparison."""
 
-    opened = Signal(int, object)  # the row that is wanted or 0, and the PastRun
+    opened = Signal(int, object)  # the row that is wanted or 0, and the RunWithPacks
     planned = Signal(object)  # a DeletionPlan that a person is to be asked about
     deleted = Signal(object)  # a Deletion
     summaries: tuple[RunSummary, ...] = ()
@@ -157,7 +157,7 @@ class PastRuns(RunRoom):
             self.comparison = None
         self.changed.emit()
 
-    def _opened(self, past: PastRun, row_id: int) -> None:
+    def _opened(self, past: RunWithPacks, row_id: int) -> None:
         if self._screening.is_busy:  # a run began meanwhile
             self._failed(UsageProblem(reason("history_is_open")))
         else:

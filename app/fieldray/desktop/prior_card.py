@@ -9,7 +9,7 @@ from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QSizePolicy, QWidget
 
-from fieldray.desktop.comparing import Comparing, PriorQuestion
+from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import Size, Switches, ViewState, draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.list_reader import WorkRow, beside_text
@@ -31,7 +31,7 @@ from fieldray.desktop.widgets import (
     slider,
 )
 from fieldray.domain.finding import Screened
-from fieldray.domain.prior import Origin, Prior
+from fieldray.domain.prior import Origin, Prior, doubts_about
 from fieldray.formatting import (
     differences_only,
     file_name,
@@ -226,9 +226,10 @@ def choose_file(parent: QWidget, comparing: Comparing, translator: Translator) -
     ask_for_paths(parent, title, mode, lambda paths: comparing.choose_file(*paths), translator)
 
 
-def prior_box(parent: QWidget, question: PriorQuestion, comparing: Comparing, translator: Translator) -> QMessageBox:
+def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator: Translator) -> QMessageBox:
     """Ask whether an image that is another patient's is meant."""
-    doubts = " ".join(translator.reason(doubt) for doubt in question.doubts)
+    row = comparing.image.row
+    doubts = " ".join(map(translator.reason, doubts_about(question, row.outcome) if row else ()))
     more = translator.text("The two images can be shown side by side. Nothing is laid over each other.")
     answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_meant=True)}
     no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_meant=False)

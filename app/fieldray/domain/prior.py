@@ -62,7 +62,7 @@ class Prior:
 class StoredPriors:
     """What the store knows of a patient.
 
-    results  one for each image: those of the run in sight, then those whose file is still there, by their newest run
+    results  one for each prior image: of the run in sight, or whose file is still there, by its newest run
     gone     the number of prior images whose file is not
     """
 

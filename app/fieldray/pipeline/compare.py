@@ -33,12 +33,10 @@ from fieldray.domain.prior import (
     StoredPriors,
     as_prior,
     doubts_about,
-    is_same_image,
     kinship_of,
     priors_of,
     unscreened,
 )
-from fieldray.domain.run import StoredResult
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,
@@ -276,24 +274,13 @@ class Priors:
 
     def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
         """The images that a run and all others know of the patient of an image. Raises StorageProblem."""
-        header = current.ref.header
-        if kinship_of(header, header) == "unknown":
-            return StoredPriors()
         with HistoryQuery(self._database) as query:
-            results = sorted(query.of_patient(header.patient_id), key=lambda result: result.run_id != run_id)
-        kept: list[StoredResult] = []
-        gone: list[Outcome] = []
-        for result in results:
-            outcome = result.outcome
-            known = (*(found.outcome for found in kept), *gone, current)
-            if any(is_same_image(outcome, one) for one in known):
-                continue
-            if result.run_id == run_id or os.path.lexists(outcome.ref.path):
-                kept.append(result)
-            else:
-                gone.append(outcome)
-        missing = priors_of(current, (("history", outcome) for outcome in gone))
-        return StoredPriors(results=tuple(kept), gone=len(missing))
+            results = sorted(query.of_patient(current.ref.header.patient_id), key=lambda one: one.run_id != run_id)
+        by_outcome = {id(result.outcome): result for result in results}
+        found = priors_of(current, (("history", result.outcome) for result in results))
+        priors = [by_outcome[id(prior.outcome)] for prior in found]
+        there = tuple(one for one in priors if one.run_id == run_id or os.path.lexists(one.outcome.ref.path))
+        return StoredPriors(results=there, gone=len(priors) - len(there))
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         """The image in a file that a person chose, the first of several, screened as the one it is compared with.

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -58,17 +58,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class PastRun:
-    """A run as it is opened again.
-
-    model   the pack that made the results, None where it is not at hand: then there are no heat maps
-    beside  the runs of other packs over the same images, each with its pack
-    """
-
-    run: Run
-    model: Model | None
-    beside: tuple[tuple[Run, Model | None], ...] = ()
+# A run, and after it those of other packs over the same images; each with the pack that made its results, None where
+# that is not at hand: then there are no heat maps.
+RunWithPacks = Sequence[tuple[Run, Model | None]]
 
 
 class History:
@@ -114,18 +106,17 @@ class History:
         """How the images of the last month were taken: see `HistoryQuery.quality`."""
         return self.asked(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
 
-    def open(self, run_id: int, *, model: Model | None = None) -> PastRun:
+    def open(self, run_id: int, *, model: Model | None = None) -> RunWithPacks:
         """A run as it can be listed (see `listed`). Raises UsageProblem (history_no_run).
 
         model  of a pack that is loaded already, which may be the one of the run
         """
-        with HistoryQuery(self._database) as query:
-            (run, found), *others = ((one, pack_of(one.spec, model)) for one in query.runs_together(run_id))
-            return PastRun(run=run, model=found, beside=tuple(others))
+        runs = self.asked(lambda query: query.runs_together(run_id))
+        return [(run, pack_of(run.spec, model)) for run in runs]
 
-    def doubts(self, past: PastRun) -> tuple[Reason, ...]:
+    def doubts(self, run: Run, model: Model | None) -> tuple[Reason, ...]:
         """What speaks against a run as a whole; it takes seconds where there are a million images."""
-        return self.asked(lambda query: doubts_of(query, past.run, past.model.manifest if past.model else None))
+        return self.asked(lambda query: doubts_of(query, run, model.manifest if model else None))
 
     def compare(self, first: int, second: int) -> Comparison:
         """Two runs, image by image. Raises UsageProblem (history_no_run, history_same_run)."""

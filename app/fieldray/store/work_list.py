@@ -8,7 +8,6 @@ first of them stands.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,12 +113,12 @@ _BRIEFS: Final = """
 
 _IN_ORDER: Final = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
 _TOGETHER: Final = """
-    WITH present AS (SELECT id, run_id, image_key, rank, score,
-                            MIN(rank) OVER image AS first, MIN(id) OVER image AS least
-                     FROM results WHERE run_id IN (SELECT value FROM json_each(:runs)) AND absent_s IS NULL
+    WITH present AS (SELECT results.id, wanted.key AS run, image_key, rank, score,
+                            MIN(rank) OVER image AS first, MIN(results.id) OVER image AS least
+                     FROM json_each(?) AS wanted CROSS JOIN results ON run_id = wanted.value WHERE absent_s IS NULL
                      WINDOW image AS (PARTITION BY image_key))
-    SELECT id, run_id, image_key FROM present
-    ORDER BY first, MAX(CASE rank WHEN first THEN score END) OVER (PARTITION BY image_key) DESC, least
+    SELECT id FROM present
+    ORDER BY first, MAX(CASE rank WHEN first THEN score END) OVER (PARTITION BY image_key) DESC, least, run
 """
 _AT_ONCE: Final = 256
 
@@ -318,18 +317,9 @@ class HistoryQuery(ResultQuery):
             yield from self.results(row_ids)
 
     def _pages(self, run_ids: Sequence[int]) -> Iterator[list[int]]:
-        if len(run_ids) == 1:
-            row_ids = self._numbers(_IN_ORDER, run_ids[0])
-            yield from (row_ids[start : start + _AT_ONCE].tolist() for start in range(0, len(row_ids), _AT_ONCE))
-            return
-        rows = self._all(_TOGETHER, runs=json.dumps(run_ids))
-        page: list[int] = []
-        for _, of_image in itertools.groupby(rows, itemgetter("image_key")):
-            page += [row["id"] for row in sorted(of_image, key=lambda row: run_ids.index(row["run_id"]))]
-            if len(page) >= _AT_ONCE:
-                yield page
-                page = []
-        yield page
+        is_one = len(run_ids) == 1  # which an index has in order
+        row_ids = self._numbers(*((_IN_ORDER, run_ids[0]) if is_one else (_TOGETHER, json.dumps(run_ids))))
+        yield from (row_ids[start : start + _AT_ONCE].tolist() for start in range(0, len(row_ids), _AT_ONCE))
 
     def shared_instances(self, run_id: int) -> int:
         """How many files of a run have the SOP Instance UID of another one whose pixels are others.
