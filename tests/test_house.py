@@ -32,7 +32,6 @@ _NAMES = (
 )  # fmt: skip
 OF_ONE_CONCEPT = {
     "app/fieldray/comparison/compare.py",
-    "app/fieldray/desktop/past_runs.py",
     "app/fieldray/domain/lungs.py",
     "app/fieldray/imaging/dicom_header.py",
     "app/fieldray/inference/backend_runner.py",

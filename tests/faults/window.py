@@ -106,7 +106,6 @@ class WindowFrontEnd(QObject):
             priors=Priors(session.database, system_comparer(settings)),
             constancy=ConstancyRecords(session.database.parent),
             check_constancy=lambda: (),
-            export=lambda run_id, folder, formats, options, progress: (),
             known_load=lambda: None,
             measure_load=lambda folder, signer, progress: None,
         )

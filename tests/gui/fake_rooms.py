@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -561,6 +560,7 @@ class FakeRooms:
         self.session = FakeSession(
             publish, self.database, outcomes=self.outcomes, stored=self.stored, beside=self.beside
         )
+        self.session.export = self._export
         return Services(
             session=self.session,
             library=self.library,
@@ -573,7 +573,6 @@ class FakeRooms:
             priors=self.priors,
             constancy=ConstancyRecords(self.database.parent),
             check_constancy=self._check_constancy,
-            export=self._export,
             known_load=lambda: self.load_study,
             measure_load=self._measure_load,
         )
@@ -589,9 +588,8 @@ class FakeRooms:
         return tuple(self.checks)
 
     def _export(
-        self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, *hears: Any
+        self, run_id: int, folder: Path, formats: Sequence[str], *, options: ReportOptions, progress: Count, **_: object
     ) -> tuple[Path, ...]:
-        progress, _ = hears
         self.while_exporting(progress)
         self.exported.append((run_id, folder, tuple(formats), options))
         return (folder / "a.csv", folder / "a.json")

@@ -15,9 +15,8 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.run import Count, Event, Publish
-from fieldray.errors import FieldrayError
+from fieldray.errors import Cancelled, FieldrayError
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,9 +66,9 @@ class Background(QObject):
         """The services are open."""
         self._opened.set_result(services)
 
-    def ask(self, work: Callable[[Services], Any], **how: Any) -> None:
+    def ask(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
         """As `run`, with the services, once they are open."""
-        self.run(lambda: work(self._opened.result()), **how)
+        return self.run(lambda: work(self._opened.result()), **how)
 
     def run(
         self,
@@ -79,10 +78,10 @@ class Background(QObject):
         done: _Done | None = None,
         failed: _Failed | None = None,
         newest_only: bool = False,
-    ) -> None:
-        """Queue `work` on a channel. After `close` nothing is taken any more."""
+    ) -> Future[Any] | None:
+        """Queue `work` on a channel; it is over with the future. After `close` nothing is taken any more."""
         if self._is_closed:
-            return
+            return None
         if newest_only:
             self.forget(channel)
         if channel not in self._channels:
@@ -91,6 +90,7 @@ class Background(QObject):
         self._under_way.add(task)
         self._wanted[task] = channel, done, failed
         task.add_done_callback(self._answer)
+        return task
 
     def forget(self, channel: str) -> None:
         """Drop what waits on a channel and the answer of what runs there."""
@@ -132,6 +132,36 @@ class Background(QObject):
             done(task.result())
 
 
+class Stoppable(QObject):
+    """Work to be asked for that tells how far it is, a few times a second; once it is stopped its answer is None."""
+
+    told = Signal(object, int, int)  # this work, done, total
+
+    def __init__(self, work: Callable[[Services, Count], Any]) -> None:
+        super().__init__()
+        self._work, self._told_s = work, time.monotonic()
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """From any thread: what is half done is discarded."""
+        self.is_stopped = True
+
+    def __call__(self, services: Services) -> Any:
+        try:
+            self._report(0, 0)  # it may have been stopped while it waited
+            return self._work(services, self._report)
+        except Cancelled:
+            return None
+
+    def _report(self, done: int, total: int) -> None:
+        if self.is_stopped:
+            raise Cancelled
+        if time.monotonic() - self._told_s > _TOLD_EVERY_S:
+            self._told_s = time.monotonic()
+            self.told.emit(self, done, total)
+
+
+_TOLD_EVERY_S: Final = 0.25
 _PULSE_MS: Final = 10
 _REST_MS: Final = 50  # while nothing happens
 _SLICE_S: Final = 0.008
@@ -170,9 +200,6 @@ class Bridge(QObject):
 
 # ---- What the window asks of the packages that do the work, and how they are opened.
 
-Note = Callable[[Reason], None]
-Export = Callable[[int, Path, Sequence[str], ReportOptions, Count, Note], tuple[Path, ...]]
-
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
@@ -196,7 +223,6 @@ class Services:
     priors: Priors
     constancy: ConstancyRecords
     check_constancy: Callable[[], tuple[Reason, ...]]
-    export: Export
     known_load: Callable[[], KeptStudy | None]
     measure_load: Callable[[Path, str, Count], KeptStudy]
 
@@ -237,9 +263,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
         check_constancy=lambda: check(session, constancy),
-        export=lambda run_id, folder, formats, options, progress, note: session.export(
-            run_id, folder, formats, options=options, progress=progress, note=note, is_apart=True
-        ),
         known_load=kept_study,
         measure_load=study_apart,
     )

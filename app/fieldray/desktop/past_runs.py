@@ -6,9 +6,9 @@ The one in sight is audited, the pack in use is checked, and this computer measu
 from __future__ import annotations
 
 import datetime
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,13 @@ from PySide6.QtCore import QObject, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 
 from fieldray.audit.report import AuditReport
-from fieldray.desktop.background import Background, Services
+from fieldray.desktop.background import Background, Services, Stoppable
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.screening import Screening
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
 from fieldray.domain.model import Model
-from fieldray.domain.run import Count, Run, Speed
-from fieldray.errors import Cancelled, FieldrayError, UsageProblem
+from fieldray.domain.run import Run, Speed
+from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.history import RunWithPacks, deletion_sentences
 from fieldray.reasons import Reason, reason
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from fieldray.bench.load import KeptStudy
     from fieldray.pipeline.history import History
 
-_SHOWN_EVERY_S: Final = 0.25
 T = TypeVar("T")
 
 
@@ -297,66 +296,44 @@ class Checking(RunRoom):
 class Exporting(QObject):
     """Saves reports, one after the other, off the window's thread; the notice of its progress can stop it."""
 
-    _progressed = Signal(object, int, int)
-
     def __init__(self, background: Background) -> None:
         super().__init__()
         self._background, self._board = background, background.board
-        self._stops: list[threading.Event] = []  # of the export that runs, then of those that wait
-        self._is_idle = threading.Event()
-        self._is_idle.set()
+        self._work: dict[Stoppable, Future[Any] | None] = {}  # what runs, then what waits
         self._action = Action(lambda t: t.text("Stop"), self.cancel)
-        self._progressed.connect(self._show)
 
     def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
         """Write a run into a folder in the background."""
-        stop, notes = threading.Event(), list[Reason]()
-        self._board.supersede("export ")
-        self._stops.append(stop)
-        self._show(stop, 0, 0)
-        self._background.ask(
-            lambda services: self._work(
-                stop, lambda report: services.export(run_id, folder, formats, options, report, notes.append)
-            ),
-            channel="export",
-            done=lambda written: self._saved(stop, folder, written, notes),
-            failed=lambda error: self._failed(stop, error),
+        notes = list[Reason]()
+        work = Stoppable(
+            lambda services, report: services.session.export(
+                run_id, folder, formats, options=options, progress=report, note=notes.append, is_apart=True
+            )
         )
+        work.told.connect(self._show)
+        self._board.supersede("export ")
+        self._work[work] = self._background.ask(
+            work,
+            channel="export",
+            done=lambda written: self._saved(work, folder, written, notes),
+            failed=lambda error: self._failed(work, error),
+        )
+        self._show(work, 0, 0)
 
     def cancel(self) -> None:
         """Stop the one that runs: what is half done is discarded."""
-        for stop in self._stops[:1]:
-            stop.set()
+        for work in [*self._work][:1]:
+            work.stop()
 
     def end(self, *, wait_s: float) -> None:
         """Cancel all, and wait until it is over; from any thread."""
-        for stop in tuple(self._stops):
-            stop.set()
-        self._is_idle.wait(wait_s)
+        under_way = dict(self._work)
+        for work in under_way:
+            work.stop()
+        wait([task for task in under_way.values() if task], wait_s)
 
-    def _work(self, stop: threading.Event, export: Callable[[Count], tuple[Path, ...]]) -> tuple[Path, ...] | None:
-        """The files, None where a person stopped it."""
-        shown_s = time.monotonic()
-
-        def report(done: int, total: int) -> None:
-            nonlocal shown_s
-            if stop.is_set():
-                raise Cancelled
-            if time.monotonic() - shown_s > _SHOWN_EVERY_S:
-                shown_s = time.monotonic()
-                self._progressed.emit(stop, done, total)
-
-        self._is_idle.clear()
-        try:
-            report(0, 0)  # it may have been stopped while it waited
-            return export(report)
-        except Cancelled:
-            return None
-        finally:
-            self._is_idle.set()
-
-    def _show(self, stop: threading.Event, done: int, total: int) -> None:
-        if stop not in self._stops[:1] or stop.is_set():
+    def _show(self, work: Stoppable, done: int, total: int) -> None:
+        if work not in [*self._work][:1] or work.is_stopped:
             return
         self._board.post(
             "export",
@@ -364,10 +341,8 @@ class Exporting(QObject):
             action=self._action,
         )
 
-    def _saved(
-        self, stop: threading.Event, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]
-    ) -> None:
-        self._stops.remove(stop)  # what is told late is not shown over this
+    def _saved(self, work: Stoppable, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]) -> None:
+        del self._work[work]  # what is told late is not shown over this
         if written is None:
             self._board.post("export", lambda t: t.text("Saving was stopped. What was half done was discarded."))
             return
@@ -378,8 +353,8 @@ class Exporting(QObject):
         else:
             self._board.post_reason("export", reason("nothing_saved"), level="warning")
 
-    def _failed(self, stop: threading.Event, error: FieldrayError) -> None:
-        self._stops.remove(stop)
+    def _failed(self, work: Stoppable, error: FieldrayError) -> None:
+        del self._work[work]
         self._board.post_error("export", error)
 
 
@@ -408,16 +383,14 @@ class Machine(RunRoom):
     """Samples of a run, at most `_MOST_SAMPLES` however long it is; and the last study by load, done anew on demand."""
 
     sampled = Signal()
-    _progressed = Signal(object, int, int)
 
     def __init__(self, screening: Screening, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(screening)
         self._clock, self._began_s, self._apart_s = clock, 0.0, 0.0
-        self._stop = threading.Event()
+        self._measuring: Stoppable | None = None
         self.samples: list[Sample] = []
         self.study: KeptStudy | None = None
         self.progress = 0, 0
-        self._progressed.connect(self._show_progress)
         self._packs.model_changed.connect(self.changed)
         screening.started.connect(self._begin)
 
@@ -436,25 +409,16 @@ class Machine(RunRoom):
         source, model = self._packs.source, self._packs.model
         if not self.can_measure or source is None or model is None:
             return
-        folder, signer, stop = source.folder, model.fingerprint, threading.Event()
-        self._stop, self.progress = stop, (0, 0)
-
-        def report(done: int, total: int) -> None:
-            if stop.is_set():
-                raise Cancelled
-            self._progressed.emit(stop, done, total)
-
-        def work(services: Services) -> KeptStudy | None:
-            try:
-                return services.measure_load(folder, signer, report)
-            except Cancelled:
-                return None
-
+        folder, signer = source.folder, model.fingerprint
+        work = Stoppable(lambda services, report: services.measure_load(folder, signer, report))
+        work.told.connect(self._show_progress)
+        self._measuring, self.progress = work, (0, 0)
         self._run(work, self._known, channel="load")
 
     def stop(self) -> None:
         """End the measurement; what was measured before stays."""
-        self._stop.set()
+        if self._measuring:
+            self._measuring.stop()
 
     def take(self, speed: Speed) -> None:
         """Figures of the run under way."""
@@ -476,8 +440,8 @@ class Machine(RunRoom):
         self.samples, self._began_s, self._apart_s = [], self._clock(), 0.0
         self.sampled.emit()
 
-    def _show_progress(self, stop: threading.Event, done: int, total: int) -> None:
-        if stop is self._stop and not stop.is_set():
+    def _show_progress(self, work: Stoppable, done: int, total: int) -> None:
+        if work is self._measuring and not work.is_stopped:
             self.progress = done, total
             self.changed.emit()
 
