@@ -8,8 +8,7 @@ a pack that cannot be run leaves no trace, and shuts no older one out.
 
 from __future__ import annotations
 
-import functools
-import itertools
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -102,15 +101,11 @@ class PackLibrary:
 
     def available(self, drives: Iterable[Path] | None = None) -> tuple[PackCandidate, ...]:
         """Every pack within reach, those of the drives (or of these) first, then installed, then shipped ones."""
-        on_drives = itertools.chain.from_iterable(map(self.on_drive, self._drives() if drives is None else drives))
+        on_drives = list[PackCandidate]()
+        for drive in self._drives() if drives is None else drives:
+            with contextlib.suppress(PackProblem):  # one that is going: the others stay
+                on_drives += self.candidates(drive)
         return (*on_drives, *self.installed(), *self.builtin())
-
-    def on_drive(self, drive: Path) -> tuple[PackCandidate, ...]:
-        """As `candidates`, but none where the drive is going: the others stay."""
-        try:
-            return self.candidates(drive)
-        except PackProblem:
-            return ()
 
     def find(self, name_or_path: str | Path, *, without: Mapping[Path, Reason] = MappingProxyType({})) -> PackCandidate:
         """A pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
@@ -172,13 +167,13 @@ class PackLibrary:
         return write_folder(self._installed_root / manifest.pack_name, contents={**pack.contents, **own})
 
     def record_run(self, model: Model) -> None:
-        """The model ran here and passed its self-test: from now on an older version is asked about.
+        """The model, with its lung fields, ran here and passed its self-test: an older version is asked about now.
 
         Raises StorageProblem when that cannot be kept, and the model is then not to be used.
         """
-        if model.trust == "signed":
-            pack_id, version = model.manifest.pack_id, model.manifest.version
-            self.keys.record(model.fingerprint, pack_id=pack_id, version=version)
+        for one in (model, model.lungs):
+            if one and one.trust == "signed":
+                self.keys.record(one.fingerprint, pack_id=one.manifest.pack_id, version=one.manifest.version)
 
     # ---- inside
 
@@ -336,25 +331,23 @@ class PackLibrary:
         Those that do not ship come first. Raises PackProblem: pack_companion_missing, pack_companion_older, and
         pack_companion_other_signer where there is one that may not serve.
         """
+        companion = wanted(requirement)
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
         folders = [path for root in roots if root.is_dir() for path in guarded(packs_in)(root)]
-        found = {path: one for path in folders if (one := _readable_manifest(path)) and _is_meant(one, requirement)}
-        ships = {path: self._is_builtin(path, manifest) for path, manifest in found.items()}
-        serves = functools.partial(_serves, requirement, trust, signer)
-        fitting = [path for path in found if serves(found[path].fingerprint, ships[path])]
-        versions = {path: version_key(found[path].description.version) for path in found}
-        newest = sorted(fitting, key=lambda path: (not ships[path], versions[path]), reverse=True)
-        if found and not newest:
-            other = max(found, key=lambda path: versions[path])
-            key = found[other].fingerprint
-            raise PackProblem(reason("pack_companion_other_signer", companion=wanted(requirement), fingerprint=key))
-        if not newest:
-            raise PackProblem(reason("pack_companion_missing", companion=wanted(requirement)))
+        here = [(path, one) for path in folders if (one := _readable_manifest(path)) and _is_meant(one, requirement)]
+        ranked = [(not self._is_builtin(*each), version_key(each[1].description.version), *each) for each in here]
+        found = sorted(ranked, key=lambda each: each[:2], reverse=True)
+        if not found:
+            raise PackProblem(reason("pack_companion_missing", companion=companion))
+        serving = [each for each in found if _serves(requirement, trust, signer, each[3].fingerprint, not each[0])]
+        if not serving:
+            other = found[0][3].fingerprint
+            raise PackProblem(reason("pack_companion_other_signer", companion=companion, fingerprint=other))
         least = version_key(requirement.minimum_version or "0.0.0")
-        new = [path for path in newest if versions[path] >= least]
+        new = [path for _, version, path, _ in serving if version >= least]
         if not new:
-            seen = found[newest[0]].description.version
-            raise PackProblem(reason("pack_companion_older", companion=wanted(requirement), seen=seen))
+            seen = serving[0][3].description.version
+            raise PackProblem(reason("pack_companion_older", companion=companion, seen=seen))
         return new
 
 

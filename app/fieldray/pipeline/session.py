@@ -72,9 +72,7 @@ def record_run(model: Model) -> None:
     """A model passed its self-test here: keep its version, so that an older one is noticed. Raises StorageProblem."""
     from fieldray.packs.library import PackLibrary  # here already, where there is a version to keep
 
-    for one in (model, model.lungs):
-        if one:
-            PackLibrary(user_data()).record_run(one)
+    PackLibrary(user_data()).record_run(model)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
