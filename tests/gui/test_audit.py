@@ -46,7 +46,7 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     show(desk, page)
     ((run_id, request, model),) = desk.rooms.audit.requests
     assert run_id == desk.bench.screening.run_id
-    assert model is desk.bench.screening.run_model
+    assert model is desk.bench.screening.run_models[0]
     assert (request.labels, request.positive) == (Path("/labels.csv"), ("tb", "mass"))
     assert (request.prevalence, request.sensitivity) == (pytest.approx(0.025), 0.95)
     text = texts(page)

@@ -161,6 +161,18 @@ def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> Non
     desk.screen()
     assert desk.rooms.session.started_with[-1][1] == "careful" and desk.in_use == "adults-1.0.0"
     assert desk.rooms.session.ages_confirmed == [False]  # a folder of DICOM: nothing is left open
+    desk.finish()
+    desk.choose("/other")
+    desk.answer("adults-1.0.0")
+    desk.until(lambda: desk.rooms.session.started_with[-1][:2] == ((Path("/other"),), None))
+    desk.finish()
+    desk.choose()
+    desk.until(lambda: desk.rooms.session.started_with[-1][:2] == ((Path("/images"),), "careful"))
+    desk.finish()
+    desk.rooms.memory.remember([Path("/third")], "adults", operating_point="local:gone")
+    desk.choose("/third")
+    desk.until_shown("The pack has no operating point named local:gone.")
+    desk.until(lambda: desk.asks == "pack")
 
 
 def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home: Path) -> None:
@@ -216,14 +228,9 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
 def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
     too_old = reason("age", age=40, youngest=1, oldest=5)
     hand = reason("body_part", body_part="HAND")
-    unknown = reason("age_not_stated", youngest=1, oldest=5)
-    desk.rooms.session.outcomes = [
-        refused(1, too_old),
-        refused(2, hand),
-        refused(3),
-        replace(screened(4, 0.1), notes=(unknown,)),
-    ]
-    desk.rooms.outcomes = desk.rooms.session.outcomes
+    unknown = replace(screened(4, 0.1), notes=(reason("age_not_stated", youngest=1, oldest=5),))
+    desk.rooms.outcomes = [refused(1, too_old), refused(2, hand), refused(3), unknown]
+    desk.rooms.session.outcomes = desk.rooms.outcomes
     desk.screen(answer="children-1.0.0")
     desk.finish()
     said = "2 images say that they are not for this pack (age or body part). Was the right pack chosen? For patients"

@@ -99,7 +99,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     until(lambda: [entry for entry in bench.packs.candidates if entry.pack_id == "strict"])
     found = next(entry for entry in bench.packs.candidates if entry.pack_id == "strict")
     bench.packs.beside.tick(found, is_on=True)
-    until(lambda: bench.packs.beside.models)
+    until(lambda: bench.packs.models[1:])
     bench.screening.choose([images])
     screen_to_its_end(desk, 5)
 
@@ -130,7 +130,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     until(lambda: bench.screening.past is not None and len(said()) == 5)
     assert said() == first
     bench.packs.beside.tick(found, is_on=True)
-    until(lambda: bench.packs.beside.models)
+    until(lambda: bench.packs.models[1:])
     bench.screening.start()
     until(lambda: bench.screening.past is None and bench.screening.state == "finished" and len(said()) == 5)
     assert said() == first

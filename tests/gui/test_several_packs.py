@@ -73,7 +73,7 @@ def tick(desk: Desk, pack_id: str) -> None:
 
 
 def ticked(desk: Desk) -> list[str]:
-    return [one.manifest.pack_id for one in desk.bench.packs.beside.models]
+    return [one.manifest.pack_id for one in desk.bench.packs.models[1:]]
 
 
 def cell(desk: Desk, row_id: int, column: int = BESIDE) -> str:

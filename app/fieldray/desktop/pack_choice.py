@@ -130,7 +130,7 @@ class PackChoice(QObject):
 
     def choose_point(self, name: str) -> None:
         """The operating point of the next run."""
-        self.point_name = name
+        self.point_name, self.is_persons_choice = name, True
         self.model_changed.emit()
 
     def adopt(self, model: Model) -> None:
@@ -153,7 +153,7 @@ class PackChoice(QObject):
     @property
     def models(self) -> tuple[Model, ...]:
         """The pack in use, and those that screen in the same pass; none where none is in use."""
-        return (self.model, *self.beside.models) if self.model is not None else ()
+        return (self.model, *(model for _, model in self.beside.taken)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
         """Whether the pack in use was loaded from there."""
@@ -166,6 +166,7 @@ class PackChoice(QObject):
         is_busy = self.loading is not None or self.question is not None or bool(self.beside.loading)
         return PacksInReach(
             used=PackInUse.of(self.source, self.model) if self.source and self.model else None,
+            point=self.point_name or "",
             beside=tuple(PackInUse.of(*entry) for entry in self.beside.taken),
             ready=tuple(entry for entry in entries if entry and entry.problem is None),
             is_persons_choice=self.is_persons_choice,
@@ -248,11 +249,10 @@ class PackChoice(QObject):
 
     def _trusted(self, candidate: PackCandidate) -> None:
         self.loading = None
-        action = Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate))
         self._board.post(
             "pack",
             lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=candidate.pack_name),
-            action=action,
+            action=Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate)),
         )
         self._put(None)
         self.look()  # the list says who is trusted
@@ -263,7 +263,8 @@ class PackChoice(QObject):
             return
         was_unavailable = not self.source_is_here
         self.loading, self.source, self.model = None, candidate, model
-        self.point_name = point if point in {entry.name for entry in model.manifest.operating_points} else None
+        names = dict.fromkeys(entry.name for entry in model.manifest.operating_points)
+        self.point_name = point if point in names else None
         self._fit_beside()
         if was_unavailable:
             self._say(lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name))
@@ -271,6 +272,9 @@ class PackChoice(QObject):
             self._board.withdraw("drive")
         if model.trust == "legacy":
             self._board.post_reason("pack", reason("pack_legacy"), level="warning")
+        elif point and self.point_name is None:
+            gone = reason("operating_point", name=point, known=", ".join(names) or "-")
+            self._board.post_reason("pack", gone, level="warning")
         self.model_changed.emit()
         self.listed.emit()
         self._ask(  # whether the operating points that this site chose could be read with the pack
@@ -376,10 +380,6 @@ class PacksBeside(QObject):
         self._here: Collection[Path] | None = None
         self.taken: tuple[tuple[PackCandidate, Model], ...] = ()
         self.loading: tuple[PackCandidate, ...] = ()
-
-    @property
-    def models(self) -> tuple[Model, ...]:
-        return tuple(model for _, model in self.taken)
 
     def has(self, candidate: PackCandidate) -> bool:
         """Whether it is ticked."""

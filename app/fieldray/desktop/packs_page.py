@@ -161,7 +161,7 @@ class PacksPage(Page):
         in_use = label(text("In use"), role="muted")
         if model is None:
             return card(in_use, label(text("No pack is in use. Plug in a model drive or choose one below.")))
-        beside = [", ".join(pack_title(self._translator, one.manifest) for one in self._packs.beside.models)]
+        beside = [", ".join(pack_title(self._translator, one.manifest) for one in self._packs.models[1:])]
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
             facts.insert(0, text("Signing key: {key}", key=model.fingerprint))

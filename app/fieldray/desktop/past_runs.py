@@ -206,7 +206,7 @@ class Auditing(RunRoom):
 
     def audit(self, request: AuditRequest) -> None:
         """Work out the figures of the run."""
-        run_id, model = self._screening.run_id, self._screening.run_model
+        run_id, model = self._screening.run_id, next(iter(self._screening.run_models), None)
         if not self.can_audit or not run_id:
             return
         self._model = model

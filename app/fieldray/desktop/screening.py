@@ -67,11 +67,6 @@ class Screening(QObject):
     # ---- what can be done now
 
     @property
-    def run_model(self) -> Model | None:
-        """The first pack of the run in sight, as far as it is at hand."""
-        return next(iter(self.run_models), None)
-
-    @property
     def is_busy(self) -> bool:
         return self.state in _BUSY
 
@@ -290,7 +285,12 @@ class Screening(QObject):
         self._remember(intent, remembered)
         self._enter("starting")
         if intent.watches:
-            self._say_watching(intent.paths, time.time())
+            folders, since_s = _listed(intent.paths), time.time()
+            self._board.post(
+                "watch",
+                lambda t: t.text("Watching {folders} since {since}.", folders=folders, since=moment(t, since_s)),
+                action=Action(lambda t: t.text("Stop"), self.stop),
+            )
         self.started.emit()
         point, ages_confirmed = self.packs.point_name, bool(intent.ages_confirmed)
         self._use(models)
@@ -301,13 +301,6 @@ class Screening(QObject):
             channel="run",
             done=self._has_started,
             failed=self._not_started,
-        )
-
-    def _say_watching(self, folders: Sequence[Path], since_s: float) -> None:
-        self._board.post(
-            "watch",
-            lambda t: t.text("Watching {folders} since {since}.", folders=_listed(folders), since=moment(t, since_s)),
-            action=Action(lambda t: t.text("Stop"), self.stop),
         )
 
     def _remember(self, intent: Intent, remembered: RememberedPack | None) -> None:

@@ -261,7 +261,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     if packs.model is None:
         return translator.text("No pack chosen"), translator.text("Whose images are these?")
     name = translator.pick(packs.model.manifest.names)
-    if others := ", ".join(pack_title(translator, model.manifest) for model in packs.beside.models):
+    if others := ", ".join(pack_title(translator, model.manifest) for model in packs.models[1:]):
         return f"{name} {packs.model.manifest.version}", f"+ {others}"
     if packs.model.trust == "legacy":
         return f"{name} {packs.model.manifest.version}", unsigned(translator)
