@@ -179,7 +179,9 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
         if sys.platform == "win32":
             _set_class(pid, priority)
         else:
-            _set_niceness(pid, _STEPS[priority])
+            wanted = os.getpriority(os.PRIO_PROCESS, pid) + _STEPS[priority]
+            for thread in _threads(pid):  # the system keeps it within what there is (-20..19)
+                os.setpriority(os.PRIO_PROCESS, thread, wanted)
     except PermissionError:
         return False
     except (ProcessLookupError, FileNotFoundError):
@@ -207,12 +209,6 @@ def _set_class(pid: int, priority: Priority) -> None:
         raise PermissionError from error
     except psutil.NoSuchProcess as error:
         raise ProcessLookupError from error
-
-
-def _set_niceness(pid: int, steps: int) -> None:
-    wanted = os.getpriority(os.PRIO_PROCESS, pid) + steps  # the system keeps it within what there is (-20..19)
-    for thread in _threads(pid):
-        os.setpriority(os.PRIO_PROCESS, thread, wanted)
 
 
 def _threads(pid: int) -> Iterator[int]:

@@ -96,7 +96,6 @@ class Archive:
         _check_member(member)
         try:
             _seek_packed_bytes(self.stream, member)
-            _check_method(member)
             wanted = member.file_size if limit is None else min(limit, member.file_size)
             unpacked, data = zipfile.ZipExtFile(self.stream, "r", member), io.BytesIO()
             while part := unpacked.read(min(_PART, wanted - data.tell())):
@@ -143,13 +142,16 @@ def _name_of(entry: zipfile.ZipInfo) -> str:
 
 
 def _check_member(member: zipfile.ZipInfo) -> None:
-    """Raise Unreadable for an encrypted or empty member, or one that is far larger than its packed bytes."""
+    """Raise Unreadable for a member that is encrypted, empty, far larger than its packed bytes, or packed otherwise."""
     if member.flag_bits & _IS_ENCRYPTED:
         raise Unreadable(reason("encrypted"))
     check_file_size(member.file_size)
     is_large = member.file_size > _RATIO_COUNTS_FROM_BYTES
     if is_large and member.file_size > _MAX_RATIO * max(1, member.compress_size):
         raise Unreadable(reason("file_too_large", size_mb=member.file_size // 2**20))
+    if member.compress_type not in (_STORED, _DEFLATED) or member.flag_bits & _IS_PATCH:
+        patched = " with patches" if member.flag_bits & _IS_PATCH else ""
+        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.compress_type}{patched}"))
 
 
 def _check_directory(stream: BinaryIO) -> None:
@@ -184,14 +186,6 @@ def _seek_packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> None:
     if mark != _LOCAL_MARK:
         raise ValueError("no member begins there")
     stream.seek(name_bytes + extra_bytes, io.SEEK_CUR)
-
-
-def _check_method(member: zipfile.ZipInfo) -> None:
-    """Raise Unreadable `unsupported_compression` for what is packed in another way than stored or deflated."""
-    if member.flag_bits & _IS_PATCH:
-        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.compress_type} with patches"))
-    if member.compress_type not in (_STORED, _DEFLATED):
-        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.compress_type}"))
 
 
 _FIRST_LOOK_BYTES: Final = 2**18

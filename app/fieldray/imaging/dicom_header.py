@@ -69,9 +69,6 @@ class BoundedStream:
         self.raw.seek(start)
         return head
 
-    def is_at_end(self) -> bool:
-        return self.raw.tell() >= self._end
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         position = self.raw.seek(offset, whence)
         self.is_cut = self.is_cut or position > self._end
@@ -228,12 +225,13 @@ def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> B
             if not _makes_sense(bounded.head(), ExplicitVRLittleEndian):
                 raise
             return Begun(bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, is_contradicted=True)
+    head = bounded.head()
     if not syntax:
-        guessed = _guessed_encoding(bounded.head())
+        guessed = _guessed_encoding(head)
         return Begun(bounded, meta, guessed, guessed)
     stated = syntax if syntax in _UNCOMPRESSED else ExplicitVRLittleEndian
-    found = _encoding(bounded.head(), stated)
-    if not bounded.is_at_end() and not _makes_sense(bounded.head(), found):
+    found = _encoding(head, stated)
+    if head and not _makes_sense(head, found):
         raise ValueError("no data set begins so")
     return Begun(bounded, meta, found if syntax == stated else syntax, found, is_contradicted=found != stated)
 

@@ -75,7 +75,7 @@ def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tenso
     if spec.intensity == "percentile":
         grey = _stretched(grey)
     plane = np.zeros((spec.height, spec.width), np.uint8)
-    plane[region.target_rows, region.target_columns] = np.rint(grey)
+    plane[region.target_top :, region.target_left :][: region.height, : region.width] = np.rint(grey)
     values = np.repeat(plane[None, :, :, None], spec.channels, axis=3)
     return Tensor(values=values, pixel_map=_pixel_map(image, region))
 
@@ -116,14 +116,6 @@ class _Region:
     target_left: int
     height: int
     width: int
-
-    @property
-    def target_rows(self) -> slice:
-        return slice(self.target_top, self.target_top + self.height)
-
-    @property
-    def target_columns(self) -> slice:
-        return slice(self.target_left, self.target_left + self.width)
 
 
 def _fitted(image: Image, box: Box | None) -> Box:

@@ -119,18 +119,12 @@ def _end_with_parent() -> None:
         return
     parent = int(os.environ.get(PARENT_VARIABLE) or 0) or os.getppid()
     if sys.platform == "linux":
-        _die_with_parent()
+        # The kernel ends this process with its parent, even while it is stopped and no code of its own can run. The
+        # signal comes when the thread that started this process ends, which is why `child.Child` starts it from a
+        # thread that stays. Source: prctl(2), PR_SET_PDEATHSIG.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     _leave_an_adopter(parent)
     threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
-
-
-def _die_with_parent() -> None:
-    """The kernel ends this process with its parent, even while it is stopped and no code of its own can run.
-
-    Source: prctl(2), PR_SET_PDEATHSIG. The signal comes when the thread that started this process ends, which is why
-    `child.Child` starts it from a thread that stays.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
 def _watch(parent: int) -> None:

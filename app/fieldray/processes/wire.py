@@ -52,16 +52,13 @@ def write_message(stream: BinaryIO, message: Message) -> None:
             raise TypeError(f"array {name}: {array.dtype} does not travel")
     listing = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
     header = json.dumps({"body": message.body, "arrays": listing}).encode()
-    parts = [struct.pack("<I", len(header)), header, *(_bytes_of(array) for array in arrays.values())]
+    filled = (array.reshape(-1).view("u1").data for array in arrays.values() if array.size)
+    parts: list[bytes | memoryview] = [struct.pack("<I", len(header)), header, *filled]
     if sum(map(len, parts)) <= _IN_ONE_BYTES:  # the other side is woken once, not once a part
         parts = [b"".join(parts)]
     for part in parts:
         stream.write(part)
     stream.flush()
-
-
-def _bytes_of(array: Array) -> bytes | memoryview:
-    return array.reshape(-1).view("u1").data if array.size else b""
 
 
 def _plain(array: Array) -> Array:
