@@ -190,7 +190,7 @@ def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
         came = act()
         steps.append(Timed(name, time.perf_counter() - began_s, what(came)))
 
-    timed("checked", lambda: check(path, progress=show), lambda found: f"{found.results} results, whole")
+    timed("checked", lambda: check(path, progress=show), lambda found: f"{found['results']} results, whole")
     copy = folder / "copy"
     timed("backed up", lambda: backup(path, copy, has_pictures=True, progress=show), lambda new: f"{len(new)} files")
     timed("made small", lambda: compact(path), lambda done: f"{done[0] / _KIB**2:.0f} MB less")

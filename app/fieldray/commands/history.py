@@ -258,10 +258,11 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 def run_check(_: argparse.Namespace, console: Console) -> int:
     """Check the store; the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import check
+    from fieldray.store.pictures import size_of
 
     found = check(_store(), progress=lambda share: _show_share(console, "store_checking", share))
-    counts = {"results": found.results, "verdicts": found.verdicts, "pictures": found.pictures}
-    console.print_line(reason("store_whole", size_mb=_megabytes(found.size_bytes), **counts).text)
+    counts = {name: found[name] for name in ("results", "verdicts", "pictures")}
+    console.print_line(reason("store_whole", size_mb=_megabytes(size_of(_store())), **counts).text)
     return 0
 
 

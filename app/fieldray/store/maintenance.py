@@ -20,7 +20,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -101,26 +100,16 @@ def _of_run(table: str) -> str:
 # ---- checked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What a check found in files that are whole."""
-
-    results: int
-    verdicts: int
-    pictures: int
-    size_bytes: int
-
-
-def check(path: Path, *, progress: ShareDone) -> Checked:
+def check(path: Path, *, progress: ShareDone) -> Mapping[str, int]:
     """Look through all of a store: whether its files are whole, and whether each row of results makes sense.
 
     progress  hears which share of the work is done, 0..1
 
-    Raises StorageProblem: database_damaged or pictures_damaged, and then the next run repairs it, or begins it anew.
+    The numbers of "results", "verdicts" and "pictures". Raises StorageProblem: database_damaged or pictures_damaged,
+    and then the next run repairs it, or begins it anew.
     """
-    counts = _check_file(path, RESULTS, progress)
-    pictures = _check_file(pictures_path(path), PICTURES, progress)["pictures"] if pictures_path(path).exists() else 0
-    return Checked(results=counts["results"], verdicts=counts["verdicts"], pictures=pictures, size_bytes=size_of(path))
+    counts, pictures = _check_file(path, RESULTS, progress), pictures_path(path)
+    return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES, progress) if pictures.exists() else {})}
 
 
 def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str, int]:

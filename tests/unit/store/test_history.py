@@ -134,12 +134,6 @@ def test_a_preview_is_kept_once_for_all_results_of_the_same_bytes(store: ResultS
     assert rows_of(pictures_path(store.path), "SELECT COUNT(*) FROM pictures") == [(1,)]
 
 
-def test_who_wants_no_previews_keeps_no_thumbnail_either(store: ResultStore) -> None:
-    row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC, keeps_preview=False)
-    assert store.row(row_id).outcome.facts.thumbnail is None
-    assert not pictures_path(store.path).exists()
-
-
 @pytest.mark.parametrize("kept", [2**50, 3.5, "text", b"x" * (PREVIEW_SIDE**2 + 1)])
 def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: object) -> None:
     """A number would be taken for as many bytes."""

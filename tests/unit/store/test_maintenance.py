@@ -24,6 +24,7 @@ from fieldray.store.maintenance import (
     repair,
     restore,
 )
+from fieldray.store.pictures import size_of
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, screened
@@ -73,11 +74,11 @@ def held(path: Path) -> tuple[int, int, int]:
 def test_what_is_whole_is_counted(path: Path) -> None:
     shares: list[float] = []
     found = check(path, progress=shares.append)
-    assert (found.results, found.verdicts, found.pictures) == (COUNT, 1, COUNT)
-    assert found.size_bytes == sum(file.stat().st_size for file in path.parent.iterdir())
+    assert (found["results"], found["verdicts"], found["pictures"]) == (COUNT, 1, COUNT)
+    assert size_of(path) == sum(file.stat().st_size for file in path.parent.iterdir())
     assert shares and all(0 <= share <= 1 for share in shares)
     drop_pictures(path)
-    assert check(path, progress=nothing).pictures == 0
+    assert check(path, progress=nothing)["pictures"] == 0
 
 
 def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
@@ -91,7 +92,7 @@ def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
     with raises(StorageProblem, "database_damaged"):
         check(path, progress=nothing)
     repair(path)
-    assert check(path, progress=nothing).results == COUNT
+    assert check(path, progress=nothing)["results"] == COUNT
 
 
 def test_damaged_pictures_are_told_as_such(path: Path) -> None:
@@ -99,7 +100,7 @@ def test_damaged_pictures_are_told_as_such(path: Path) -> None:
     with raises(StorageProblem, "pictures_damaged"):
         check(path, progress=nothing)
     assert renew_pictures(path) is not None
-    assert check(path, progress=nothing).pictures == 0
+    assert check(path, progress=nothing)["pictures"] == 0
 
 
 # ---- compact
@@ -113,7 +114,7 @@ def test_room_that_nothing_needs_is_given_back(path: Path) -> None:
     freed_bytes, is_whole = compact(path)
     assert is_whole
     assert freed_bytes == before - sum(file.stat().st_size for file in path.parent.iterdir()) > 50_000
-    assert check(path, progress=nothing).pictures == 4
+    assert check(path, progress=nothing)["pictures"] == 4
 
 
 def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
@@ -160,7 +161,7 @@ def test_a_backup_holds_one_moment_although_the_run_continues(path: Path, tmp_pa
     with HistoryQuery(tmp_path / "out" / "results.sqlite") as copy:
         assert [run.run_id for run in copy.runs()] == [run_id, 1]
         assert (len(list(copy.rows(1))), copy.counts(run_id)) == (COUNT, {})
-    assert check(tmp_path / "out" / "results.sqlite", progress=nothing).pictures == COUNT
+    assert check(tmp_path / "out" / "results.sqlite", progress=nothing)["pictures"] == COUNT
 
 
 def test_a_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
@@ -233,14 +234,14 @@ def test_a_backup_takes_the_place_of_a_damaged_store(path: Path, copied: Path, h
     assert replaced == (path.with_name("results.damaged-1.sqlite") if before else None)
     assert replaced is None or replaced.read_bytes() == before
     assert not damage_mark(path).exists()
-    assert (check(path, progress=nothing).results, repair(path)) == (COUNT, None)
+    assert (check(path, progress=nothing)["results"], repair(path)) == (COUNT, None)
     assert held(path) == (1, COUNT, 1)
 
 
 def test_pictures_that_are_damaged_here_do_not_cost_those_of_the_backup(path: Path, copied: Path) -> None:
     pictures_path(path).write_bytes(b"no pictures" * 2000)
     restore(path, copied)
-    assert (held(path), check(path, progress=nothing).pictures) == ((1, COUNT, 1), COUNT)
+    assert (held(path), check(path, progress=nothing)["pictures"]) == ((1, COUNT, 1), COUNT)
 
 
 def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path: Path, copied: Path) -> None:
@@ -253,7 +254,7 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
     assert restore(path, copied) is None
     assert path.with_name("results.lost-1.sqlite-wal").read_bytes() == log
     assert held(path) == (1, COUNT, 1)
-    assert check(path, progress=nothing).results == COUNT
+    assert check(path, progress=nothing)["results"] == COUNT
 
 
 @pytest.mark.parametrize(
@@ -333,7 +334,7 @@ def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
     restore(path, copied)
     run.join(20)
     assert saved.is_set()
-    assert check(path, progress=nothing).results == COUNT + 1
+    assert check(path, progress=nothing)["results"] == COUNT + 1
     assert held(path) == (2, 1, 1)
 
 
@@ -351,7 +352,7 @@ def test_two_that_are_put_back_at_once_do_not_mix(
     copyfile = shutil.copyfile
     monkeypatch.setattr("fieldray.store.maintenance.shutil.copyfile", again)
     assert restore(new, copied) == new.with_name("results.replaced-1.sqlite")
-    assert check(new, progress=nothing).results == COUNT
+    assert check(new, progress=nothing)["results"] == COUNT
     assert {file.name for file in new.parent.iterdir()} == {
         "results.sqlite", "results.replaced-1.sqlite", "results.pictures.sqlite"
     }  # fmt: skip

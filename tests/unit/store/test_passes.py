@@ -158,19 +158,24 @@ def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) ->
 # ---- verdicts
 
 
+REFUSED = dataclasses.replace(refused(image_ref()), facts=read_facts())
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("first", "other"),
     [
-        image("a.dcm", "d"),
-        screened(score=0.81),
-        dataclasses.replace(screened(), model_sha256="n" * 64),
-        dataclasses.replace(refused(image_ref()), facts=read_facts()),
-        failed(image_ref()),
+        (screened(), image("a.dcm", "d")),
+        (screened(), screened(score=0.81)),
+        (screened(), dataclasses.replace(screened(), model_sha256="n" * 64)),
+        (screened(), REFUSED),
+        (screened(), failed(image_ref())),
+        (REFUSED, dataclasses.replace(REFUSED, reason=reason("blank"))),
+        (REFUSED, dataclasses.replace(REFUSED, facts=read_facts("d" * 64))),
     ],
-    ids=["content", "score", "model", "refused", "failed"],
+    ids=["content", "score", "model", "refused", "failed", "another reason", "other bytes refused"],
 )
-def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, other: Outcome) -> None:
-    run_id = save_run(store, screened())
+def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Outcome, other: Outcome) -> None:
+    run_id = save_run(store, first)
     (row,) = store.rows(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, other)
@@ -182,8 +187,8 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, other: Ou
     assert earlier == EarlierVerdict(
         image=image_ref().key,
         content_sha256="c" * 64,
-        category="abnormal",
-        score=0.8,
+        category=first.category,
+        score=0.8 if first.status == "screened" else None,
         verdict=AGREE,
         given_s=earlier.given_s,
     )
@@ -191,7 +196,7 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, other: Ou
     store.set_verdict(row.row_id, DISAGREE, judged=other)
     assert store.row(row.row_id).verdict == DISAGREE
     assert store.earlier_verdicts(run_id) == (earlier,)
-    save_run(store, screened())
+    save_run(store, first)
     assert store.row(row.row_id).verdict == AGREE
     assert [given.verdict for given in store.earlier_verdicts(run_id)] == [DISAGREE]
 
@@ -247,14 +252,15 @@ def verdicts(store: ResultStore, run_id: int) -> list[Verdict | None]:
     return [result.verdict for result in store.rows(run_id)]
 
 
-def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store: ResultStore) -> None:
-    judged_run(store, image("a.dcm", "a"))
-    second = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
+@pytest.mark.parametrize("judged", [screened(), REFUSED], ids=["screened", "refused"])
+def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store: ResultStore, judged: Outcome) -> None:
+    judged_run(store, judged)
+    second = save_run(store, judged, image("b.dcm", "b"))
     assert verdicts(store, second) == [AGREE, None]
     assert store.earlier_verdicts(second) == ()
     store.finish(second)
-    judged_run(store, image("a.dcm", "a"), DISAGREE)
-    assert verdicts(store, save_run(store, image("a.dcm", "a"))) == [DISAGREE]  # the newest
+    judged_run(store, judged, DISAGREE)
+    assert verdicts(store, save_run(store, judged)) == [DISAGREE]  # the newest
 
 
 @pytest.mark.parametrize("other", [image("a.dcm", "d"), screened(score=0.81)], ids=["content", "score"])
@@ -476,7 +482,7 @@ def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) ->
         assert dict(history.summaries()[0].verdicts) == {"agree": 1}
         assert [brief.verdict for brief in history.briefs(run_id)] == [None, "agree"]
     assert plan_deletion(path, [run_id]).verdicts == 1
-    assert check(path, progress=lambda _: None).verdicts == 1
+    assert check(path, progress=lambda _: None)["verdicts"] == 1
     damage_mark(path).touch()
     store.close()
     kept = repair(path)

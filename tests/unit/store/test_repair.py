@@ -114,14 +114,6 @@ def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path
     assert len(names(path)) >= 5 * COUNT - len(lost) * 12
 
 
-def test_a_second_damage_gets_a_place_of_its_own(path: Path) -> None:
-    for _ in range(2):
-        path.write_bytes(b"these are no results" * 100)
-        assert found_damaged(path) == "database_damaged"
-        assert repair(path) is not None
-    assert len(list(path.parent.glob("results.damaged-*.sqlite"))) == 2
-
-
 def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_path: Path) -> None:
     """A copy of a store at work has its last results in the companion alone."""
     with ResultStore(path) as store:
@@ -229,7 +221,7 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
             store.set_verdict(store.save(run_id, found, spec=SPEC), AGREE, judged=found)  # the first is an earlier one
         store.finish(run_id)
         store.stamp_key()
-    assert (found_damaged(path), check(path, progress=lambda _share: None).verdicts) == (None, 2)
+    assert (found_damaged(path), check(path, progress=lambda _share: None)["verdicts"]) == (None, 2)
     change(path, f"UPDATE {what}")
     (tmp_path / "copy").mkdir()
     shutil.copy(path, tmp_path / "copy")

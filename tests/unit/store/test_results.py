@@ -110,21 +110,6 @@ def test_a_verdict_that_the_person_has_not_seen_is_never_replaced(store: ResultS
         assert store.set_verdict(row_id, None, judged=screened(), over=[mine, theirs]) is None
 
 
-def test_a_verdict_on_a_refusal_belongs_to_its_bytes_and_its_reason(store: ResultStore) -> None:
-    seen = replace(refused(), facts=read_facts())
-    first = store.open_run(SPEC)
-    store.set_verdict(store.save(first, seen, spec=SPEC), AGREE, judged=seen)
-    store.finish(first)
-    second = store.open_run(SPEC)
-    row_id = store.save(second, seen, spec=SPEC)
-    assert store.row(row_id).verdict == AGREE
-    others = replace(seen, reason=reason("blank")), replace(seen, facts=read_facts("d" * 64))
-    for other in (*others, screened(seen.ref)):
-        store.save(second, other, spec=SPEC)
-        assert store.row(row_id).verdict is None
-        assert [given.verdict for given in store.earlier_verdicts(second)] == [AGREE]
-
-
 def test_an_unfinished_run_of_the_same_request_is_continued(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     assert store.open_run(SPEC) == first  # killed: still "running"

@@ -13,6 +13,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
+from fieldray.store.database import pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 from fieldray.store.schema import image_key
@@ -175,6 +176,7 @@ def test_outcomes_are_saved_together_with_or_without_their_pictures(store: Resul
         ("refused", True),
     ]
     assert [row.outcome.facts.thumbnail for row in store.rows(run_id)] == [None, None]
+    assert not pictures_path(store.path).exists()
     store.save_all(run_id, [stamped("a")], spec=SPEC)
     (again, _) = store.rows(run_id)
     assert (again.is_resumed, again.outcome.facts.thumbnail is None) == (False, False)
