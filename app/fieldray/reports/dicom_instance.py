@@ -9,16 +9,14 @@ object for an archive, and anything that changes, such as a verdict, makes anoth
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import io
 import json
 import re
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from pydicom import dcmwrite
@@ -30,7 +28,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import StoredResult
 from fieldray.formatting import DICOM_DATE
-from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, is_own_dicom, shown_header
+from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, shown_header
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MOST_LETTERS: Final = 64
@@ -257,19 +255,6 @@ def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) 
     stream = io.BytesIO()
     dcmwrite(stream, dataset, enforce_file_format=True)
     return stream.getvalue()
-
-
-def write_objects(path: Path, stored: StoredRun, files: Generator[tuple[int, bytes]]) -> None:
-    """Write a folder of files, each named by its number in the work list; `files` is closed whatever happens.
-
-    Raises UsageProblem, StorageProblem.
-    """
-    from fieldray.persistence import write_new
-    from fieldray.reports.outputs import own_folder
-
-    with contextlib.closing(files), own_folder(path, is_own_dicom, inputs=stored.inputs) as folder:
-        for number, data in files:
-            write_new(folder / f"{number:05}.dcm", data)
 
 
 def _add_patient(dataset: Dataset, subject: Subject) -> None:

@@ -11,18 +11,19 @@ that names somebody, studies cannot be brought together: each gets a pseudonym o
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import hmac
 import re
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically
+from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically, write_new
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.registry import table_of
@@ -159,6 +160,21 @@ class Exporter:
     write: Callable[[Path, StoredRun], None]
     is_own: Callable[[bytes], bool]
     is_default: bool = True
+
+
+def folder_of(
+    files: Callable[[StoredRun], Generator[tuple[str, bytes]]], is_own: Callable[[bytes], bool]
+) -> Callable[[Path, StoredRun], None]:
+    """An exporter's `write` for a folder of files, each by its name. It closes `files` whatever happens."""
+
+    def write(path: Path, stored: StoredRun) -> None:
+        from fieldray.reports.outputs import own_folder
+
+        with contextlib.closing(files(stored)) as made, own_folder(path, is_own, inputs=stored.inputs) as folder:
+            for name, data in made:
+                write_new(folder / name, data)
+
+    return write
 
 
 # How files of the program are known again: a comment after the header of a PDF document, and in the file meta

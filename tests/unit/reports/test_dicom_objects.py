@@ -78,7 +78,7 @@ def test_there_is_an_object_for_every_kind_of_image(
 def test_a_structured_report_says_all(one: Screened, tmp_path: Path) -> None:
     path = tmp_path / "sr"
     result = replace(results_of([one])[0], verdict=Verdict(choice="disagree", note="тінь ребра"))
-    sr.write_reports(path, run_with([result]))
+    sr.EXPORTER.write(path, run_with([result]))
     content = highdicom.sr.srread(path / "00001.dcm").content
     (group,) = content.get_image_measurement_groups()
     values = {item.name.value: float(item.value) for item in group.get_measurements()}
@@ -128,7 +128,7 @@ def test_a_capture_is_what_was_seen_and_says_what_it_is(one: Screened, tmp_path:
 
 def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path) -> None:
     path = tmp_path / "seg"
-    seg.write_segmentations(path, run_with(results_of([one])))
+    seg.EXPORTER.write(path, run_with(results_of([one])))
     found = highdicom.seg.segread(path / "00001.dcm")
     assert one.lungs is not None
     assert np.array_equal(found.pixel_array.astype(bool), one.lungs.mask_of_image(rows=160, columns=128))
@@ -143,7 +143,7 @@ def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_c
     turn, path = Turn(90), tmp_path / "seg"
     sizes = replace(one.facts, rows=128, columns=160)
     wished = replace(one, ref=replace(one.ref, turn=turn), facts=sizes, notes=(reason("turned_back"),))
-    seg.write_segmentations(path, run_with(results_of([wished])))
+    seg.EXPORTER.write(path, run_with(results_of([wished])))
     found = highdicom.seg.segread(path / "00001.dcm").pixel_array.astype(bool)
     assert one.lungs is not None
     mask = one.lungs.mask_of_image(rows=128, columns=160)
@@ -154,7 +154,7 @@ def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_c
     assert (upright.Rows, lying.Rows) == (layout_of(160, 128).rows, layout_of(128, 160).rows)
     (report,) = written(tmp_path, sr.EXPORTER, [wished])
     assert wished.notes[0].text in [item.get("TextValue") for item in last_group(report)]
-    seg.write_segmentations(tmp_path / "png", run_with(results_of([with_header(wished, sop_instance_uid="")])))
+    seg.EXPORTER.write(tmp_path / "png", run_with(results_of([with_header(wished, sop_instance_uid="")])))
     beside = highdicom.seg.segread(tmp_path / "png" / "00001.dcm").pixel_array.astype(bool)
     assert np.array_equal(beside, on_capture(mask))
 
@@ -316,7 +316,7 @@ def test_the_same_result_is_the_same_object_and_another_is_not(one: Screened, tm
     (again,) = written(tmp_path / "2", sr.EXPORTER, [one])
     assert first == again
     path = tmp_path / "3"
-    sr.write_reports(path, run_with(results_of([one], verdict=Verdict(choice="agree"))))
+    sr.EXPORTER.write(path, run_with(results_of([one], verdict=Verdict(choice="agree"))))
     assert dcmread(path / "00001.dcm").SOPInstanceUID != first.SOPInstanceUID
     assert made_uid("a", "b") == made_uid("a", "b") != made_uid("ab")
 

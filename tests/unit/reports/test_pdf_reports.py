@@ -20,7 +20,7 @@ from fieldray.reasons import reason
 from fieldray.reports.document import cut
 from fieldray.reports.exporter import ReportOptions, is_own_pdf
 from fieldray.reports.exporters.pdf import write_pdf
-from fieldray.reports.exporters.pdf_studies import write_studies
+from fieldray.reports.exporters.pdf_studies import EXPORTER as STUDIES
 from fieldray.reports.pdf_document import Document
 from fieldray.reports.pdf_fonts import FAMILY, Align, MethodReturnValue, WholeFont, drawable, lines, usual_fonts
 from fieldray.reports.wording import Wording
@@ -108,7 +108,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
 def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
     person = called(one, "Шевченко^Тарас^Григорович-Довгопол", "UA-2026-000123456789")
     results = results_of([person], verdict=Verdict(choice="disagree", note="тінь ребра"))
-    write_studies(tmp_path / "s", run_with(results, options=ReportOptions(language=language, names_people=True)))
+    STUDIES.write(tmp_path / "s", run_with(results, options=ReportOptions(language=language, names_people=True)))
     text = pdf_text(only(tmp_path / "s"))
     assert b"/Count 1" in only(tmp_path / "s").read_bytes()
     assert text.count(NOTICES[language]) == 1
@@ -130,7 +130,7 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
 @needs("pdftotext", "qpdf")
 def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path: Path) -> None:
     results = results_of([called(one, "", "")])
-    write_studies(tmp_path / "s", run_with(results, options=ReportOptions(names_people=True)))
+    STUDIES.write(tmp_path / "s", run_with(results, options=ReportOptions(names_people=True)))
     assert pdf_text(only(tmp_path / "s")).lstrip().startswith("one.dcm")
 
 
@@ -141,7 +141,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
     other = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="unknown")
     pairs = compared_with(one), other, compared_with(one, current="f" * 64)
     options = ReportOptions(language=language, pairs=pairs)
-    write_studies(tmp_path / "s", run_with(results_of([one]), options=options))
+    STUDIES.write(tmp_path / "s", run_with(results_of([one]), options=options))
     text = " ".join(pdf_text(only(tmp_path / "s")).split())
     said = {
         "en": (
@@ -184,7 +184,7 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_is_drawn_or_escaped(name: str, one: Screened, tmp_path: Path) -> None:
     options = ReportOptions(names_people=True)
-    write_studies(tmp_path / "s", run_with(results_of([called(one, name)]), options=options))
+    STUDIES.write(tmp_path / "s", run_with(results_of([called(one, name)]), options=options))
     assert NAMES[name] in pdf_text(only(tmp_path / "s"))
     write_pdf(tmp_path / "run.pdf", run_with(results_of([called(one, name)]), options=options))
     assert NAMES[name].split(" ", maxsplit=1)[0] in pdf_text(tmp_path / "run.pdf")
@@ -194,7 +194,7 @@ def test_any_name_is_drawn_or_escaped(name: str, one: Screened, tmp_path: Path) 
 def test_texts_of_any_length_keep_to_their_pages(text: str, one: Screened, tmp_path: Path) -> None:
     results = results_of([called(one, text, text)], verdict=Verdict(choice="agree", note=text))
     options = ReportOptions(names_people=True)
-    write_studies(tmp_path / "s", run_with(results, options=options))
+    STUDIES.write(tmp_path / "s", run_with(results, options=options))
     write_pdf(tmp_path / "run.pdf", run_with(results, options=options))
     for path in (only(tmp_path / "s"), tmp_path / "run.pdf"):
         assert b"/Count 1" in path.read_bytes() or b"/Count 2" in path.read_bytes() or b"/Count 3" in path.read_bytes()
@@ -231,7 +231,7 @@ def test_a_document_has_the_images_of_a_patient_in_a_study(one: Screened, tmp_pa
     """Whatever stands between them in the work list."""
     people = [called(one, name, number="") for name in ("Alpha^Anna", "Beta^Boris", "Alpha^Anna")]
     for name, images in (("s", [one, with_header(one, study_instance_uid="1.2.3.4"), one]), ("p", people)):
-        write_studies(tmp_path / name, run_with(results_of(images)))
+        STUDIES.write(tmp_path / name, run_with(results_of(images)))
         pages = sorted(re.findall(rb"/Count (\d)", path.read_bytes())[0] for path in (tmp_path / name).iterdir())
         assert pages == [b"1", b"2"]
 
@@ -244,7 +244,7 @@ def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, t
     results = []
     for number, (name, day) in enumerate(zip(people, dates, strict=True)):
         results.append(with_header(called(one, name, ""), study_date=day, study_instance_uid=f"1.2.{number}"))
-    write_studies(tmp_path / "s", run_with(results_of(results), options=ReportOptions(names_people=is_named)))
+    STUDIES.write(tmp_path / "s", run_with(results_of(results), options=ReportOptions(names_people=is_named)))
     names = {path.stem for path in (tmp_path / "s").iterdir()}
     assert len(names) == len(people)
     if is_named:
@@ -255,7 +255,7 @@ def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, t
 
 def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path) -> None:
     one.ref.path.unlink()
-    write_studies(tmp_path / "s", run_with(results_of([one])))
+    STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     assert b"/Subtype /Image" in only(tmp_path / "s").read_bytes()
     text = Wording(run_with([])).image(results_of([one])[0], problem=reason("missing"))
     assert text.caption == "The image could not be read for this report: The file is no longer there."
@@ -264,7 +264,7 @@ def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path
 def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> None:
     write_pdf(tmp_path / "run.pdf", run_with([]))
     assert b"/Count 1" in (tmp_path / "run.pdf").read_bytes()
-    write_studies(tmp_path / "s", run_with([]))
+    STUDIES.write(tmp_path / "s", run_with([]))
     assert not (tmp_path / "s").exists()
 
 
@@ -282,7 +282,7 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     results: list[StoredResult] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
     wording = Wording(run_with([]))
     assert wording.image(results[0]).remarks[0] == "Not a frontal view: the view position is LL."
-    write_studies(tmp_path / "s", run_with(results))
+    STUDIES.write(tmp_path / "s", run_with(results))
     assert b"/Count 2" in only(tmp_path / "s").read_bytes()  # of one study; a file that is no image is of nobody
 
 
@@ -343,7 +343,7 @@ def test_a_long_text_ends_with_dots() -> None:
 
 
 def test_the_clean_image_is_in_the_document_beside_what_was_shown(one: Screened, tmp_path: Path) -> None:
-    write_studies(tmp_path / "s", run_with(results_of([one])))
+    STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     data = only(tmp_path / "s").read_bytes()
     pictures = [Image.open(io.BytesIO(data[found.start() :])) for found in re.finditer(b"\xff\xd8\xff", data)]
     # a small image is not enlarged in the file

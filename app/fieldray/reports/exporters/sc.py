@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, side_by_side
+from fieldray.reports.exporter import Exporter, StoredRun, folder_of, is_own_dicom, side_by_side
 
 if TYPE_CHECKING:
     from fieldray.reports.exporter import ImageResult
@@ -15,14 +14,8 @@ if TYPE_CHECKING:
 _THREADS: Final = 2
 
 
-def write_captures(path: Path, stored: StoredRun) -> None:
-    """Write the folder; an image that cannot be read any more has none. Raises as `pipeline.export.export_run`."""
-    from fieldray.reports.dicom_instance import write_objects
-
-    write_objects(path, stored, _files(stored))
-
-
-def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
+def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
+    """An image that cannot be read any more has none."""
     from concurrent.futures import ThreadPoolExecutor
 
     from pydicom.uid import JPEGBaseline8Bit
@@ -49,14 +42,14 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
         images = enumerate(stored.read_images(stored.results, SIDE), 1)
         for number, data in side_by_side(file, images, threads, ahead=_THREADS):
             if data is not None:
-                yield number, data
+                yield f"{number:05}.dcm", data
 
 
 EXPORTER: Final = Exporter(
     name="sc",
     suffix="-sc",
     title="DICOM SC, images as shown",
-    write=write_captures,
+    write=folder_of(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,
 )

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Final
 
 from fieldray.reasons import reason
-from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
+from fieldray.reports.exporter import Exporter, StoredRun, folder_of, is_own_dicom
 
 
-def write_segmentations(path: Path, stored: StoredRun) -> None:
-    """Write the folder. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.dicom_instance import write_objects
-
-    write_objects(path, stored, _files(stored))
-
-
-def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
+def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
     from fieldray.reports.dicom_images import lung_mask, segmentation
     from fieldray.reports.dicom_instance import as_file, subjects_of
 
@@ -30,14 +22,14 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
         if mask is not None and source is None:
             stored.leave_out(subject.result, reason("no_capture"))
         elif mask is not None and source is not None:
-            yield subject.number, as_file(segmentation(subject, mask, source))
+            yield f"{subject.number:05}.dcm", as_file(segmentation(subject, mask, source))
 
 
 EXPORTER: Final = Exporter(
     name="seg",
     suffix="-seg",
     title="DICOM SEG, lung fields",
-    write=write_segmentations,
+    write=folder_of(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,
 )

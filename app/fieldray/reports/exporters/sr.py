@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Generator
 from typing import Final
 
-from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
+from fieldray.reports.exporter import Exporter, StoredRun, folder_of, is_own_dicom
 
 
-def write_reports(path: Path, stored: StoredRun) -> None:
-    """Write the folder. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.dicom_instance import as_file, subjects_of, write_objects
+def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
+    from fieldray.reports.dicom_instance import as_file, subjects_of
     from fieldray.reports.dicom_structured import structured_report
 
-    files = ((subject.number, as_file(structured_report(subject))) for subject in subjects_of(stored))
-    write_objects(path, stored, files)
+    for subject in subjects_of(stored):
+        yield f"{subject.number:05}.dcm", as_file(structured_report(subject))
 
 
 EXPORTER: Final = Exporter(
     name="sr",
     suffix="-sr",
     title="DICOM SR, structured reports",
-    write=write_reports,
+    write=folder_of(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,
 )
