@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text, progress_text
-from fieldray.commands.options import add_pack_options, load_pack, pack_of_run
+from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
@@ -65,8 +65,6 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
         from fieldray.imaging.discover import existing
-        from fieldray.packs.library import PackLibrary
-        from fieldray.paths import user_data
         from fieldray.pipeline.keeping import spec_of
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
@@ -81,8 +79,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         paths = list(map(str, existing([Path(path) for path in paths])))
     elif len(paths) > 1 or options.send_files:
         raise UsageProblem(reason("archive_one_address"))
-    library = PackLibrary(user_data())
-    model = load_pack(library, options.pack, options, print_error=console.print_error)
+    model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
     spec, database = spec_of(paths, assessment), results_path()
     name = str(Path(options.pack).absolute()) if options.pack and Path(options.pack).is_dir() else pack_of_run(spec)
