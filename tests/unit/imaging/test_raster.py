@@ -18,7 +18,7 @@ from PIL.PngImagePlugin import PngInfo
 from fieldray.domain.finding import PREVIEW_SIDE
 from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable
-from fieldray.imaging.identify import identify
+from fieldray.imaging.identify import identify, jpeg_markers
 from fieldray.imaging.preprocess import shrunk, thumbnail
 from fieldray.imaging.reading import decode, decode_grey_png, packed, unpacked
 from fieldray.imaging.synthetic import chest_phantom
@@ -172,6 +172,9 @@ def test_a_scan_that_breaks_off_before_the_end_marker_is_incomplete(options: dic
         for share in (0.3, 0.5, *([] if "progressive" in options else [0.75])):  # the last scan holds one bit more
             cut = whole[: int(share * len(whole))]
             assert _problem(cut + END) == _problem(cut + b"\xff" + END + bytes(99)) == "truncated"
+        tables = [at - 2 for marker, at in jpeg_markers(whole) if marker == 0xC4]
+        for start in tables[2:] if "progressive" in options else ():  # whole scans lack
+            assert _problem(whole[:start]) == _problem(whole[:start] + END) == "truncated"
     at = whole.index(b"\xff\0", len(whole) // 2)
     assert _problem(whole[: at + 1] + b"\xd9" + whole[at + 2 :]) == "truncated"  # one byte is another
     flat = Picture.fromarray(np.full_like(NARROW, 128))
@@ -184,12 +187,8 @@ def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:
         assert _problem(saved(first, kind, save_all=True, append_images=[second])) == "several_images"
     assert _problem(saved(first) * 2) == "several_images"
     assert _problem(_jpeg() * 2) == "several_images"
-
-
-def test_the_still_picture_of_an_animation_is_one_more() -> None:
-    first, second = (Picture.fromarray(values) for values in (NARROW, 255 - NARROW))
     still = saved(first, save_all=True, append_images=[second], default_image=True)
-    assert _problem(still) == "several_images"
+    assert _problem(still) == "several_images"  # the picture beside an animation is one more
     np.testing.assert_array_equal(_decoded(first, save_all=True, default_image=False).pixels, NARROW)
 
 

@@ -43,7 +43,7 @@ def with_end(source: bytes) -> bytes:
 
 
 def check_scans(source: bytes) -> None:
-    """Raise Unreadable `truncated` where it matters what follows the scans of a JPEG, or where it is damaged."""
+    """Raise Unreadable `truncated` where a JPEG lacks scans, it matters what follows them, or where it is damaged."""
     markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in _RESTARTS]
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
     parts = [source[start:end] for start, end in pairwise([0, *ends, len(source)])]
@@ -51,7 +51,8 @@ def check_scans(source: bytes) -> None:
         first, *others = (decode_jpeg_values(more.join(parts)) for more in _WHAT_FOLLOWS)
     except ValueError as error:
         raise Unreadable(reason("truncated")) from error
-    if not all(np.array_equal(first, other) for other in others):
+    # of one that is not progressive only its last pixel says so, which no -1 is
+    if jpeg_may_lack_pixels(source, (-1,)) or not all(np.array_equal(first, other) for other in others):
         raise Unreadable(reason("truncated"))
 
 
@@ -86,9 +87,8 @@ def _decode(frame: Frame) -> NDArray[Any]:
 
 
 def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
-    if frame.bits_stored != 8:
-        return None
-    step = largest_reduction(frame.rows, frame.columns, needed, steps=JPEG_REDUCTIONS)
+    is_plain = frame.bits_stored == 8
+    step = largest_reduction(frame.rows, frame.columns, needed, steps=JPEG_REDUCTIONS) if is_plain else 1
     if step == 1:
         return None
     with JpegImageFile(io.BytesIO(frame.source)) as image:
