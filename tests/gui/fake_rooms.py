@@ -338,6 +338,8 @@ class FakeSession:
         if isinstance(self.again, FieldrayError):
             raise self.again
         assert self.again is not None
+        if isinstance(self.again, Refused) and wishes != Wishes():  # which is only told
+            return self.again
         with ResultStore(self.database) as store:
             store.replace(row_id, self.again, run=store.run(self.batches[-1].run_id))
         self.publish(OutcomeReady(run_id=self.batches[-1].run_id, row_id=row_id, outcome=self.again))

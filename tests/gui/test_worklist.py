@@ -458,19 +458,14 @@ def test_an_image_done_again_shows_its_new_result(table: Table, key: str) -> Non
     assert table.painted(key) != before
 
 
-def test_a_new_list_shows_nothing_of_the_one_before(table: Table) -> None:
+def test_hiding_patients_hides_them_at_once_and_a_new_list_shows_nothing_of_the_one_before(table: Table) -> None:
     table.add(screened(1, 0.9))
-    before = table.painted("class")
+    patient, found = table.painted("patient"), table.painted("class")
+    table.switches.set(hide_patient=True)
+    assert table.painted("patient") != patient
     table.begin()
     table.add(screened(1, 0.1))
-    assert table.painted("class") != before
-
-
-def test_hiding_patients_hides_them_at_once(table: Table) -> None:
-    table.add(screened(1, 0.9))
-    before = table.painted("patient")
-    table.switches.set(hide_patient=True)
-    assert table.painted("patient") != before
+    assert table.painted("class") != found
 
 
 @pytest.mark.parametrize("ratio", [1.25, 1.5, 1.75])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -48,7 +49,7 @@ class Screening(QObject):
         self._playbook = IntentPlaybook()
         self._models: tuple[Model, ...] = ()  # of the next run
         self._used: tuple[Model, ...] = ()
-        self._batch: Batch | None = None
+        self._begun: Future[Batch] | None = None
         self._next: dict[bool, tuple[Path, ...]] = {False: (), True: ()}  # what is to be watched has no end: it is last
         self.watches = False
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
@@ -119,18 +120,17 @@ class Screening(QObject):
 
     def pause_or_resume(self) -> None:
         """Pause a running batch or resume a paused one."""
-        if self._batch is not None and self.can_stop:
-            command = self._batch.pause if self.state == "running" else self._batch.resume
-            self.background.run(command, channel="run")
+        if self.can_stop:
+            is_running = self.state == "running"
+            self._tell(lambda batch: batch.pause() if is_running else batch.resume())
 
     def stop(self) -> None:
         """End the run. Its results stay, and Start resumes from there."""
-        batch = self._batch
-        if batch is not None and self.can_stop:
+        if self.can_stop:
             if not self.watches:  # which ends by this alone
                 self._name_waiting()
             self._enter("stopping")
-            self.background.run(batch.cancel, channel="run")
+            self._tell(lambda batch: batch.cancel())
 
     # ---- what happens
 
@@ -177,7 +177,7 @@ class Screening(QObject):
             self._post_failure(event.reason)
         self.show_notes(event.notes)
         if not self.is_busy:
-            self._batch = None
+            self._begun = None
             self._after_run()
 
     def show_notes(self, notes: Sequence[Reason]) -> None:
@@ -197,12 +197,12 @@ class Screening(QObject):
 
     def end(self) -> Callable[[], None]:
         """For closing: a function that ends the batch and waits for it; call it off the window's thread."""
-        batch = self._batch
+        begun = self._begun
 
         def finish() -> None:
-            if batch is not None:
-                batch.cancel()
-                batch.join()
+            if begun and not begun.exception():
+                begun.result().cancel()
+                begun.result().join()
 
         return finish
 
@@ -294,12 +294,11 @@ class Screening(QObject):
         self.started.emit()
         point, ages_confirmed = self.packs.point_name, bool(intent.ages_confirmed)
         self._use(models)
-        self.background.ask(
+        self._begun = self.background.ask(
             lambda services: services.session.start(
                 intent.paths, operating_point=point, ages_confirmed=ages_confirmed, watches=intent.watches
             ),
             channel="run",
-            done=self._has_started,
             failed=self._not_started,
         )
 
@@ -327,9 +326,10 @@ class Screening(QObject):
     def _ask(self, work: Callable[[Services], object]) -> None:
         self.background.ask(work, channel="run")
 
-    def _has_started(self, batch: Batch) -> None:
-        if self.state in ("starting", "running", "paused"):
-            self._batch = batch
+    def _tell(self, act: Callable[[Batch], object]) -> None:
+        """It comes after the beginning on the same channel."""
+        if begun := self._begun:
+            self.background.run(lambda: act(begun.result()), channel="run")
 
     def _not_started(self, error: FieldrayError) -> None:
         self._enter("failed")
