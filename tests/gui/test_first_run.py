@@ -66,7 +66,7 @@ def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
     ]
 
 
-def test_no_pack_is_in_use_until_somebody_says_for_whom(desk: Desk) -> None:
+def test_no_pack_is_in_use_until_somebody_says_for_whom_and_escape_leaves_the_question(desk: Desk) -> None:
     desk.choose()
     desk.until(lambda: desk.asks == "pack")
     assert desk.in_use == ""
@@ -83,6 +83,11 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom(desk: Desk) -> None:
     ):
         assert expected in words
     assert "Whose images are these?" in desk.window.toolbar.pack_chip.text()
+    QTest.keyClick(desk.window, Qt.Key.Key_Escape)
+    assert desk.asks == "" and desk.window.welcome.isVisible() and desk.bench.screening.state == "empty"
+    assert "In use" not in texts(desk.window.welcome)
+    desk.window.welcome.cards[0].button.click()
+    desk.until(lambda: ["In use" in texts(card) for card in desk.window.welcome.cards] == [True, False])
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -104,14 +109,6 @@ def test_an_empty_folder_is_said_before_any_question_and_leaves_all_as_it_was(
     (folder / "below" / "image").touch()
     desk.choose(str(folder))
     desk.until(lambda: desk.asks == "pack")
-
-
-def test_the_card_that_was_chosen_is_marked(desk: Desk) -> None:
-    welcome = desk.window.welcome
-    desk.until(lambda: len(welcome.cards) == 2)
-    assert "In use" not in texts(welcome)
-    welcome.cards[0].button.click()
-    desk.until(lambda: ["In use" in texts(card) for card in welcome.cards] == [True, False])
 
 
 def test_a_card_is_the_answer_and_the_header_says_for_whom(desk: Desk) -> None:
@@ -147,13 +144,6 @@ def test_escape_at_the_question_goes_back_and_names_what_is_not_screened(desk: D
     press(desk.window.banners, "Screen now")
     desk.until(lambda: desk.asks == "pack")
     assert len(rooms.session.batches) == 1
-
-
-def test_escape_at_the_first_question_leaves_the_first_page(desk: Desk) -> None:
-    desk.choose()
-    desk.until(lambda: desk.asks == "pack")
-    QTest.keyClick(desk.window, Qt.Key.Key_Escape)
-    assert desk.asks == "" and desk.window.welcome.isVisible() and desk.bench.screening.state == "empty"
 
 
 def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> None:
