@@ -103,18 +103,10 @@ class ResultPanel(QScrollArea):
         self.verdict = VerdictBar(self._judging, translator)
         self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
         self._pack = QWidget()
-        parts = (
-            self._head,
-            self._kept,
-            self._result,
-            self._verdict_card,
-            self._measured,
-            self._heat_map,
-            self.lungs,
-            prior,
-            self._pack,
-        )
-        self._layout = lay_column(page, self._empty, self.packs, *parts, 1, margins=(16, 14, 16, 14), spacing=10)
+        self._inside = QWidget()
+        above = self._head, self._kept, self._result, self._verdict_card, self._measured
+        self._layout = lay_column(self._inside, *above, self._heat_map, self.lungs, prior, self._pack, spacing=10)
+        lay_column(page, self._empty, self.packs, self._inside, 1, margins=(16, 14, 16, 14), spacing=10)
         self.setWidget(page)
         self._image.changed.connect(self.refresh)
         self._image.loaded.connect(self._show_kept)
@@ -126,16 +118,7 @@ class ResultPanel(QScrollArea):
         """Show the open image's result."""
         row = self._image.row
         self._empty.setVisible(row is None)
-        for widget in (
-            self._head,
-            self._result,
-            self._measured,
-            self._heat_map,
-            self.lungs,
-            self._verdict_card,
-            self._pack,
-        ):
-            widget.setVisible(row is not None)
+        self._inside.setVisible(row is not None)
         self._show_kept()
         self.packs.refresh()
         if row is None:
