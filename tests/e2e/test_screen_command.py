@@ -77,14 +77,19 @@ def test_files_that_are_no_images_are_counted_apart_everywhere(
     (folder / "report.pdf").write_bytes(b"%PDF-1.7\n")
     (folder / "empty.png").touch()
     for _ in range(2):  # the second run takes over what the first found
-        done = screen("--json", tmp_path / "lines", "--out", out).ends_with(1)
+        done = screen("--json", tmp_path / "lines", "--out", out, "--names").ends_with(1)
         done.prints("4 images in", "refused 0  failed 1  not an image 2")
         lines = json_lines((tmp_path / "lines").read_text())
         assert Counter((line["category"], line["images"]) for line in lines)["not an image", 0] == 2
     document, table = next(out.glob("*.json")), next(out.glob("*.csv"))
     exported = json.loads(document.read_text())
-    assert (exported["about"]["counts"]["refused"], exported["about"]["counts"]["not_an_image"]) == (0, 2)
+    about = exported["about"]
+    assert (about["counts"]["refused"], about["counts"]["not_an_image"]) == (0, 2)
+    assert (about["state"], about["pack"], about["notice"]) == ("finished", "tiny-1.0.0", NOTICE)
     rows = list(csv.DictReader(table.read_text("utf-8-sig").splitlines()))
+    scores = {line["path"]: line["score"] for line in lines if line["score"] is not None}
+    assert {row["path"]: float(row["score"]) for row in rows if row["score"]} == scores and len(scores) == 3
+    assert len(rows) == len(exported["results"]) == len(lines) == 6
     assert [row["category"] for row in rows][-2:] == ["not an image", "not an image"]
     assert not any(row["category"] == "refused" for row in rows)
     runs = json.loads(fieldray("history", "list", "--json", "-").out)["runs"]
@@ -110,22 +115,6 @@ def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
     assert len(lines) < 100  # only what was found before is missed file by file
     assert f"{len(lines) - 1} images in" in words
     assert "and an unknown number in unreadable folders (1)" in words
-
-
-def test_results_are_exported(tmp_path: Path, screen: Fieldray) -> None:
-    write_images(tmp_path / "images", 3)
-    out = tmp_path / "out"
-    screen("--out", out, "--names", "--json", tmp_path / "lines").ends_with(0)
-    table, whole = sorted(out.iterdir())
-    assert (table.suffix, whole.suffix) == (".csv", ".json")
-    with table.open(encoding="utf-8-sig", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    document = json.loads(whole.read_text(encoding="utf-8"))
-    lines = json_lines((tmp_path / "lines").read_text())
-    assert len(rows) == len(document["results"]) == len(lines) == 3
-    assert {row["path"]: float(row["score"]) for row in rows} == {line["path"]: line["score"] for line in lines}
-    assert (document["about"]["state"], document["about"]["pack"]) == ("finished", "tiny-1.0.0")
-    assert document["about"]["notice"] == NOTICE
 
 
 def test_a_second_time_takes_over_and_fresh_does_not(tmp_path: Path, screen: Fieldray) -> None:
