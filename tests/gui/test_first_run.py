@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, dialogs, press, texts
-from fake_rooms import FakeRooms, candidate, described, image_ref, manifest, model, refused, screened
+from fake_rooms import POINT, FakeRooms, candidate, described, image_ref, manifest, model, refused, screened
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QCheckBox, QMessageBox, QScrollArea
@@ -163,6 +163,9 @@ def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> Non
     desk.choose("/third")
     desk.until_shown("The pack has no operating point named local:gone.")
     desk.until(lambda: desk.asks == "pack")
+    desk.bench.packs.choose_point(POINT.name)
+    desk.choose()
+    desk.until(lambda: desk.rooms.session.started_with[-1][1] == POINT.name)  # a person says so
 
 
 def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home: Path) -> None:
@@ -217,9 +220,8 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
 
 def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
     too_old = reason("age", age=40, youngest=1, oldest=5)
-    hand = reason("body_part", body_part="HAND")
     unknown = replace(screened(4, 0.1), notes=(reason("age_not_stated", youngest=1, oldest=5),))
-    desk.rooms.outcomes = [refused(1, too_old), refused(2, hand), refused(3), unknown]
+    desk.rooms.outcomes = [refused(1, too_old), refused(2, reason("body_part", body_part="HAND")), refused(3), unknown]
     desk.rooms.session.outcomes = desk.rooms.outcomes
     desk.screen(answer="children-1.0.0")
     desk.finish()

@@ -265,8 +265,6 @@ def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> No
     packs = desk.bench.packs
     packs.choose_point("careful")
     desk.plug_in(EDGETPU, on_edgetpu())
-    desk.until_shown("A pack was found on a drive")  # the one in use is a person's choice by this
-    press(desk.window.banners, "Use this pack")
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
     assert packs.point_name is None
     assert packs.in_reach.used.name == f"lungs@{FINGERPRINT}"

@@ -50,15 +50,15 @@ class PackInUse:
 class PacksInReach:
     """What is known of the packs at a moment.
 
-    point              the operating point of the one in use, "" for its first
+    point              the operating point of the one in use, "" for its first; None: a person chose it for what comes
     beside             further ones that screen in the same pass
     ready              those that need no question, the one in use first
-    is_persons_choice  a person put the one in use to use, chose its operating point, or plugged in its drive
+    is_persons_choice  a person put the one in use to use, or plugged in its drive
     is_settled         they were listed, none is being loaded, and no question about one of them is open
     """
 
     used: PackInUse | None = None
-    point: str = ""
+    point: str | None = ""
     beside: tuple[PackInUse, ...] = ()
     ready: tuple[PackCandidate, ...] = ()
     is_persons_choice: bool = False
@@ -266,7 +266,7 @@ class IntentPlaybook:
     def _settle_pack(self, intent: Intent) -> Commands:
         packs, used, chosen = self._packs, self._packs.used, intent.chosen
         name, point = self._wanted(intent)
-        if used and packs.is_in_use(name) and packs.point == point and (chosen is None or used.is_of(chosen)):
+        if used and packs.is_in_use(name) and packs.point in (None, point) and (not chosen or used.is_of(chosen)):
             is_said = chosen is None or _ages_of(chosen) == used.ages_years
             self._change(pack=used, ages_confirmed=intent.ages_confirmed if is_said else None)
             return self._advance()
@@ -287,16 +287,13 @@ class IntentPlaybook:
         """
         assert self._known is not None
         remembered, chosen, packs = self._known[0], intent.chosen, self._packs
-        used = packs.used if packs.is_persons_choice else None
         if chosen is not None:
             is_doubtful = not intent.is_chosen_here and remembered is not None and not meant(remembered.pack, [chosen])
-            point = packs.point if used and used.is_of(chosen) else ""
-            return ("" if is_doubtful else chosen.lasting_name), point
+            return ("" if is_doubtful else chosen.lasting_name), ""
         if remembered is not None and not intent.only_a_card:
             return remembered.pack, remembered.operating_point
-        if intent.only_a_card or (used and not packs.is_in_use(self._default[0])):
-            return "", ""
-        return (self._default[0], packs.point) if used else self._default
+        is_other = packs.is_persons_choice and packs.used is not None and not packs.is_in_use(self._default[0])
+        return ("", "") if is_other or intent.only_a_card else self._default
 
     def _settle_ages(self, intent: Intent) -> Commands:
         """What was said of the first pack's ages holds for the others where they are for all of these."""

@@ -57,6 +57,7 @@ class PackChoice(QObject):
         self.is_listed = False
         self.is_persons_choice = False  # or that of a drive plugged in; not taken from memory or the settings
         self.point_name: str | None = None
+        self.is_persons_point = False  # for whatever is screened with this pack, until another one is loaded
         self.question: PackQuestion | None = None
         self._offered: PackCandidate | None = None
         self.may_switch = True  # no run is under way
@@ -130,7 +131,7 @@ class PackChoice(QObject):
 
     def choose_point(self, name: str) -> None:
         """The operating point of the next run."""
-        self.point_name, self.is_persons_choice = name, True
+        self.point_name, self.is_persons_point = name, True
         self.model_changed.emit()
 
     def adopt(self, model: Model) -> None:
@@ -166,7 +167,7 @@ class PackChoice(QObject):
         is_busy = self.loading is not None or self.question is not None or bool(self.beside.loading)
         return PacksInReach(
             used=PackInUse.of(self.source, self.model) if self.source and self.model else None,
-            point=self.point_name or "",
+            point=None if self.is_persons_point else self.point_name or "",
             beside=tuple(PackInUse.of(*entry) for entry in self.beside.taken),
             ready=tuple(entry for entry in entries if entry and entry.problem is None),
             is_persons_choice=self.is_persons_choice,
@@ -264,7 +265,7 @@ class PackChoice(QObject):
         was_unavailable = not self.source_is_here
         self.loading, self.source, self.model = None, candidate, model
         names = dict.fromkeys(entry.name for entry in model.manifest.operating_points)
-        self.point_name = point if point in names else None
+        self.point_name, self.is_persons_point = point if point in names else None, False
         self._fit_beside()
         if was_unavailable:
             self._say(lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name))
