@@ -29,6 +29,26 @@ from phantoms import write_dicom
 KEY = b"k" * 32
 _MAP_SIDE = 8
 _LUNG_SIDE = 64
+# Names of people as files have them, and what a document draws of each; the first eight are written as DICOM asks.
+NAMES = {
+    "Yamada^Tarou=山田^太郎=やまだ^たろう": "Yamada Tarou",
+    "=山田^太郎": "山田 太郎",
+    "홍^길동": "홍 길동",
+    "สมชาย": "สมชาย",
+    "Διονυσιος": "Διονυσιος",
+    "Люкceмбypг": "Люкceмбypг",
+    "Ґалаґан^Їжак": "Ґалаґан Їжак",
+    "Buc^Jérôme": "Buc Jérôme",
+    "Nguyễn^Văn": "Nguyễn Văn",
+    "देवनागरी": "",  # fpdf2 does not shape, and what stands there is in another order
+    "שרון": "",  # right to left
+    "قباني": "",
+    "𒀀": "\\U00012000",
+    "\u202eevil": "\\u202eevil",
+    "a\x00\x1b[2J\nb": "a\\x00\\x1b[2J\\nb",
+    "\udcff": "\\udcff",
+    "{nb}^<b>": "{nb} <b>",  # what stands for the number of pages in fpdf2
+}
 
 
 def lungs_in(rows: int, columns: int) -> LungFields:

@@ -29,7 +29,7 @@ from outcomes import failed, image_ref, refused
 from pairs import compared_with
 from report_programs import needs, pdf_text
 from report_programs import said as printed
-from report_runs import results_of, run_with, with_header
+from report_runs import NAMES, results_of, run_with, with_header
 
 LANGUAGES = ("en", "uk")
 NOTICES = {
@@ -157,27 +157,6 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
     for words in (*said, "1.2.840.7.3"):
         assert words in text, text
     assert text.count("2021") == 2
-
-
-NAMES = {
-    "Yamada^Tarou=山田^太郎=やまだ^たろう": "Yamada Tarou",
-    "=山田^太郎": "山田 太郎",
-    "홍^길동": "홍 길동",
-    "สมชาย": "สมชาย",
-    "Διονυσιος": "Διονυσιος",
-    "Люкceмбypг": "Люкceмбypг",
-    "Ґалаґан^Їжак": "Ґалаґан Їжак",
-    "Buc^Jérôme": "Buc Jérôme",
-    "Nguyễn^Văn": "Nguyễn Văn",
-    "देवनागरी": "",  # fpdf2 does not shape, and what stands there is in another order
-    "שרון": "",  # right to left
-    "قباني": "",
-    "𒀀": "\\U00012000",
-    "\u202eevil": "\\u202eevil",
-    "a\x00\x1b[2J\nb": "a\\x00\\x1b[2J\\nb",
-    "\udcff": "\\udcff",
-    "{nb}^<b>": "{nb} <b>",  # what stands for the number of pages in fpdf2
-}
 
 
 @needs("pdftotext", "qpdf")
