@@ -173,7 +173,8 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
     On Windows users may change their own processes; Linux and macOS let only an administrator raise one. Nothing is
     raised where a person has lowered this program itself (`nice fieldray ...`).
     """
-    if pid is None or priority == "normal" or (priority == "raised" and _is_lowered()):
+    is_lowered = sys.platform != "win32" and os.getpriority(os.PRIO_PROCESS, 0) > 0
+    if pid is None or priority == "normal" or (priority == "raised" and is_lowered):
         return True
     try:
         if sys.platform == "win32":
@@ -193,10 +194,6 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
 def step_back() -> None:
     """From now on leave the CPU to what somebody is waiting for; at most once, for it cannot be taken back."""
     give_priority(os.getpid(), "lowered")
-
-
-def _is_lowered() -> bool:
-    return sys.platform != "win32" and os.getpriority(os.PRIO_PROCESS, 0) > 0
 
 
 def _set_class(pid: int, priority: Priority) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import struct
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -161,7 +162,8 @@ def _whole_png(data: bytes) -> _WholeImage:
     check_pixel_count(*size)
     if (count := _png_images(data)) > 1:
         raise Unusable(reason("several_images", count=count))
-    plain = decode_grey_png(data)
+    _check_chunks(data)
+    plain = _grey_png(data)
     if plain is not None and plain.shape == size:
         return plain, [], size
     if data[24:25] == b"\x10" and data[25:26] > b"\0":  # of 16 bits in colour or with alpha Pillow keeps eight
@@ -344,7 +346,7 @@ def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
 def _png_images(data: bytes) -> int:
     """How many images a PNG holds: frames of an animation (APNG), or further files behind its end."""
     end, frames, is_still = len(data), 0, True
-    for kind, start in _chunks(data):
+    for kind, start, _ in _chunks(data):
         if kind == b"acTL":
             frames = int.from_bytes(data[start : start + 4], "big")
         if kind == b"fcTL":  # before the image: that is the first frame, and else an image beside them
@@ -353,8 +355,16 @@ def _png_images(data: bytes) -> int:
             return frames + is_still
         if kind == b"IEND":
             end = start + 4
-            break
     return 1 + data.count(_SIGNATURE, end)
+
+
+def _check_chunks(data: bytes) -> None:
+    """Raise Unreadable `damaged` where a critical chunk is not what was written: decoders show what they make of it."""
+    view = memoryview(data)
+    for kind, start, end in _chunks(data):
+        stated = int.from_bytes(view[end : end + 4], "big")
+        if kind[:1].isupper() and end + 4 <= len(data) and zlib.crc32(view[start - 4 : end]) != stated:
+            raise Unreadable(reason("damaged", detail="the image cannot be decoded"))
 
 
 def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
@@ -385,21 +395,22 @@ def _jpegs(data: bytes, position: int) -> Iterator[bytes]:
 # ---- plain grey PNG by libpng, in three quarters of the time that Pillow needs
 
 
-_HEADER: Final = struct.Struct(">IIBBBBB")
-_START: Final = 8
-_DEPTHS: Final = (8, 16)
+_GREY_DEPTHS: Final = (b"\x08\0", b"\x10\0")
 # What may rotate the image or give it an alpha channel: Pillow handles these.
 _OF_ORIENTATION: Final = (b"Raw profile type", b"XML:com.adobe.xmp")
 _CONSEQUENTIAL: Final = frozenset({b"eXIf", b"tRNS", b"acTL"})
 _TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 
 
-def decode_grey_png(data: bytes) -> NDArray[Any] | None:
+def _grey_png(data: bytes) -> NDArray[Any] | None:
     """The pixels, (rows, columns) uint8 or uint16, of a grey PNG with nothing more to it.
 
     None for every other kind, and for a damaged one: Pillow reads those and reports what is wrong.
     """
-    if not _is_plain(data):
+    if data[24:26] not in _GREY_DEPTHS or any(
+        kind in _CONSEQUENTIAL or (kind in _TEXTS and data.startswith(_OF_ORIENTATION, start))
+        for kind, start, _ in _chunks(data)
+    ):
         return None
     try:
         pixels: NDArray[Any] = imagecodecs.png_decode(data)
@@ -408,20 +419,10 @@ def decode_grey_png(data: bytes) -> NDArray[Any] | None:
     return pixels if pixels.ndim == 2 else None
 
 
-def _is_plain(data: bytes) -> bool:
-    *_, depth, colour, _, _, _ = _HEADER.unpack(data[16:29].ljust(13, b"\0"))
-    if colour != 0 or depth not in _DEPTHS:
-        return False
-    return not any(
-        kind in _CONSEQUENTIAL or (kind in _TEXTS and data.startswith(_OF_ORIENTATION, start))
-        for kind, start in _chunks(data)
-    )
-
-
-def _chunks(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Type and beginning of the content of each chunk (PNG specification, 5.3)."""
-    position = _START
-    while position + 8 <= len(data):
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Type of each chunk up to the last, and where its content begins and ends (PNG specification, 5.3)."""
+    position, kind = len(_SIGNATURE), b""
+    while position + 8 <= len(data) and kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", data, position)
-        yield kind, position + 8
+        yield kind, position + 8, position + 8 + length
         position += 12 + length
