@@ -95,3 +95,4 @@ def test_the_fault_run_goes_through_the_window_too(library: Path, tmp_path: Path
     run = FaultRun(tmp_path, library, events=2, images=12, seed=3, is_short=True)
     figures = go_with_window(run)
     assert (figures["events"], figures["images_lost"], figures["images_done_twice"]) == (2, 0, 0)
+    assert figures["left_behind"] == []

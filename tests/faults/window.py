@@ -27,6 +27,7 @@ from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.history import History
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
+from waiting import left_behind, running
 
 _BEGIN_TIMEOUT_S: Final = 60.0
 
@@ -129,8 +130,8 @@ def _qt() -> QApplication:
 
 
 def go_with_window(run: FaultRun) -> dict[str, Any]:
-    """The whole fault run through a window on no screen; raises what it raised."""
-    qt = _qt()
+    """The whole fault run through a window on no screen; raises what it raised. Its threads end when it is closed."""
+    qt, before = _qt(), running()
     qt.setQuitOnLastWindowClosed(False)
     front_end = WindowFrontEnd(run, run.clinic.settings)
     front_end.application.ended.connect(qt.quit)
@@ -139,4 +140,4 @@ def go_with_window(run: FaultRun) -> dict[str, Any]:
     qt.exec()
     if front_end.error:
         raise front_end.error
-    return run.figures
+    return {**run.figures, "left_behind": left_behind(before)}
