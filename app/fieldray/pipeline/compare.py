@@ -275,7 +275,7 @@ class Priors:
     def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
         """The images that a run and all others know of the patient of an image. Raises StorageProblem."""
         with HistoryQuery(self._database) as query:
-            results = sorted(query.of_patient(current.ref.header.patient_id), key=lambda one: one.run_id != run_id)
+            results = query.of_patient(current.ref.header.patient_id, run_id=run_id)
         by_outcome = {id(result.outcome): result for result in results}
         found = priors_of(current, (("history", result.outcome) for result in results))
         priors = [by_outcome[id(prior.outcome)] for prior in found]

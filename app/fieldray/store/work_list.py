@@ -84,8 +84,9 @@ _OF_A_PATIENT: Final = """
     SELECT results.*, spec, NULL AS choice, NULL AS note, 0 AS is_read FROM results JOIN runs ON runs.id = run_id
     WHERE results.id IN (
         SELECT result_id FROM work_list INDEXED BY work_list_by_patient_id
-        WHERE patient_id = :key AND patient_id != x'' AND rank != :failed ORDER BY result_id DESC LIMIT :most
-    ) ORDER BY results.id DESC
+        WHERE patient_id = :key AND patient_id != x'' AND rank != :failed
+        ORDER BY run_id IS NOT :run_id, result_id DESC LIMIT :most
+    ) ORDER BY run_id IS NOT :run_id, results.id DESC
 """
 
 
@@ -224,13 +225,13 @@ class HistoryQuery(ResultQuery):
         positions = np.concatenate([unread[unread > position], unread[unread < position]])
         return int(row_ids[positions[0]]) if len(positions) else None
 
-    def of_patient(self, patient_id: str) -> tuple[StoredResult, ...]:
-        """Images of all runs that give this Patient ID and did not fail, the newest results first, at most 500."""
+    def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredResult, ...]:
+        """Images that give this Patient ID and did not fail, at most 500: of a run first, then the newest results."""
         number = patient_id.strip()
         if not number:
             return ()
-        failed = WORK_LIST_ORDER.index("failed")
-        found = self._results(self._all(_OF_A_PATIENT, key=key_of(number), failed=failed, most=_MOST_OF_A_PATIENT))
+        asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
+        found = self._results(self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked))
         return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
 
     def with_beside(self, row_ids: Sequence[int], run_ids: Sequence[int]) -> tuple[StoredResult, ...]:
