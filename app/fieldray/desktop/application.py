@@ -260,10 +260,12 @@ def run_application(paths: Sequence[Path]) -> int:
         application.report(problems)
         favour_the_window(application)
         with application.catching(), application.ending_on_signals():
-            application.show()
-            application.controller.screening.choose(paths)
-            code = qt.exec()
-            has_ended = application.controller.background.close(wait_s=_THREADS_END_S)
+            try:
+                application.show()
+                application.controller.screening.choose(paths)
+                code = qt.exec()
+            finally:  # or Python waits at its end for threads that wait for the services
+                has_ended = application.controller.background.close(wait_s=_THREADS_END_S)
     if not has_ended:
         # Python ends a thread where it is, and takes the process down if that is within a library's C++.
         with contextlib.suppress(OSError):

@@ -228,8 +228,6 @@ class HistoryQuery(ResultQuery):
     def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredResult, ...]:
         """Images that give this Patient ID and did not fail, at most 500: of a run first, then the newest results."""
         number = patient_id.strip()
-        if not number:
-            return ()
         asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
         found = self._results(self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked))
         return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
