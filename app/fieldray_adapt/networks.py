@@ -35,7 +35,7 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
-from fieldray.packs.verified import read_pack
+from fieldray.packs.verified import read_pack, require_classifier
 from fieldray.reasons import reason
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.specification import INPUT, Activation, Kind, Layer, Specification, Weights, initial_weights
@@ -390,14 +390,15 @@ def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
 
 def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
     """Kernel and bias of each convolution below the head by the name it has here, and the pack's golden images."""
-    model = read_pack(folder).model
+    pack = read_pack(folder)
+    require_classifier(pack.manifest.description)
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
-    operators = list(convolutions(model.files["litert"]))[:-1]  # the last one is the head, for other labels
+    operators = list(convolutions(pack.model.files["litert"]))[:-1]  # the last one is the head, for other labels
     pairs = list(zip(layers, operators, strict=False))
     if not layers or len(pairs) < len(layers) or any(layer.name not in name for layer, (name, _, _) in pairs):
         raise UsageProblem(reason("weights_unfit", path=folder))
     folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in pairs}
-    return folded, None if model.golden is None else model.golden.inputs
+    return folded, None if pack.model.golden is None else pack.model.golden.inputs
 
 
 def convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:

@@ -138,9 +138,11 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
     """
     from fieldray.packs.naming import pinned, split_name
 
-    chosen = pack_library().find(name)
-    if not chosen.can_screen or not chosen.is_called(name):
-        raise PackProblem(chosen.problem or reason("pack_not_found", name=name))
+    library = pack_library()
+    chosen = library.find(name)
+    is_here = chosen.folder in [pack.folder for pack in library.available() if pack.is_called(name)]
+    if not is_here or not chosen.can_screen:
+        raise PackProblem(chosen.problem if is_here and chosen.problem else reason("pack_not_found", name=name))
     known = dict.fromkeys(point.name for point in chosen.manifest.operating_points) if chosen.manifest else {}
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))

@@ -28,15 +28,7 @@ from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.prior import (
-    Prior,
-    StoredPriors,
-    as_prior,
-    doubts_about,
-    kinship_of,
-    priors_of,
-    unscreened,
-)
+from fieldray.domain.prior import Prior, StoredPriors, as_prior, doubts_about, kinship_of, priors_of, unscreened
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,
@@ -274,8 +266,11 @@ class Priors:
 
     def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
         """The images that a run and all others know of the patient of an image. Raises StorageProblem."""
+        header = current.ref.header
+        if kinship_of(header, header) == "unknown":  # half an archive may be called ANON
+            return StoredPriors()
         with HistoryQuery(self._database) as query:
-            results = query.of_patient(current.ref.header.patient_id, run_id=run_id)
+            results = query.of_patient(header.patient_id, run_id=run_id)
         by_outcome = {id(result.outcome): result for result in results}
         found = priors_of(current, (("history", result.outcome) for result in results))
         priors = [by_outcome[id(prior.outcome)] for prior in found]

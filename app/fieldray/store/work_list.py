@@ -84,7 +84,7 @@ _OF_A_PATIENT: Final = """
     SELECT results.*, spec, NULL AS choice, NULL AS note, 0 AS is_read FROM results JOIN runs ON runs.id = run_id
     WHERE results.id IN (
         SELECT result_id FROM work_list INDEXED BY work_list_by_patient_id
-        WHERE patient_id = :key AND patient_id != x'' AND rank != :failed
+        WHERE patient_id = :key AND patient_id != x'' AND (rank != :failed OR run_id IS :run_id)
         ORDER BY run_id IS NOT :run_id, result_id DESC LIMIT :most
     ) ORDER BY run_id IS NOT :run_id, results.id DESC
 """
@@ -226,7 +226,7 @@ class HistoryQuery(ResultQuery):
         return int(row_ids[positions[0]]) if len(positions) else None
 
     def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredResult, ...]:
-        """Images that give this Patient ID and did not fail, at most 500: of a run first, then the newest results."""
+        """Images that give this Patient ID, at most 500: of a run first, then those that did not fail, newest first."""
         number = patient_id.strip()
         asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
         found = self._results(self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked))

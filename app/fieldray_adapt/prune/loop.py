@@ -25,14 +25,7 @@ from fieldray.reasons import reason
 from fieldray_adapt.engine import Effort
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.prune.selection import Cut, CutKind, Keep, Scores, select
-from fieldray_adapt.specification import (
-    Specification,
-    Weights,
-    load_network,
-    multiply_adds,
-    parameters,
-    save_network,
-)
+from fieldray_adapt.specification import Specification, Weights, load_network, multiply_adds, parameters, save_network
 from fieldray_adapt.tables import key, table
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fieldray.commands.console import system_console
 from fieldray.commands.options import chosen_default, load_pack
+from fieldray.commands.packs import run_default
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import fingerprint_of
@@ -24,6 +26,13 @@ def test_without_any_pack_it_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(PackProblem) as caught:
         chosen_default(PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none", builtin_table={}))
     assert caught.value.reason.code == "no_pack"
+
+
+def test_a_default_is_no_pack_of_a_folder_that_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_pack(tmp_path / "chest", pack_id="chest")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PackProblem, match="chest"):
+        run_default(argparse.Namespace(pack="chest", operating_point=None, none=False), system_console())
 
 
 # ---- drives

@@ -12,14 +12,7 @@ from msgspec import UNSET
 
 from fieldray.errors import PackProblem
 from fieldray.formatting import category_label
-from fieldray.packs.manifest import (
-    GOLDEN_ROLES,
-    OOD_GATE_ROLES,
-    domain_manifest,
-    dump,
-    parse,
-    schema,
-)
+from fieldray.packs.manifest import GOLDEN_ROLES, OOD_GATE_ROLES, domain_manifest, dump, parse, schema
 from fieldray.translation import Translator
 from packs_factory import make_pack, manifest
 from shipped_packs import ADULTS, CHILDREN, LUNGS

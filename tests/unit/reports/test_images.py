@@ -14,10 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.domain.comparison import (
-    DENSER,
-    FRAME_SIDE,
-)
+from fieldray.domain.comparison import DENSER, FRAME_SIDE
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.errors import StorageProblem, UsageProblem

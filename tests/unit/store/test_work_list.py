@@ -344,7 +344,7 @@ def test_images_of_a_patient_are_found_in_all_runs(store: ResultStore, query: Hi
     broken = failed(image_ref("z.dcm", header=ImageHeader(patient_id="P-7")))
     first = add(store, *OUTCOMES, broken)
     add(store, image("x.dcm", patient_id="P-7"), image("y.dcm", patient_id="p-7"))
-    for run_id, names in ((None, ["x.dcm", "b.dcm", "c.dcm"]), (first, ["b.dcm", "c.dcm", "x.dcm"])):
+    for run_id, names in ((None, ["x.dcm", "b.dcm", "c.dcm"]), (first, ["z.dcm", "b.dcm", "c.dcm", "x.dcm"])):
         assert [found.outcome.ref.path.name for found in query.of_patient("P-7 ", run_id=run_id)] == names
     assert [found.outcome.ref.path.name for found in query.of_patient("P-8")] == ["a.dcm"]
     assert query.of_patient(" ") == query.of_patient("nobody") == ()
