@@ -21,7 +21,7 @@ from powercut.stage import Fault, Stage
 def test_nothing_is_lost_when_the_power_goes(stage: Stage, act: str, disks: int) -> None:
     figures = cut(stage, act, seed=7, lucks=2, most=disks)
     assert figures.lost == {}, figures.examples
-    assert figures.counts["ordered"] + figures.counts["unordered"] > 5
+    assert figures.counts["ordered"] + figures.counts["unordered"] > disks // 4  # one drawn twice is looked at once
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
