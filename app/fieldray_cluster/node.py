@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, Any, Final, cast
 
 import dask.config
 import distributed
@@ -40,9 +40,6 @@ from fieldray.offline import reach
 from fieldray.paths import VERSION, python_command
 from fieldray.reasons import reason
 from fieldray_cluster.certificates import AUTHORITY, Role, pair
-
-if TYPE_CHECKING:
-    from distributed.core import Server
 
 SCHEDULER_ENDED: Final = 3
 _LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
@@ -175,7 +172,7 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
     certificates = Path(settings.certificates) if settings.certificates else None
     encryption = security(certificates)
     protocol = "tls" if encryption else "tcp"
-    server: Server
+    server: Scheduler | Worker
     if settings.role == "scheduler":
         server = _SilentScheduler(
             host=settings.host, port=settings.port, protocol=protocol, security=encryption, dashboard=False
@@ -226,6 +223,8 @@ def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     while os.read(0, 4096):
         pass
     loop.call_soon_threadsafe(stop.set)
+    time.sleep(_GRACE_S)
+    os._exit(0)  # it waits for a scheduler that is gone, too
 
 
 def cores_of_worker() -> int:
