@@ -357,6 +357,9 @@ NUMBERS: Final = frozenset(
     {"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own", "largest"}
 )
 
+# Parameters that name a patient's file or folder, or say when a patient was born: hidden with the names of patients.
+NAMES: Final = ("address", "born", "file", "folder", "image", "path", "paths", "rows", "several", "two_labels")
+
 
 def template_of(code: str) -> Template:
     """The sentence with this code, from here or from the room that it belongs to. Raises KeyError."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogues
-from fieldray.reasons import NUMBERS, Plural, Reason, template_of
+from fieldray.reasons import NAMES, NUMBERS, Plural, Reason, template_of
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +24,12 @@ SOURCE: Final = "en"
 class Translator:
     """The texts of one language.
 
-    language  A code such as "uk" or "pt_BR". English is spoken where it has no catalogue that can be read
+    language     A code such as "uk" or "pt_BR". English is spoken where it has no catalogue that can be read
+    hides_names  whether patients' names are not to be seen now, nor those of their files and folders
     """
 
-    def __init__(self, language: str = SOURCE) -> None:
-        self.language = language
+    def __init__(self, language: str = SOURCE, hides_names: Callable[[], bool] = bool) -> None:
+        self.language, self.hides_names = language, hides_names
         self._catalogue = _open(language)
 
     def text(self, english: str, **parameters: object) -> str:
@@ -47,12 +48,20 @@ class Translator:
     def reason(self, why: Reason) -> str:
         """A reason's sentence in this language; a detail that is a phrase of ours is translated too."""
         template = template_of(why.code)
+        hidden = (*NAMES, "name") if why.code == "double_members" else NAMES  # which names a file in a zip file
         values = {name: self.decimal(value) if name in NUMBERS else self.text(value) for name, value in why.parameters}
+        values |= {name: self.name(value) for name, value in values.items() if name in hidden}
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))
         else:
             found = self._catalogue.gettext(template)
         return _filled(found, why.template, values)
+
+    def name(self, name: str, *, row_id: int | None = None) -> str:
+        """The name of a patient, a file or a folder; while names are hidden, the number of the image's row instead."""
+        if not self.hides_names():
+            return name
+        return self.text("(hidden)") if row_id is None else self.text("Image {number}", number=row_id)
 
     def decimal(self, digits: str) -> str:
         """A number written with a point, with the decimal mark of this language."""

@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from fake_rooms import FakeRooms
-from PySide6.QtCore import QCoreApplication, QEvent, QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
-from PySide6.QtWidgets import QApplication, QDialog, QLabel, QMessageBox, QPushButton, QWidget
+from PySide6.QtCore import QAbstractTableModel, QCoreApplication, QEvent, QPoint, QPointF, Qt
+from PySide6.QtGui import QAction, QWheelEvent
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractItemView,
+    QApplication,
+    QComboBox,
+    QDialog,
+    QLabel,
+    QMessageBox,
+    QPushButton,
+    QWidget,
+)
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
@@ -179,6 +189,44 @@ def texts(widget: QWidget) -> str:
 def dialogs(parent: QWidget, kind: type[Box]) -> list[Box]:
     """The dialogs of a kind that are in sight."""
     return [box for box in parent.findChildren(kind) if box.isVisible()]
+
+
+def spoken() -> Iterator[tuple[str, str]]:
+    """Every text on every widget, seen or not, but what a person edits; with where it is."""
+    for widget in QApplication.allWidgets():
+        name = f"{type(widget).__name__} in {type(widget.window()).__name__}"
+        for kind in ("toolTip", "whatsThis", "statusTip", "accessibleName", "windowTitle"):
+            yield f"{kind} of {name}", getattr(widget, kind)()
+        yield from ((f"{kind} of a command of {name}", said) for kind, said in commands(widget))
+        if isinstance(widget, QLabel | QAbstractButton):
+            yield name, widget.text()
+        elif isinstance(widget, QComboBox):
+            yield from ((f"choice of {name}", widget.itemText(place)) for place in range(widget.count()))
+        elif isinstance(widget, QAbstractItemView):
+            yield from ((f"{kind} of a cell of {name}", said) for kind, said in cells(widget))
+
+
+def commands(widget: QWidget) -> Iterator[tuple[str, str]]:
+    for action in widget.actions() + (widget.findChildren(QAction) if widget.isWindow() else []):
+        for kind in ("text", "iconText", "toolTip", "whatsThis", "statusTip"):
+            yield kind, getattr(action, kind)()
+
+
+def cells(view: QAbstractItemView) -> Iterator[tuple[str, str]]:
+    roles = Qt.ItemDataRole
+    kinds = {
+        "text": roles.DisplayRole,
+        "toolTip": roles.ToolTipRole,
+        "statusTip": roles.StatusTipRole,
+        "whatsThis": roles.WhatsThisRole,
+        "accessible text": roles.AccessibleTextRole,
+        "accessible description": roles.AccessibleDescriptionRole,
+    }
+    rows = view.model()
+    for row in range(rows.rowCount() if rows else 0):
+        for column in range(rows.columnCount() if isinstance(rows, QAbstractTableModel) else 1):
+            said = ((kind, rows.index(row, column).data(role)) for kind, role in kinds.items())
+            yield from ((kind, text) for kind, text in said if isinstance(text, str))
 
 
 def press(box: QMessageBox | QWidget, words: str) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from desk import Desk, dialogs, press, texts
+from desk import Desk, dialogs, press, spoken, texts
 from fake_rooms import SPEC, FakeRooms, failed, screened
 from PySide6.QtWidgets import QFileDialog, QLineEdit, QMessageBox, QTableWidget, QWidget
 
@@ -188,6 +188,26 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     table.cellActivated.emit(1, 3)  # a normal one
     desk.until(lambda: desk.bench.screening.run_id == 2)
     desk.until(lambda: image.row is not None and image.row.row_id == 5)
+
+
+def all_words() -> str:
+    return "\n".join(said for _, said in spoken())
+
+
+def test_patients_files_and_folders_have_no_names_while_these_are_hidden(desk: Desk, page: HistoryPage) -> None:
+    desk.bench.remember_folders("/home/Remembered")
+    desk.bench.screening.show_notes([reason("no_image_in", path="/home/Empty")])
+    open_run(desk, page, 2)
+    desk.window.audit_page.use_table(Path("/home/Labelled.csv"))
+    desk.window.audit_page.button.click()
+    desk.bench.past_runs.compare(1, 2)
+    desk.until(lambda: desk.bench.auditing.report is not None and page.comparison is not None)
+    names = "Remembered", "Empty", "Labelled", "图", "DOE", "image-00001", "scan-00009", "/images"
+    for shows in (True, False, True):
+        desk.window.toolbar.folders_menu.aboutToShow.emit()
+        desk.until(lambda shows=shows: {name in all_words() for name in names} == {shows})
+        assert ("Image 4\n" in all_words()) is not shows
+        desk.window.actions_by_name["hide_patient"].trigger()
 
 
 def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: HistoryPage, store: Path) -> None:

@@ -10,16 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from desk import Desk, spoken
 from fake_rooms import POINT, SPEC, FakeRooms, candidate, image_ref, model, screened
-from PySide6.QtCore import QAbstractTableModel, QEvent, QPoint, Qt
-from PySide6.QtGui import QAction, QHelpEvent
+from PySide6.QtCore import QEvent, QPoint, Qt
+from PySide6.QtGui import QHelpEvent
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
     QAbstractButton,
-    QAbstractItemView,
     QApplication,
-    QComboBox,
     QLabel,
     QMessageBox,
     QPlainTextEdit,
@@ -117,44 +115,6 @@ def rooms(text: str) -> FakeRooms:
 @pytest.fixture(params=["en", "uk"])
 def settings(request: pytest.FixtureRequest, text: str) -> Settings:
     return Settings({"language": request.param, "theme": "light", "pack": text})
-
-
-def spoken() -> Iterator[tuple[str, str]]:
-    """Every text on every widget, seen or not, but what a person edits; with where it is."""
-    for widget in QApplication.allWidgets():
-        name = f"{type(widget).__name__} in {type(widget.window()).__name__}"
-        for kind in ("toolTip", "whatsThis", "statusTip", "accessibleName", "windowTitle"):
-            yield f"{kind} of {name}", getattr(widget, kind)()
-        yield from ((f"{kind} of a command of {name}", said) for kind, said in commands(widget))
-        if isinstance(widget, QLabel | QAbstractButton):
-            yield name, widget.text()
-        elif isinstance(widget, QComboBox):
-            yield from ((f"choice of {name}", widget.itemText(place)) for place in range(widget.count()))
-        elif isinstance(widget, QAbstractItemView):
-            yield from ((f"{kind} of a cell of {name}", said) for kind, said in cells(widget))
-
-
-def commands(widget: QWidget) -> Iterator[tuple[str, str]]:
-    for action in widget.actions() + (widget.findChildren(QAction) if widget.isWindow() else []):
-        for kind in ("text", "iconText", "toolTip", "whatsThis", "statusTip"):
-            yield kind, getattr(action, kind)()
-
-
-def cells(view: QAbstractItemView) -> Iterator[tuple[str, str]]:
-    roles = Qt.ItemDataRole
-    kinds = {
-        "text": roles.DisplayRole,
-        "toolTip": roles.ToolTipRole,
-        "statusTip": roles.StatusTipRole,
-        "whatsThis": roles.WhatsThisRole,
-        "accessible text": roles.AccessibleTextRole,
-        "accessible description": roles.AccessibleDescriptionRole,
-    }
-    rows = view.model()
-    for row in range(rows.rowCount() if rows else 0):
-        for column in range(rows.columnCount() if isinstance(rows, QAbstractTableModel) else 1):
-            said = ((kind, rows.index(row, column).data(role)) for kind, role in kinds.items())
-            yield from ((kind, text) for kind, text in said if isinstance(text, str))
 
 
 def assert_plain(text: str) -> int:

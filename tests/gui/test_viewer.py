@@ -18,7 +18,6 @@ from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea, lay_on_page, picture_of
 from fieldray.desktop.image_painting import Line, Size, ViewState, like_window
-from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     TOP_LEFT,
@@ -152,27 +151,16 @@ def test_what_the_model_saw_is_shown_on_request(desk: Desk, viewer: Viewer) -> N
     assert (viewer.pyramid.rows, viewer.pyramid.columns) == (600, 512)
 
 
-def test_hiding_patient_data_hides_it_everywhere(desk: Desk, viewer: Viewer) -> None:
-    named, cell = viewer.grab().toImage(), desk.bench.rows.index_of(1).siblingAtColumn(KEYS.index("patient"))
-    assert cell.data(Qt.ItemDataRole.ToolTipRole) == "DOE PERSON 001"
-    desk.window.actions_by_name["hide_patient"].trigger()
-    hidden = viewer.grab().toImage()
-    assert cell.data(Qt.ItemDataRole.ToolTipRole) == "Image 1"
-    assert named != hidden
-    assert desk.bench.switches.hide_patient
-    assert desk.application.settings["hide_patient"] is True
-
-
 @pytest.mark.parametrize(
     ("file", "lines"),
     [("a.jpg", ("a.jpg",)), (f"{'1' * 30}{'2' * 20}.jpg", ("1" * 30, f"{'2' * 20}.jpg"))],
 )
 def test_an_image_without_a_name_is_told_by_its_file(viewer: Viewer, file: str, lines: tuple[str, ...]) -> None:
     ref = replace(image_ref(1), path=Path("/images", file), header=ImageHeader(patient_id="PX-1"))
-    say = partial(corner_texts, Translator(), pyramid=viewer.pyramid, state=viewer.state, percent=100)
-    assert say(ref=ref, hide_patient=False)[TOP_LEFT] == (*lines, "PX-1")
-    assert say(ref=ref, hide_patient=True)[TOP_LEFT] == ()
-    assert say(ref=image_ref(1), hide_patient=False)[TOP_LEFT][0] == "DOE PERSON 001"
+    say = partial(corner_texts, pyramid=viewer.pyramid, state=viewer.state, percent=100)
+    assert say(Translator(), ref)[TOP_LEFT] == (*lines, "PX-1")
+    assert say(Translator("en", lambda: True), ref)[TOP_LEFT] == ()
+    assert say(Translator(), image_ref(1))[TOP_LEFT][0] == "DOE PERSON 001"
 
 
 def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) -> None:
@@ -402,6 +390,7 @@ def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_resea
     viewer.apply(viewer.state.measured((100, 100), (400, 300), viewer.image_size))
     marked = picture_of(viewer, words)
     desk.bench.switches.set(hide_patient=True)
+    assert desk.application.settings["hide_patient"] is True
     hidden = picture_of(viewer, words)
     pictures = [plain, bare, marked, hidden]
     assert all(one != other for one, other in itertools.combinations(pictures, 2))
@@ -502,7 +491,7 @@ def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea
     names = [head.name.text() for head in area._heads]
     assert names == ["Open: DOE PERSON 003, 2026-03-04", "Kept: DOE PERSON 001, 2026-03-02"]
     desk.bench.switches.set(hide_patient=True)
-    assert [head.name.text() for head in area._heads] == ["Open: 2026-03-04", "Kept: 2026-03-02"]
+    assert [head.name.text() for head in area._heads] == ["Open: Image 3, 2026-03-04", "Kept: Image 1, 2026-03-02"]
 
 
 def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, area: ImageArea) -> None:

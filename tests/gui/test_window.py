@@ -110,6 +110,10 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)
     assert set(dialog.fields) == {row.key for row in TABLE if row.in_dialog}
+    shown = [key for key, field in dialog.fields.items() if field.isVisible()]
+    assert shown == ["language", "theme", "hide_patient", "keep_folders", "heat_map_opacity"]
+    dialog.advanced.click()
+    assert all(field.isVisible() for field in dialog.fields.values())
     desk.window.result.opacity.setValue(5)  # stays where it is until the setting changes
     desk.application.change_settings({"folded": "use"})
     desk.window.result.heat_map_box.setChecked(False)
@@ -124,6 +128,8 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     desk.until((home / "settings.json").exists)
     assert (desk.bench.switches.heat_map_opacity, desk.bench.switches.hide_patient) == (70, True)
     assert load_settings(home / "settings.json")[0]["heat_map_opacity"] == 70
+    desk.application.change_settings({"policy": "both"})
+    desk.until(lambda: desk.rooms.session.device_choices == 1)
 
 
 class _Windows(QObject):
@@ -170,21 +176,25 @@ def test_escape_goes_back_to_the_images(desk: Desk, page: str) -> None:
     assert desk.window.images.isVisible()
 
 
-def test_the_image_has_the_whole_screen_until_escape(desk: Desk) -> None:
+@pytest.mark.parametrize(("key", "back"), [(Qt.Key.Key_F11, Qt.Key.Key_Escape), (Qt.Key.Key_F8, Qt.Key.Key_F8)])
+def test_a_key_hides_list_and_result_and_the_list_is_still_walked_through(
+    desk: Desk, key: Qt.Key, back: Qt.Key
+) -> None:
     desk.screen()
     desk.open_row(1)
     window, wide = desk.window, desk.window.viewer.width()
-    QTest.keyClick(window, Qt.Key.Key_F11)
-    assert window.isFullScreen() and not window.work_list.isVisible() and not window.result.isVisible()
-    QTest.keyClick(window.viewer, Qt.Key.Key_Down)  # the list is still walked through
+    QTest.keyClick(window, key)
+    assert window.work_list.isHidden() and window.result.isHidden()
+    assert window.isFullScreen() is (key == Qt.Key.Key_F11)
+    desk.until(lambda: window.isFullScreen() or window.viewer.width() > wide + 300)
+    QTest.keyClick(window.viewer, Qt.Key.Key_Down)
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 4)
-    QTest.keyClick(window, Qt.Key.Key_Escape)
+    QTest.keyClick(window, back)
     assert not window.isFullScreen() and window.work_list.isVisible() and window.result.isVisible()
     desk.until(lambda: abs(window.viewer.width() - wide) < 10)
-    QTest.mouseDClick(window.viewer, Qt.MouseButton.LeftButton)
-    assert window.isFullScreen()
-    QTest.mouseDClick(window.viewer, Qt.MouseButton.LeftButton)
-    assert not window.isFullScreen()
+    for is_whole in (True, False):
+        QTest.mouseDClick(window.viewer, Qt.MouseButton.LeftButton)
+        assert window.isFullScreen() is is_whole
 
 
 def test_the_window_opens_as_it_was_left(begin: Begin, desk: Desk, home: Path) -> None:
@@ -222,11 +232,6 @@ def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:
                 turn_wheel(field, notches)
                 assert (field.currentIndex() if isinstance(field, QComboBox) else field.value()) == before
     dialog.reject()
-
-
-def test_devices_are_put_in_force_at_once(desk: Desk) -> None:
-    desk.application.change_settings({"policy": "both"})
-    desk.until(lambda: desk.rooms.session.device_choices == 1)
 
 
 @pytest.mark.parametrize(("language", "fast"), [("en", "fast"), ("uk", "швид")])
@@ -481,7 +486,7 @@ def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
     desk.finish()
     again.click()
     desk.until(lambda: len(rooms.session.batches) == 5 and rooms.session.started_with[-1][0] == (second,))
-    desk.bench.forget_folders()
+    desk.bench.remember_folders()
     assert again.isHidden()
     assert folders_of(desk) == [] and not desk.window.toolbar.folders_menu.isEnabled()
 
@@ -507,19 +512,6 @@ def test_the_dialog_of_folders_opens_beside_the_last_one(desk: Desk, tmp_path: P
     dialog.close()
 
 
-def test_a_key_hides_list_and_result_and_the_list_is_still_walked_through(desk: Desk) -> None:
-    desk.screen()
-    desk.open_row(1)
-    window, wide = desk.window, desk.window.viewer.width()
-    QTest.keyClick(window, Qt.Key.Key_F8)
-    assert window.work_list.isHidden() and window.result.isHidden() and not window.isFullScreen()
-    desk.until(lambda: window.viewer.width() > wide + 300)
-    QTest.keyClick(window.viewer, Qt.Key.Key_Down)
-    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 4)
-    QTest.keyClick(window, Qt.Key.Key_F8)
-    assert window.work_list.isVisible() and window.result.isVisible()
-
-
 def test_a_card_stays_folded_for_the_next_image_and_the_next_start(desk: Desk, home: Path) -> None:
     desk.screen()
     desk.open_row(1)
@@ -533,16 +525,6 @@ def test_a_card_stays_folded_for_the_next_image_and_the_next_start(desk: Desk, h
     desk.until(lambda: load_settings(home / "settings.json")[0]["folded"] == "heat_map")
     desk.application.change_settings({"theme": "dark"})
     assert not desk.window.result.heat_map_box.isVisible()
-
-
-def test_the_settings_show_few_rows_and_the_rest_on_demand(desk: Desk) -> None:
-    desk.window.actions_by_name["settings"].trigger()
-    dialog = desk.dialog(SettingsDialog)
-    shown = [key for key, field in dialog.fields.items() if field.isVisible()]
-    assert shown == ["language", "theme", "hide_patient", "keep_folders", "heat_map_opacity"]
-    dialog.advanced.click()
-    assert all(field.isVisible() for field in dialog.fields.values())
-    dialog.reject()
 
 
 def test_the_menu_of_the_image_is_short_and_has_every_command_of_before(desk: Desk) -> None:

@@ -53,7 +53,8 @@ class StoredList:
         self.background = Background(self.board)
         self.verdicts, self.switches = Verdicts(), Switches()
         self.switches.by_patient = False
-        self.model = WorkListModel(Translator("en"), self.background, self.verdicts, self.switches)
+        self.words = Translator("en", lambda: self.switches.hide_patient)
+        self.model = WorkListModel(self.words, self.background, self.verdicts, self.switches)
         self.background.open(SimpleNamespace(history=History(path)))  # type: ignore[arg-type]
         self.store = ResultStore(path)
         self.run_id = 0
@@ -403,7 +404,7 @@ class Table(StoredList):
         super().__init__(path, qtbot)
         self.parent = QWidget()
         qtbot.addWidget(self.parent)
-        self.delegate = WorkListDelegate(self.switches, Translator("en"), "light", self.parent)
+        self.delegate = WorkListDelegate(self.words, "light", self.parent)
 
     def painted(
         self, key: str, *, place: int = 0, is_selected: bool = False, width: int = 160, ratio: float = 1.0

@@ -81,7 +81,7 @@ class Application(QObject):
         super().__init__()
         self._qt, self.settings = qt, settings
         self._qt_text: QTranslator | None = None
-        self._translator = Translator(chosen_language(str(settings["language"])))
+        self._translator = Translator(chosen_language(str(settings["language"])), self._hides_names)
         self.controller = Controller(settings, self._translator, open_services=services, background=background)
         self.window: MainWindow | None = None
         self._signal_end = signal_end
@@ -110,7 +110,7 @@ class Application(QObject):
         for key, value in changes.items():
             self.settings.set(key, value)
         if changes.get("keep_folders") is False:
-            self.controller.forget_folders()
+            self.controller.remember_folders()
         self.controller.save_settings()
         self.controller.apply_settings(changes)
         if _REBUILD & changes.keys():
@@ -185,7 +185,7 @@ class Application(QObject):
 
     def _speak(self, language: str) -> None:
         """Set the language of the program's texts and of Qt's own dialogs."""
-        self._translator = Translator(language)
+        self._translator = Translator(language, self._hides_names)
         self.controller.rows.set_translator(self._translator)
         if self._qt_text is not None:
             QCoreApplication.removeTranslator(self._qt_text)
@@ -193,6 +193,9 @@ class Application(QObject):
         if self._qt_text.load(f"qtbase_{language}", QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)):
             QCoreApplication.installTranslator(self._qt_text)
         QLocale.setDefault(QLocale(language))
+
+    def _hides_names(self) -> bool:
+        return self.controller.switches.hide_patient
 
     def _system_theme_changed(self) -> None:
         if self.settings["theme"] == "system":

@@ -66,9 +66,9 @@ class AuditPage(Page):
         self._column.insertWidget(1, self._make_form())
         self._column.insertWidget(2, self.problem)
         self._result: QWidget | None = None
-        self._shown: object = None
-        auditing.changed.connect(self._refresh)
-        self._refresh()
+        self._shown: tuple[AuditReport | None, bool] = None, False
+        auditing.changed.connect(self.refresh)
+        self.refresh()
 
     # ---- the form
 
@@ -85,7 +85,7 @@ class AuditPage(Page):
         }
         choices = [(caption, kind) for kind, caption in kinds.items()]
         self.labels = choice_box(choices, named=text("Where the labels are"))
-        self.labels.activated.connect(lambda _: self._refresh())
+        self.labels.activated.connect(lambda _: self.refresh())
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit()), choice_box(())
@@ -115,8 +115,7 @@ class AuditPage(Page):
         """Take the labels from this file."""
         self._table = path
         self.labels.setCurrentIndex(self.labels.findData("table"))
-        self.table_button.setText(path.name)
-        self._refresh()
+        self.refresh()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -141,9 +140,12 @@ class AuditPage(Page):
 
     # ---- what came out
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Show what can be asked and the last report, with names or without."""
         auditing, is_table = self._auditing, self.labels.currentData() == "table"
         self.table_button.setVisible(is_table)
+        if self._table is not None:
+            self.table_button.setText(self._translator.name(self._table.name))
         self._offer(auditing.others)
         self.button.setEnabled(auditing.can_audit and not (is_table and self._table is None))
         text = ""
@@ -155,7 +157,8 @@ class AuditPage(Page):
             text = self._translator.text("Screen images first: an audit is of the run that is open and finished.")
         self.problem.setText(text)
         self.problem.setVisible(bool(text))
-        if self._shown is not auditing.report:
+        before, self._shown = self._shown, (auditing.report, self._translator.hides_names())
+        if any(now is not was for now, was in zip(self._shown, before, strict=True)):
             self._show_report()
         if self._result is not None:
             self.take_button.setEnabled(auditing.can_take)
@@ -173,7 +176,7 @@ class AuditPage(Page):
     def _show_report(self) -> None:
         discard(self._result)
         self._result = None
-        self._shown = report = self._auditing.report
+        report = self._auditing.report
         if report is not None:
             self._result = self._make_result(AuditText(report, self._translator))
             self._column.insertWidget(3, self._result)
@@ -238,7 +241,8 @@ class AuditPage(Page):
         if not cases:
             return card(heading)
         how = self._translator.text("Double-click a row, or press Enter on it, to see its image.")
-        rows = [(*row[:2], row[4], Path(case.image).name) for row, case in zip(found.rows, cases, strict=True)]
+        names = [self._translator.name(Path(case.image).name, row_id=case.row_id) for case in cases]
+        rows = [(*row[:2], row[4], name) for row, name in zip(found.rows, names, strict=True)]
         self.disagreements = reading_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
         self.disagreements.setAccessibleName(found.title)
         self.disagreements.cellActivated.connect(lambda row, _: self.image_wanted.emit(cases[row].row_id))

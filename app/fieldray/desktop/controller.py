@@ -89,7 +89,7 @@ class Controller(QObject):
         self.switches = Switches()
         self.apply_settings(ROWS)
         self.switches.changed.connect(self._keep_switched)
-        self.judging = Judging(self.background, self.switches)
+        self.judging = Judging(self.background)
         self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
         self.image = OpenImage(self.background)
         self.reading = Reading(self.background, self.image)
@@ -239,14 +239,11 @@ class Controller(QObject):
         self.background.run(
             lambda: [str(path) for path in paths if path.is_dir()],
             channel="folders",
-            done=lambda folders: self._remember_folders(*folders) if folders else None,
+            done=lambda folders: self.remember_folders(*folders) if folders else None,
         )
 
-    def forget_folders(self) -> None:
-        """No folder was ever opened."""
-        self._remember_folders()
-
-    def _remember_folders(self, *opened: str) -> None:
+    def remember_folders(self, *opened: str) -> None:
+        """These were opened now; without any, no folder ever was."""
         self.settings.remember_folders(opened)
         self.save_settings()
         self.folders_changed.emit()

@@ -54,6 +54,7 @@ class HistoryPage(Page):
         self._runs = runs
         self._listed: tuple[RunSummary, ...] = ()
         self._compared: object = None
+        self._hides_names = translator.hides_names()
         self.count, self.problem = label(role="muted"), label(role="warning")
         self.table = self._make_table()
         hint = label(
@@ -65,9 +66,9 @@ class HistoryPage(Page):
         self.quality: QWidget | None = None
         self._taken = runs.quality
         self.comparison: QWidget | None = None
-        runs.changed.connect(self._refresh)
+        runs.changed.connect(self.refresh)
         runs.planned.connect(self._ask)
-        self._refresh()
+        self.refresh()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -144,7 +145,7 @@ class HistoryPage(Page):
         for row, found in enumerate(self._listed):
             for column, tip in (
                 (0, run_state(self._translator, found.run)),
-                (len(headings) - 1, ", ".join(found.run.spec.paths)),
+                (len(headings) - 1, cells[row][-1]),
             ):
                 if (item := table.item(row, column)) is not None:
                     set_tip(item, tip)
@@ -160,7 +161,7 @@ class HistoryPage(Page):
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
             str(found.judged),
-            ", ".join(run.spec.paths),
+            self._translator.name(", ".join(run.spec.paths)),
         )
 
     # ---- what a person does
@@ -208,13 +209,15 @@ class HistoryPage(Page):
 
     # ---- what is shown
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Show the runs and the last comparison, with names or without."""
         runs, translator = self._runs, self._translator
-        if runs.shown != self._listed:
+        are_other_names, self._hides_names = self._hides_names != translator.hides_names(), translator.hides_names()
+        if are_other_names or runs.shown != self._listed:
             self._relist(runs.shown)
         if self._taken is not runs.quality:
             self._show_quality()
-        if self._compared is not runs.comparison:
+        if are_other_names or self._compared is not runs.comparison:
             self._show_comparison()
         total = sum(found.total for found in self._listed)
         listed = translator.plural("{count} run", "{count} runs", len(self._listed))

@@ -25,13 +25,13 @@ from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.image_painting import TOOLS, Switches, ViewState, like_window
-from fieldray.desktop.list_reader import WorkRow, pack_title
+from fieldray.desktop.list_reader import WorkRow, image_title, pack_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, day_text
 from fieldray.desktop.style import Theme, colour, icon, kept, scaled
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, obey, plain, push_button
-from fieldray.formatting import date, file_name, person, research_only
+from fieldray.formatting import date, research_only
 from fieldray.translation import Translator
 
 # Commands that switch something for all images.
@@ -193,7 +193,7 @@ class ImageArea(QWidget):
             head.name.setText(plain(caption))
 
     def _named(self, row: WorkRow) -> str:
-        whose = "" if self.switches.hide_patient else person(row.header.patient_name) or file_name(row.outcome.ref)
+        whose = image_title(self._translator, row.row_id, row.outcome)
         rows = [image.row for image in (self._image, self._kept) if image.row]
         is_of_one = all(not other.beside and other.run_id == row.run_id for other in rows)
         pack = "" if is_of_one else pack_title(self._translator, row.manifest)

@@ -14,7 +14,6 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
@@ -35,9 +34,9 @@ class Judging(QObject):
     changed = Signal(object)
     settled = Signal()
 
-    def __init__(self, background: Background, switches: Switches) -> None:
+    def __init__(self, background: Background) -> None:
         super().__init__()
-        self._background, self._board, self._switches = background, background.board, switches
+        self._background, self._board = background, background.board
         self.verdicts = Verdicts()
         self._shown: list[tuple[Judged, object]] = []
 
@@ -130,8 +129,7 @@ class Judging(QObject):
 
     def sentence(self, translator: Translator, judged: Judged, given: Given) -> str:
         """How it stands with an image, by its name."""
-        hides_patient = self._switches.hide_patient
-        image = image_title(translator, judged.row_id, judged.outcome, hides_patient=hides_patient)
+        image = image_title(translator, judged.row_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.asks:

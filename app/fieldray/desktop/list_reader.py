@@ -194,11 +194,9 @@ def pack_title(translator: Translator, manifest: Manifest | None) -> str:
     return f"{translator.pick(manifest.names)} {manifest.version}" if manifest else translator.text("Other pack")
 
 
-def image_title(translator: Translator, row_id: int, outcome: Outcome, *, hides_patient: bool = False) -> str:
+def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
     """What an image is called in the list: the patient's name, else that of the file; its number if both are hidden."""
-    if hides_patient:
-        return translator.text("Image {number}", number=row_id)
-    return person(outcome.ref.header.patient_name) or file_name(outcome.ref)
+    return translator.name(person(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id)
 
 
 # ---- The columns, and what stands in the cells.
@@ -245,7 +243,7 @@ def _status_text(translator: Translator, row: WorkRow) -> str:
 
 COLUMNS: Final[tuple[Column, ...]] = (
     Column("image", lambda t: t.text("Image"), lambda _, __: ""),
-    Column("patient", lambda t: t.text("Patient"), lambda _, __: ""),  # by `image_title`, as it may be hidden
+    Column("patient", lambda t: t.text("Patient"), lambda t, row: image_title(t, row.row_id, row.outcome)),
     Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
     Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
     Column("class", lambda t: t.text("Class"), _class_text),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, get_args
@@ -34,7 +34,7 @@ from fieldray.desktop.keys import Group, KeySheet, allow_on_image, group_title, 
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
-from fieldray.desktop.prior_card import PriorBar, PriorCard, choose_file, prior_box
+from fieldray.desktop.prior_card import PriorBar, PriorCard, prior_box
 from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
@@ -140,7 +140,7 @@ class MainWindow(QMainWindow):
             viewer.screen_wanted.connect(self._toggle_full_screen)
         for turned in (self.work_list.row_chosen, self.pages.currentChanged):
             turned.connect(lambda _: bench.board.withdraw("copied"))
-        bench.switches.changed.connect(self.banners.refresh)
+        bench.switches.changed.connect(self._show_names)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
             page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
@@ -207,7 +207,9 @@ class MainWindow(QMainWindow):
 
     def _choose_prior(self) -> None:
         if self._bench.image.row is not None:
-            choose_file(self, self._bench.comparing, self._translator)
+            title, mode = self._translator.text("Choose the file of a prior image"), QFileDialog.FileMode.ExistingFile
+            choose = self._bench.comparing.choose_file
+            ask_for_paths(self, title, mode, lambda paths: choose(*paths), self._translator)
 
     def _export(self, run_id: int | None = None) -> None:
         """Save a run, or that which is in sight now: another one may be by the time that the folder is chosen."""
@@ -284,6 +286,12 @@ class MainWindow(QMainWindow):
         """The image has the whole screen, without list and result; or all is as before."""
         self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)
         self._show_panels(not (self.isFullScreen() and self.images.isVisible()))
+
+    def _show_names(self, switched: Collection[str]) -> None:
+        """Wherever names stand, they are hidden, or in sight again; list and images see to that themselves."""
+        if "hide_patient" in switched:
+            for part in (self.banners, self.welcome, self.result, self.prior_card, self.audit_page, self.history_page):
+                part.refresh()
 
     @property
     def _reading(self) -> QWidget:

@@ -93,8 +93,9 @@ class Banner(QFrame):
         self.sentence = label()
         sign = icon_label(icon(_SIGNS[notice.level], theme), side=20)
         layout = lay_row(self, sign, (self.sentence, 1), margins=(12, 6, 8, 6))
-        if notice.action is not None:
-            self.button = push_button(notice.action.text(translator), lambda: _answer(board, notice))
+        if (action := notice.action) is not None:
+            self.button = push_button(action.text(translator), lambda: board.withdraw(notice.key))
+            self.button.clicked.connect(lambda _=False: action.command())
             layout.addWidget(self.button)
         cross = QToolButton()
         cross.setIcon(icon("close", theme))
@@ -167,9 +168,3 @@ def signal_end(window: QWidget, title: str, caption: str) -> None:
     QApplication.instance().focusChanged.connect(sign.deleteLater)  # type: ignore[union-attr]
     sign.show()
     show_tray(sign, title, caption)
-
-
-def _answer(board: NoticeBoard, notice: Notice) -> None:
-    board.withdraw(notice.key)
-    if notice.action is not None:
-        notice.action.command()

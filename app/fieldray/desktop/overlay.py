@@ -33,19 +33,19 @@ Corners = Mapping[Qt.AlignmentFlag, tuple[str, ...]]
 
 
 def corner_texts(
-    translator: Translator, ref: ImageRef, pyramid: Pyramid, state: ViewState, *, percent: float, hide_patient: bool
+    translator: Translator, ref: ImageRef, pyramid: Pyramid, state: ViewState, *, percent: float
 ) -> Corners:
     """The lines that stand in each corner. `percent` is the zoom: 100 is one image pixel on one pixel of the screen."""
-    header = ref.header
+    header, hides_names = ref.header, translator.hides_names()
     window = state.window or pyramid.start_window
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
     width = window.width * abs(pyramid.image.value_scale)
     # A file's name has no blanks to be broken at.
     named = () if person(header.patient_name) else textwrap.wrap(file_name(ref), _FILE_NAME)
     return {
-        TOP_LEFT: () if hide_patient else (*named, *patient_lines(translator, header)),
+        TOP_LEFT: () if hides_names else (*named, *patient_lines(translator, header)),
         TOP_RIGHT: _kept(
-            (date(translator, header.study_date), "" if hide_patient else header.study_description, header.modality)
+            (date(translator, header.study_date), "" if hides_names else header.study_description, header.modality)
         ),
         BOTTOM_LEFT: _kept((view_label(header), _size_line(translator, pyramid))),
         BOTTOM_RIGHT: _kept(

@@ -7,7 +7,7 @@ from typing import Final
 
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QPainter, QPaintEvent
-from PySide6.QtWidgets import QFileDialog, QMessageBox, QSizePolicy, QWidget
+from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.controller import Controller
@@ -18,7 +18,6 @@ from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, kept
 from fieldray.desktop.widgets import (
     PlainButton,
-    ask_for_paths,
     choice_box,
     label,
     lay_column,
@@ -73,10 +72,10 @@ class PriorCard(QWidget):
         self.priors.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.priors.activated.connect(self._choose)
         self._lay_out(switches, theme)
-        comparing.changed.connect(self._refresh)
+        comparing.changed.connect(self.refresh)
         for opened in (comparing.image, comparing.beside):
             opened.loaded.connect(self.maps.update)
-        self._refresh()
+        self.refresh()
 
     def _lay_out(self, switches: Switches, theme: Theme) -> None:
         lay_row(self._strength, label(self._translator.text("Opacity of the difference")), (self.opacity, 1))
@@ -87,7 +86,8 @@ class PriorCard(QWidget):
 
     # ---- what is said
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Show what there is to compare with, and what was found."""
         comparing, translator = self._comparing, self._translator
         row, beside = comparing.image.row, comparing.beside.row
         self.setVisible(row is not None)
@@ -130,7 +130,7 @@ class PriorCard(QWidget):
         origins: dict[Origin, str] = {
             "run": text("this run"),
             "history": text("earlier run"),
-            "file": file_name(prior.outcome.ref),
+            "file": self._translator.name(file_name(prior.outcome.ref)),
         }
         header = prior.header
         gap = gap_of_pair(self._translator, header, row.header)
@@ -217,13 +217,6 @@ def _search_text(translator: Translator, comparing: Comparing) -> str:
 def _packs_differ(row: WorkRow, beside: WorkRow) -> bool:
     models = [found.outcome.model_sha256 for found in (row, beside) if isinstance(found.outcome, Screened)]
     return len(models) == 2 and all(models) and models[0] != models[1]
-
-
-def choose_file(parent: QWidget, comparing: Comparing, translator: Translator) -> None:
-    """Ask for the file of a prior image."""
-    title = translator.text("Choose the file of a prior image")
-    mode = QFileDialog.FileMode.ExistingFile
-    ask_for_paths(parent, title, mode, lambda paths: comparing.choose_file(*paths), translator)
 
 
 def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator: Translator) -> QMessageBox:

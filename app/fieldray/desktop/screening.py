@@ -285,10 +285,10 @@ class Screening(QObject):
         self._remember(intent, remembered)
         self._enter("starting")
         if intent.watches:
-            folders, since_s = _listed(intent.paths), time.time()
+            paths, since_s = _listed(intent.paths), time.time()
             self._board.post(
                 "watch",
-                lambda t: t.text("Watching {folders} since {since}.", folders=folders, since=moment(t, since_s)),
+                lambda t: t.text("Watching {folders} since {since}.", folders=t.name(paths), since=moment(t, since_s)),
                 action=Action(lambda t: t.text("Stop"), self.stop),
             )
         self.started.emit()
@@ -341,7 +341,7 @@ class Screening(QObject):
         paths = _listed(self.paths)
         self._board.post(
             _failed(self.paths) + why.code,
-            lambda t: t.text("Screening ended early: {paths}. {reason}", paths=paths, reason=t.reason(why)),
+            lambda t: t.text("Screening ended early: {paths}. {reason}", paths=t.name(paths), reason=t.reason(why)),
             level="error",
         )
 
@@ -357,7 +357,7 @@ class Screening(QObject):
         if paths:
             self._board.post(
                 _unscreened(paths),
-                lambda t: t.text("Chosen, but not screened: {paths}", paths=_listed(paths)),
+                lambda t: t.text("Chosen, but not screened: {paths}", paths=t.name(_listed(paths))),
                 level="warning",
                 action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths, watches=watches)),
             )

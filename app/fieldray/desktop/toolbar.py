@@ -200,14 +200,15 @@ class Toolbar(QWidget):
         return button
 
     def _list_folders(self) -> None:
-        """The folders that were opened, and a line that forgets them."""
+        """The folders that were opened, none while names are hidden; and a line that forgets them."""
         menu, folders = self.folders_menu, self._controller.settings.folders
         menu.clear()
-        for folder in folders:
+        for folder in folders if not self._translator.hides_names() else ():
             action = menu.addAction(plain(folder).replace("&", "&&"))
             action.triggered.connect(lambda _=False, path=Path(folder): self._choose([path]))
         menu.addSeparator()
-        menu.addAction(self._translator.text("Forget these folders")).triggered.connect(self._controller.forget_folders)
+        forget = self._translator.text("Forget these folders")
+        menu.addAction(forget).triggered.connect(lambda _=False: self._controller.remember_folders())
         menu.setEnabled(bool(folders))
 
 

@@ -218,14 +218,7 @@ class Viewer(QWidget):
             self._draw_label(painter, caption, edge=Qt.AlignmentFlag.AlignTop)
         else:
             percent = 100 * self.state.scale(self.image_size, self.view_size) * self.devicePixelRatio()
-            corners = corner_texts(
-                self._translator,
-                row.outcome.ref,
-                pyramid,
-                self.state,
-                percent=percent,
-                hide_patient=self._switches.hide_patient,
-            )
+            corners = corner_texts(self._translator, row.outcome.ref, pyramid, self.state, percent=percent)
             if layer is not None:  # which says itself what is shown where
                 corners = {BOTTOM_RIGHT: corners[BOTTOM_RIGHT]}
             draw_corners(painter, area, corners, font)

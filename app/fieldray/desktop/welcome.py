@@ -91,7 +91,7 @@ class Welcome(QWidget):
         self._title.setText(translator.text("Whose images are these?"))
         lead = translator.text("Each pack is for certain patients. Choose one, then open a folder of chest X-rays.")
         if question is not None:
-            lead = translator.text("Choose the pack for {folder}.", folder=_folders(question))
+            lead = translator.text("Choose the pack for {folder}.", folder=_folders(translator, question))
         elif packs.model is not None:
             name = " + ".join(pack_title(translator, model.manifest) for model in packs.models)
             lead = translator.text("Ready: {pack}. Open a folder of chest X-rays.", pack=name)
@@ -99,9 +99,9 @@ class Welcome(QWidget):
         self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
         self.open_button.style().polish(self.open_button)
         folder = next(iter(self._bench.settings.folders), "")
-        caption = translator.text("Open the last folder again: {folder}", folder=Path(folder).name)
+        caption = translator.text("Open the last folder again: {folder}", folder=translator.name(Path(folder).name))
         elide(self.again_button, caption, room=_AGAIN_ROOM)
-        set_tip(self.again_button, folder)
+        set_tip(self.again_button, translator.name(folder))
         self.again_button.setVisible(bool(folder) and question is None)
         self._show_cards(question)
 
@@ -155,9 +155,10 @@ def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, tr
     """The question that PNG and JPEG files leave open: how old the patients are. It names all that it is about."""
     text, intent = translator.text, question.intent
     youngest, oldest = intent.ages_years or (0, 0)
-    images = text("Images: {folder}", folder=_folders(question))
+    folders = _folders(translator, question)
+    images = text("Images: {folder}", folder=folders)
     if intent.images:
-        images = text("Images: {folder} ({count} in the list)", folder=_folders(question), count=intent.images)
+        images = text("Images: {folder} ({count} in the list)", folder=folders, count=intent.images)
     more = text(
         "PNG and JPEG files do not say how old a patient is. Your answer is written into every result. The pack in "
         "use is {pack}.",
@@ -172,5 +173,5 @@ def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, tr
     return question_box(parent, asked, images, "", more, answers=answers, no=no, declined=declined)
 
 
-def _folders(question: IntentQuestion) -> str:
-    return ", ".join(map(str, question.intent.paths))
+def _folders(translator: Translator, question: IntentQuestion) -> str:
+    return translator.name(", ".join(map(str, question.intent.paths)))

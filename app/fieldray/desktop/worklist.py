@@ -327,7 +327,7 @@ class WorkList(QWidget):
         self._chosen_id = opened.row_id if opened else None
         self._goal: int | Literal["first", "last"] | None = None
         self._named: object = ""  # no pack yet, and none is None
-        self._delegate = WorkListDelegate(model.switches, translator, theme, self)
+        self._delegate = WorkListDelegate(translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
         self.table = WorkTable(model, self._delegate, translator)
         self.table.setAccessibleName(translator.text("Work list"))

@@ -16,7 +16,7 @@ from PySide6.QtCore import QLine, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
-from fieldray.desktop.image_painting import Switches, draw_thumbnail
+from fieldray.desktop.image_painting import draw_thumbnail
 from fieldray.desktop.list_reader import KEYS, WorkRow, image_title, score_cell
 from fieldray.desktop.style import Theme, colour, draw_class, draw_verdict, scaled
 from fieldray.desktop.verdicts import State
@@ -63,9 +63,9 @@ class _Cell:
 class WorkListDelegate(QStyledItemDelegate):
     """One delegate for the whole table; it reads the row itself."""
 
-    def __init__(self, switches: Switches, translator: Translator, theme: Theme, parent: QWidget) -> None:
+    def __init__(self, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
-        self._switches, self._translator, self._theme = switches, translator, theme
+        self._translator, self._theme = translator, theme
         self._kept: OrderedDict[Hashable, QPixmap] = OrderedDict()  # as they were painted, those used last
         self.date_below = False
 
@@ -79,7 +79,7 @@ class WorkListDelegate(QStyledItemDelegate):
         text = "" if key in _DRAWN else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
         cell = _Cell(row, key, text, option.font, is_selected, index.data(VERDICT_ROLE), index.data(GROUP_ROLE))
-        look = (*cell.look, rect.width(), rect.height(), ratio, self._switches.hide_patient, self.date_below)
+        look = (*cell.look, rect.width(), rect.height(), ratio, self._translator.hides_names(), self.date_below)
         known = self._kept.get(look)
         if known is None:
             known = QPixmap(math.ceil(rect.width() * ratio), math.ceil(rect.height() * ratio))
@@ -151,9 +151,8 @@ class WorkListDelegate(QStyledItemDelegate):
         """Who or which file, strong while unread; below it the number, or in plain words why there is no result."""
         row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
         font = strong(cell.font) if cell.mark == "unread" else cell.font
-        hides_patient = self._switches.hide_patient
-        name = image_title(self._translator, row.row_id, row.outcome, hides_patient=hides_patient)
-        if not hides_patient and not person(row.header.patient_name):  # files of a folder often begin alike
+        name = image_title(self._translator, row.row_id, row.outcome)
+        if not person(row.header.patient_name):  # files of a folder often begin alike
             elided = Qt.TextElideMode.ElideMiddle
             name = QFontMetrics(font).elidedText(plain(name), elided, box.width() - name_room)
         below, shade = self._second_line(row, cell.group)
@@ -179,7 +178,7 @@ class WorkListDelegate(QStyledItemDelegate):
         images = self._translator.plural("{count} image", "{count} images", group.size if group else 0)
         parts = (
             images if is_first_of_some else "",
-            "" if self._switches.hide_patient else number,
+            "" if self._translator.hides_names() else number,
             date(self._translator, row.header.study_date) if self.date_below else "",
         )
         return "   ".join(part for part in parts if part), "muted"

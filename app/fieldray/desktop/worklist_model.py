@@ -17,7 +17,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, Column, SeenRows, WorkRow, columns_of, image_title
+from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, SeenRows, WorkRow, columns_of
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
@@ -258,14 +258,14 @@ class WorkListModel(QAbstractTableModel):
         if role in (VERDICT_ROLE, GROUP_ROLE):
             return state if role == VERDICT_ROLE else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
-            return plain(self._text(column, row))
+            return plain(column.text(translator, row))
         if role == Qt.ItemDataRole.ToolTipRole:
-            said = [self._text(column, row)] if column.key in ("patient", "pack") else []
+            said = [column.text(translator, row)] if column.key in ("patient", "pack") else []
             if row.reason and column.key != "pack":
                 said.append(translator.reason(row.reason))
             return plain_tip(*said) if said else None
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            said = [self._text(column, row) or column.title(translator)]
+            said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
                 said.append(verdict_text(translator, state) if state else translator.text("not read"))
             group = group_at(self._begins, index.row())
@@ -273,11 +273,6 @@ class WorkListModel(QAbstractTableModel):
                 said.append(translator.text("same patient as above"))
             return plain(", ".join(said))
         return None
-
-    def _text(self, column: Column, row: WorkRow) -> str:
-        if column.key == "patient":
-            return image_title(self._translator, row.row_id, row.outcome, hides_patient=self.switches.hide_patient)
-        return column.text(self._translator, row)
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if orientation != Qt.Orientation.Horizontal:

@@ -190,7 +190,7 @@ def comparison_blocks(
         (
             *(before(pair.first.category), score(pair.first)),
             *(after(pair.second.category), score(pair.second)),
-            *(_change(translator, pair.difference), pair.first.image),
+            *(_change(translator, pair.difference), translator.name(pair.first.image, row_id=pair.first.row_id)),
         )
         for pair in pairs
     )
