@@ -214,7 +214,7 @@ def read_every_image(
 _Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.str_], dict[str, str]]
 """Images, shares of lung (none without a finder), what becomes of them, and what is wrong with which image."""
 _Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8], str]
-_READING: Final = 5  # another number reads all images again
+_READING: Final = 6  # another number reads all images again
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -49,6 +49,8 @@ _OF_OTHER_KINDS: Final = re.compile(
 _FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC})
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
 _PROGRESSIVE: Final = 0xC2
+_LOSSLESS: Final = 0xC3
+_MOST_ROWS: Final = 65_500  # that libjpeg-turbo reads
 START_OF_SCAN: Final = 0xDA
 _END_OF_IMAGE: Final = 0xD9
 _MARKER: Final = re.compile(rb"\xff(?!\x00)\xff*([\x01-\xfe])")  # 50 times as fast as \xff+ over stuffed bytes
@@ -94,12 +96,13 @@ def png_size(head: bytes) -> tuple[int, int] | None:
 
 
 class JpegFrame(NamedTuple):
-    """What a JPEG or JPEG-LS frame header states; `process` is its marker (T.81 table B.1, T.87 C.1.1)."""
+    """What a JPEG or JPEG-LS frame header at `start` states; `process` is its marker (T.81 table B.1, T.87 C.1.1)."""
 
     process: int
     bits: int
     rows: int
     columns: int
+    start: int = 0
 
     @property
     def size(self) -> tuple[int, int]:
@@ -110,7 +113,8 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
     """The first JPEG or JPEG-LS frame header in `data`; None if there is none."""
     for marker, start in jpeg_markers(data):
         if marker in _FRAME_MARKERS and start + 7 <= len(data):
-            return JpegFrame(marker, *struct.unpack(">BHH", data[start + 2 : start + 7]))
+            bits, rows, columns = struct.unpack(">BHH", data[start + 2 : start + 7])
+            return JpegFrame(marker, bits, rows, columns, start)
         if marker == START_OF_SCAN:
             break
     return None
@@ -125,23 +129,51 @@ def jpeg_end(data: bytes) -> int | None:
     return len(data) if b"\xff\xd9" in data.rstrip(b"\0")[-3:] else None
 
 
-def jpeg_may_lack_pixels(data: bytes, last: Iterable[int]) -> bool:
-    """Whether a scan of a JPEG may break off although the JPEG has its end: by its last pixel, as it was decoded.
+class TallJpeg(NamedTuple):
+    """A JPEG of one scan as if it had rows below its own: there shows whether the scan breaks off.
 
-    libjpeg-turbo silently puts the middle of all greys in place of what a scan lacks. A progressive JPEG has all of its
-    pixels coarsely at first: it lacks scans that make each coefficient of its first component exact. What the last of
-    them lacks is a bit of some coefficients, which nobody sees.
+    libjpeg-turbo silently makes up what a scan lacks: of zeros to the end of the row (of blocks, or of lossless pixels)
+    in which it breaks off, and of the middle of all greys below that. Below a whole scan zeros come first.
+
+    rows  its own
+    row   one of the others, whose first pixel tells; 0 where there are none, as of several scans each may break off
     """
+
+    data: bytes
+    rows: int
+    row: int
+    middle: int
+
+    def may_lack_pixels(self, first: Iterable[int]) -> bool:
+        """Whether a scan may break off, by the samples of the first pixel of `row`, as they were decoded."""
+        return self.row == 0 or all(value == self.middle for value in first)
+
+
+def tall_jpeg(data: bytes) -> TallJpeg:
+    """The JPEG as it is to be decoded, so that nothing of it is made up unseen. Raises ValueError for what is none."""
+    if (frame := jpeg_frame(data)) is None:
+        raise ValueError("no JPEG")
+    scanned = next((data[start + 2] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN), 0)
+    components, at = data[frame.start + 7], frame.start + 3
+    lines = max(data[at + 6 + 3 * number] & 15 for number in range(components)) if components > 1 else 1
+    block = max(lines, 1) * (1 if frame.process == _LOSSLESS else 8)
+    below = -(-frame.rows // block) * block
+    if frame.process == _PROGRESSIVE or scanned != components or not 0 < below <= _MOST_ROWS - block:
+        return TallJpeg(data, frame.rows, 0, 0)
+    stated = data[:at] + (below + block).to_bytes(2, "big") + data[at + 2 :]
+    return TallJpeg(stated, frame.rows, below + block // 2, 1 << (frame.bits - 1))
+
+
+def lacks_scans(data: bytes) -> bool:
+    """Whether a progressive JPEG lacks scans that make each coefficient of its first component exact."""
     frame = jpeg_frame(data)
-    if frame is None or frame.process != _PROGRESSIVE:
-        return frame is not None and all(value == 1 << (frame.bits - 1) for value in last)
     scans = [data[start + 2 : start + 8] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN]
     exact = set[int]()
     for scan in scans:
         count, component, _, first, until, precision = scan.ljust(6, b"\0")
         if count == 1 and component == scans[0][1] and not precision & 15:
             exact.update(range(first, until + 1))
-    return len(exact - {0}) < 63
+    return frame is not None and frame.process == _PROGRESSIVE and len(exact - {0}) < 63
 
 
 def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,6 @@ import imagecodecs
 import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
-from PIL import ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
@@ -30,9 +29,9 @@ from fieldray.imaging.identify import (
     identify_again,
     jpeg_end,
     jpeg_frame,
-    jpeg_may_lack_pixels,
     png_size,
     sniff,
+    tall_jpeg,
 )
 from fieldray.imaging.preprocess import grey_of_colour, shrunk
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
@@ -149,6 +148,7 @@ def unpacked(data: bytes) -> NDArray[np.uint8]:
 _WholeImage = tuple[NDArray[Any], list[str], tuple[int, int]]
 
 _ORIENTATION: Final = 0x0112
+_NOT_DECODED: Final = "the image cannot be decoded"
 _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
@@ -163,12 +163,15 @@ def _whole_png(data: bytes) -> _WholeImage:
     if (count := _png_images(data)) > 1:
         raise Unusable(reason("several_images", count=count))
     _check_chunks(data)
-    plain = _grey_png(data)
-    if plain is not None and plain.shape == size:
-        return plain, [], size
-    if data[24:25] == b"\x10" and data[25:26] > b"\0":  # of 16 bits in colour or with alpha Pillow keeps eight
-        return *_deep_png(data), size
-    return *_grey(_load(data, PngImageFile)), size
+    try:
+        values = _TURNS[_png_orientation(data)](imagecodecs.png_decode(data))
+    except (OSError, SyntaxError, ValueError, RuntimeError) as error:
+        is_short = "too small" in str(error)  # the stream, that is
+        raise Unreadable(reason("truncated") if is_short else reason("damaged", detail=_NOT_DECODED)) from error
+    has_alpha = values.ndim == 3 and values.shape[2] in (2, 4)
+    if has_alpha and data[25:26] in _OPAQUE:  # but for a single value, which is taken as it stands
+        values, has_alpha = values[:, :, :-1], False
+    return *_grey_of(values, has_alpha=has_alpha), size
 
 
 def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: Whole) -> Image:
@@ -189,14 +192,14 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: Whole) -> Image
     if step == 1:
         return _finished(*whole.of(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
     one, notes = _one_whole_jpeg(data, size)
-    image = _load(one, JpegImageFile, step)
-    pixels, more = _grey(image)
-    return _finished(pixels, [*notes, *more], size, needed, step=step if image.mode == "L" else 1)
+    values, step = _load(one, step)
+    pixels, more = _grey_of(values)
+    return _finished(pixels, [*notes, *more], size, needed, step=step)
 
 
 def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _WholeImage:
     data, notes = _one_whole_jpeg(data, size)
-    pixels, more = _grey(_load(data, JpegImageFile)) if is_plain else _deep_jpeg(data)
+    pixels, more = _grey_of(_load(data)[0] if is_plain else _deep_jpeg(data))
     return pixels, [*notes, *more], size
 
 
@@ -222,36 +225,30 @@ def _finished(
     )
 
 
-def _load(
-    data: bytes, kind: type[PngImageFile | JpegImageFile], step: int = 1, *, is_turned: bool = True
-) -> PIL.Image.Image:
-    """The upright image; a grey JPEG at 1 / `step`, and anything else in full.
+def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
+    """The upright values of a JPEG and their step: of a grey one 1 / `step`, and anything else in full.
 
-    `PIL.Image.open` would do the same, but has a limit of pixels for the whole process. Here sizes were checked before.
+    Raises Unreadable; Unusable `colour`. `PIL.Image.open` has a limit of pixels; here sizes were checked before.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with kind(io.BytesIO(data)) as image:
-                if step > 1 and image.mode == "L":
-                    # Colour shows in single pixels: only a grey file may be read at a lower resolution.
+            tall = tall_jpeg(data)
+            with JpegImageFile(io.BytesIO(tall.data)) as image:
+                if image.mode == "CMYK":
+                    raise Unusable(reason("colour"))
+                step = step if image.mode == "L" else 1  # colour shows in single pixels
+                if step > 1:
                     image.draft("L", (image.width // step, image.height // step))
-                image.load()
-                if kind is JpegImageFile:
-                    _check_scans(data, image.getpixel((-1, -1)))
-                return ImageOps.exif_transpose(image) if is_turned and _orientation(image) != 1 else image
+                values, turned = np.asarray(image), _TURNS[_orientation(image)]
     except (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error) as error:
         is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
-        why = reason("truncated") if is_short else reason("damaged", detail="the image cannot be decoded")
-        raise Unreadable(why) from error
-
-
-def _check_scans(data: bytes, last: Any) -> None:
-    """Raise Unreadable `truncated` for a JPEG of which a scan breaks off; `last` is its last pixel."""
-    if jpeg_may_lack_pixels(data, np.ravel(last)):
-        from fieldray.imaging.codecs.jpeg import check_scans
+        raise Unreadable(reason("truncated") if is_short else reason("damaged", detail=_NOT_DECODED)) from error
+    if tall.may_lack_pixels(np.ravel(values[tall.row // step, 0])):
+        from fieldray.imaging.codecs.jpeg import check_scans  # pydicom takes a third of a second to load
 
         check_scans(data)
+    return turned(values[: -(-tall.rows // step)]), step
 
 
 def _orientation(image: PIL.Image.Image) -> int:
@@ -263,19 +260,11 @@ def _orientation(image: PIL.Image.Image) -> int:
         return 1
 
 
-def _grey(image: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:
-    """Grey pixels uint8 or uint16, and notes. Raises Unusable for colours that are no grey ones."""
-    if image.mode in ("CMYK", "YCCK", "LAB", "HSV"):
-        raise Unusable(reason("colour"))
-    if image.mode == "P":
-        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
-    if image.mode == "1":
-        image = image.convert("L")
-    return _grey_of(np.asarray(image), has_alpha=image.mode in ("LA", "RGBA", "PA", "La", "RGBa"))
+def _grey_of(values: NDArray[Any], *, has_alpha: bool = False) -> tuple[NDArray[Any], list[str]]:
+    """Grey pixels uint8 or uint16 of values (rows, columns) or (rows, columns, channels), and notes.
 
-
-def _grey_of(values: NDArray[Any], *, has_alpha: bool) -> tuple[NDArray[Any], list[str]]:
-    """The same of values (rows, columns) or (rows, columns, channels)."""
+    Raises Unusable for colours that are no grey ones.
+    """
     notes: list[str] = []
     if has_alpha:
         values, is_see_through = _over_black(values)
@@ -313,34 +302,21 @@ _TURNS: Final[Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]]] = {
     7: lambda values: np.rot90(values, 2).swapaxes(0, 1),
     8: np.rot90,
 }
-_ALPHA: Final = 4
+_OPAQUE: Final = (b"\0", b"\2")  # grey and RGB
+_OF_ORIENTATION: Final = (b"Raw profile type", b"XML:com.adobe.xmp")  # keywords of a PNG's texts
 _PILLOWS_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
 _JPEG_LS: Final = 0xF7
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
-def _deep_png(data: bytes) -> tuple[NDArray[Any], list[str]]:
-    """Upright grey pixels of a PNG of 16 bits in colour or with alpha, and notes."""
-    image = _load(data, PngImageFile, is_turned=False)  # says what is wrong with a damaged one
-    try:
-        values = imagecodecs.png_decode(data)
-    except (ValueError, RuntimeError) as error:
-        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
-    if values.dtype != np.uint16 or values.shape[:2] != image.size[::-1]:
-        raise Unreadable(reason("unsupported_pixels", detail="PNG, 16 bits"))
-    return _grey_of(_TURNS[_orientation(image)](values), has_alpha=bool(data[25] & _ALPHA))
-
-
-def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
-    """The same of a JPEG of another depth than 8 bits, or of another process than Pillow's; EXIF is not asked."""
-    from fieldray.imaging.codecs.jpeg import decode_jpeg_values  # pydicom takes a third of a second to load
+def _deep_jpeg(data: bytes) -> NDArray[Any]:
+    """The values of a JPEG of another depth than 8 bits, or of another process than Pillow's; EXIF is not asked."""
+    from fieldray.imaging.codecs.jpeg import decode_jpeg
 
     try:
-        values = decode_jpeg_values(data)
-        _check_scans(data, values[-1, -1])
-        return _grey_of(values, has_alpha=False)
+        return decode_jpeg(data)
     except ValueError as error:
-        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
+        raise Unreadable(reason("damaged", detail=_NOT_DECODED)) from error
 
 
 def _png_images(data: bytes) -> int:
@@ -364,7 +340,7 @@ def _check_chunks(data: bytes) -> None:
     for kind, start, end in _chunks(data):
         stated = int.from_bytes(view[end : end + 4], "big")
         if kind[:1].isupper() and end + 4 <= len(data) and zlib.crc32(view[start - 4 : end]) != stated:
-            raise Unreadable(reason("damaged", detail="the image cannot be decoded"))
+            raise Unreadable(reason("damaged", detail=_NOT_DECODED))
 
 
 def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
@@ -392,31 +368,12 @@ def _jpegs(data: bytes, position: int) -> Iterator[bytes]:
         position = start + (jpeg_end(rest) or 3)
 
 
-# ---- plain grey PNG by libpng, in three quarters of the time that Pillow needs
-
-
-_GREY_DEPTHS: Final = (b"\x08\0", b"\x10\0")
-# What may rotate the image or give it an alpha channel: Pillow handles these.
-_OF_ORIENTATION: Final = (b"Raw profile type", b"XML:com.adobe.xmp")
-_CONSEQUENTIAL: Final = frozenset({b"eXIf", b"tRNS", b"acTL"})
-_TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
-
-
-def _grey_png(data: bytes) -> NDArray[Any] | None:
-    """The pixels, (rows, columns) uint8 or uint16, of a grey PNG with nothing more to it.
-
-    None for every other kind, and for a damaged one: Pillow reads those and reports what is wrong.
-    """
-    if data[24:26] not in _GREY_DEPTHS or any(
-        kind in _CONSEQUENTIAL or (kind in _TEXTS and data.startswith(_OF_ORIENTATION, start))
-        for kind, start, _ in _chunks(data)
-    ):
-        return None
-    try:
-        pixels: NDArray[Any] = imagecodecs.png_decode(data)
-    except (ValueError, RuntimeError):
-        return None
-    return pixels if pixels.ndim == 2 else None
+def _png_orientation(data: bytes) -> int:
+    """As `_orientation`; Pillow is asked only where there is something that may say it."""
+    if not any(kind == b"eXIf" or data.startswith(_OF_ORIENTATION, start) for kind, start, _ in _chunks(data)):
+        return 1
+    with PngImageFile(io.BytesIO(data)) as image:
+        return _orientation(image)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:

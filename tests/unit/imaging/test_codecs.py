@@ -36,7 +36,6 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame, codecs
-from fieldray.imaging.codecs.jpeg import decode_jpeg
 from fieldray.imaging.codecs.jpeg2000 import bits_and_levels_of, decode_wavelets
 from fieldray.imaging.codecs.rle import CODEC as RLE
 from fieldray.imaging.identify import identify
@@ -325,7 +324,10 @@ def test_a_main_header_is_read_as_the_standard_says() -> None:
 def test_high_throughput_frames_are_what_another_decoder_reads_and_cut_ones_are_damaged(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=HTJ2KLossless)
     frame, dataset = _frame(path).rstrip(b"\0"), dcmread(path)
-    np.testing.assert_array_equal(_read(path), imagecodecs.htj2k_decode(frame))
+    for end in (b"", b"\xff\xd9"):  # some writers leave it out
+        put_frame(dataset, frame[:-2] + end)
+        dataset.save_as(path)
+        np.testing.assert_array_equal(_read(path), imagecodecs.htj2k_decode(frame))
     for share in (0.02, 0.5, 0.95, 0.999):
         for end in (b"", b"\xff\xd9"):
             put_frame(dataset, frame[: int(len(frame) * share)] + end)
@@ -333,15 +335,3 @@ def test_high_throughput_frames_are_what_another_decoder_reads_and_cut_ones_are_
             for needed in (None, NEEDED):
                 with pytest.raises(Unreadable, match="damaged"):
                     _read(path, needed)
-
-
-# ---- lossless JPEG
-
-
-def test_lossless_jpeg_without_its_end_is_not_made_up(tmp_path: Path) -> None:
-    frame = _frame(write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=LOSSLESS["jpeg-lossless-sv1"]))
-    for source in (frame[: len(frame) // 2], frame[:-4], b""):
-        with pytest.raises(Unreadable, match="incomplete"):
-            decode_jpeg(source)
-    for padding in (b"\0", b"\xff", b"\x20\0\0"):  # what old encoders left behind the end
-        np.testing.assert_array_equal(decode_jpeg(frame + padding), LARGE)

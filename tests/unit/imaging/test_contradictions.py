@@ -34,6 +34,7 @@ from pydicom.uid import (
 from benchmarks.image_files import put_frame
 from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem
+from fieldray.imaging.codecs.jpeg import decode_jpeg
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
@@ -272,6 +273,11 @@ def test_a_jpeg_within_dicom_lacks_nothing_but_its_end_marker(
         put_frame(dataset, source)
         return _file(syntax, _body(dataset))
 
-    assert _problem(file(frame[: len(frame) // 2] + b"\xff\xd9")) == "truncated"
-    np.testing.assert_array_equal(_read(file(frame[:-2])).pixels, _read(file(frame)).pixels)
-    assert _problem(file(frame[:-60])) == "truncated"
+    for lacking in (6, 10, 42, len(frame) // 2):
+        assert _problem(file(frame[:-lacking] + b"\xff\xd9")) == "truncated"
+    for source in (frame[:-2], *(frame + padding for padding in (b"\0", b"\xff", b"\x20\0\0"))):  # of old encoders
+        np.testing.assert_array_equal(_read(file(source)).pixels, _read(file(frame)).pixels)
+    for source in (frame[:-60], frame[: len(frame) // 2]):
+        assert _problem(file(source)) == "truncated"
+    with raises(InputProblem, "truncated"):
+        decode_jpeg(b"")

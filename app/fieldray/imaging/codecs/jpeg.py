@@ -14,22 +14,20 @@ from pydicom.uid import JPEGBaseline8Bit, JPEGExtended12Bit
 
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame
-from fieldray.imaging.identify import START_OF_SCAN, jpeg_markers, jpeg_may_lack_pixels
+from fieldray.imaging.identify import START_OF_SCAN, jpeg_markers, lacks_scans, tall_jpeg
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_reduction
 from fieldray.reasons import reason
 
 _END_OF_IMAGE: Final = b"\xff\xd9"
 _SAYS_COLOUR: Final = {0xE0, 0xEE}  # JFIF and Adobe
 _RESTARTS: Final = range(0xD0, 0xD8)
-_WHAT_FOLLOWS: Final = (b"", b"\0" + b"\x5a\xa5" * 16, b"\0" + b"\xc3\x3c\x99" * 16)
+_WHAT_FOLLOWS: Final = bytes(range(37, 250, 5)), bytes(range(218, 5, -5))  # each bit of one is another in the other
 
 
 def with_end(source: bytes) -> bytes:
     """A JPEG that has its end, or of which only the end marker is missing, with it.
 
-    libjpeg-turbo silently makes up what a scan lacks of whatever follows. So nothing is missing where it does not
-    matter what follows. Raises Unreadable `truncated` where it does, or where the JPEG cannot be decoded; ValueError
-    for what is none.
+    Raises Unreadable `truncated` where more is missing, or the JPEG cannot be decoded; ValueError for what is none.
     """
     if source and not source.startswith(b"\xff\xd8"):
         raise ValueError("no JPEG")
@@ -46,23 +44,23 @@ def check_scans(source: bytes) -> None:
     """Raise Unreadable `truncated` where a JPEG lacks scans, it matters what follows them, or where it is damaged."""
     markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in _RESTARTS]
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
-    parts = [source[start:end] for start, end in pairwise([0, *ends, len(source)])]
+    parts = [source[start:end].rstrip(b"\xff") for start, end in pairwise([0, *ends, len(source)])]
     try:
-        first, *others = (decode_jpeg_values(more.join(parts)) for more in _WHAT_FOLLOWS)
+        values, others = (decode_jpeg_values(more.join(parts)) for more in _WHAT_FOLLOWS)
     except ValueError as error:
         raise Unreadable(reason("truncated")) from error
-    # of one that is not progressive only its last pixel says so, which no -1 is
-    if jpeg_may_lack_pixels(source, (-1,)) or not all(np.array_equal(first, other) for other in others):
+    if lacks_scans(source) or not np.array_equal(values, others):
         raise Unreadable(reason("truncated"))
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
     """As `decode_jpeg_values`, of a whole JPEG. Raises Unreadable `truncated` as well."""
     source = with_end(source)
-    values = decode_jpeg_values(source)
-    if jpeg_may_lack_pixels(source, np.ravel(values[-1, -1])):
+    tall = tall_jpeg(source)
+    values = decode_jpeg_values(tall.data)
+    if tall.may_lack_pixels(np.ravel(values[tall.row, 0])):
         check_scans(source)
-    return values
+    return values[: tall.rows]
 
 
 def decode_jpeg_values(source: bytes) -> NDArray[Any]:
@@ -91,12 +89,13 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
     step = largest_reduction(frame.rows, frame.columns, needed, steps=JPEG_REDUCTIONS) if is_plain else 1
     if step == 1:
         return None
-    with JpegImageFile(io.BytesIO(frame.source)) as image:
-        if image.mode != "L" or image.size != (frame.columns, frame.rows):
+    tall = tall_jpeg(frame.source)
+    with JpegImageFile(io.BytesIO(tall.data)) as image:
+        if image.mode != "L":
             return None
-        image.draft("L", (frame.columns // step, frame.rows // step))
+        image.draft("L", (image.width // step, image.height // step))
         values = np.asarray(image)
-    return None if jpeg_may_lack_pixels(frame.source, [values[-1, -1]]) else (values, step)
+    return None if tall.may_lack_pixels(values[tall.row // step, :1]) else (values[: -(-tall.rows // step)], step)
 
 
 CODEC: Final = Codec(

@@ -22,6 +22,7 @@ from fieldray.imaging.reduction import WAVELET_COVER, TargetSize, largest_reduct
 _START: Final = b"\xff\x4f\xff\x51"
 _CODING_STYLE: Final = b"\xff\x52"
 _TILE_PART: Final = b"\xff\x90"
+_END: Final = b"\xff\xd9"
 # Beside a sharp white edge a low-pass filter overshoots the highest value a little.
 _OVERSHOOT: Final = 1.1
 _MOST_LEVELS: Final = 7
@@ -46,6 +47,14 @@ def bits_and_levels_of(source: bytes) -> tuple[int, int]:
     is_at_origin = not (left or top or tile_left or tile_top)
     is_plain = components == 1 and is_at_origin and wide >= right and high >= bottom and source[43:45] == b"\1\1"
     return source[42] + 1 if is_plain and source[42] < 16 else 0, levels
+
+
+def _with_end(source: bytes) -> bytes:
+    """The codestream with its end, where a writer left it out: it has at most a byte behind its last tile part then."""
+    start = source.rfind(_TILE_PART)
+    end = start + int.from_bytes(source[start + 6 : start + 10], "big")
+    is_missing = start < end <= len(source) < end + 2 and _END not in source[-3:]
+    return source[:end] + _END if is_missing else source
 
 
 # ---- lower resolutions
@@ -108,7 +117,7 @@ def _centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.ui
 CODEC: Final = Codec(
     name="JPEG 2000",
     transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL}),
-    decode=lambda frame: imagecodecs.jpeg2k_decode(frame.source),
+    decode=lambda frame: imagecodecs.jpeg2k_decode(_with_end(frame.source)),
     reduced=reduced_wavelets,
     runtime_modules=("imagecodecs._jpeg2k",),
 )
