@@ -242,9 +242,7 @@ def _shifted(stored: NDArray[Any], low: int, high: int) -> Pixels:
 
 
 def _fitted(values: NDArray[Any], highest: int) -> Pixels:
-    if highest <= 255:
-        return values.astype(np.uint8, copy=False)
-    return values.astype(np.uint16, copy=False)
+    return values.astype(np.uint8 if highest <= 255 else np.uint16, copy=False)
 
 
 def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tuple[NDArray[np.uint16], float, float]:
@@ -337,26 +335,27 @@ def _shows_something(shown: NDArray[np.float32]) -> bool:
     return bool(bright - dark >= _LEAST_LEVELS and np.mean((shown > lowest) & (shown < highest)) >= _LEAST_BETWEEN)
 
 
-def _windows(dataset: Dataset, stage: _Modality) -> list[Window]:
-    """The windows of the file in pixel values.
+def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
+    """The windows of the file in pixel values; None for one that is stated and of no use.
 
     LINEAR equals LINEAR_EXACT half a value lower and one narrower (PS3.3 C.11.2.1.2.1). That is meant for whole
     numbers: a narrow window over fractions is taken as it stands.
     """
     named = text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
-    found = []
+    found: list[Window | None] = []
     pairs = zip(aligned_numbers(dataset, "WindowCenter"), aligned_numbers(dataset, "WindowWidth"), strict=False)
-    for center, width in list(pairs)[:_MOST_WAYS]:
+    is_stated = has_value(dataset, "WindowCenter") and has_value(dataset, "WindowWidth")
+    for center, width in list(pairs)[: is_stated * _MOST_WAYS]:
         if center is None or width is None or width <= 0:
+            found.append(None)
             continue
         is_of_fractions = abs(stage.scale) < 1 and width < _NARROW
         is_exact = named in ("SIGMOID", "LINEAR_EXACT") or width <= 1 or is_of_fractions
         less = 0.0 if is_exact else 1.0
         middle = (center - less / 2 - stage.offset) / stage.scale
         extent = max((width - less) / abs(stage.scale), _NARROWEST)
-        if isfinite(middle + extent):
-            found.append(Window(middle, extent, function))
+        found.append(Window(middle, extent, function) if isfinite(middle + extent) else None)
     return found
 
 

@@ -395,8 +395,8 @@ def items(dataset: Dataset, keyword: str) -> list[Dataset]:
 
 
 def has_value(dataset: Dataset, keyword: str) -> bool:
-    """Whether the element is there and not empty, whatever it holds."""
-    return keyword in dataset and bool(getattr(dataset.get_item(keyword), "value", None))
+    """Whether the element is there and not empty, whatever it holds: a zero, too."""
+    return keyword in dataset and getattr(dataset.get_item(keyword), "value", None) not in (None, "", b"")
 
 
 def first_value(dataset: Dataset, keyword: str) -> Any:

@@ -127,7 +127,7 @@ def test_a_sigmoid_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changes", [{"WindowWidth": 0}, {"WindowWidth": -5}, {"WindowCenter": 60_000}])
 def test_a_window_that_shows_nothing_is_passed_over(changes: dict[str, Any], tmp_path: Path) -> None:
     image = _read(tmp_path, changes={"WindowCenter": 2000, "WindowWidth": 100, **changes})
-    assert image.window is None
+    assert (image.window, image.notes) == (None, ("presentation_ignored",))
     assert to_display(image).std() > 50
 
 
