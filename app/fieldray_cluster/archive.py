@@ -297,9 +297,9 @@ class Archive:
                     if is_connected(client) and address in workers_of(client):
                         continue
                 return None
-            except LOST:
-                return None
-            except Exception as error:  # what Dask makes of bytes that are not what they should be
+            except Exception as error:  # what Dask makes of bytes that are not what they should be, too
+                if isinstance(error, LOST) or task.future.status == "cancelled":  # a new scheduler does not know it
+                    return None
                 raise ValueError(f"an answer that is none: {type(error).__name__}") from error
             if not isinstance(found, bytes):
                 raise ValueError(f"{type(found).__name__} is no answer")
