@@ -320,11 +320,9 @@ def gap(translator: Translator, between: Gap, order: Order) -> str:
         length = " ".join([part for part in parts if part][:2])
     if not length or order in ("same", "unknown"):
         return translator.text("the same day")
-    earlier, later = (
-        translator.text("{length} earlier", length=length),
-        translator.text("{length} later", length=length),
-    )
-    return earlier if order == "earlier" else later
+    if order == "earlier":
+        return translator.text("{length} earlier", length=length)
+    return translator.text("{length} later", length=length)
 
 
 def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:

@@ -231,7 +231,7 @@ def test_a_polite_signal_ends_the_program_in_order() -> None:
 def test_a_thread_that_never_ends_keeps_no_program_alive_and_does_not_crash_it() -> None:
     hanging = """
 import fieldray.desktop.controller, fieldray.desktop.application, threading
-fieldray.desktop.controller._OPENING_ENDS_MS = 100
+fieldray.desktop.controller._CLOSING_ENDS_MS = 100
 fieldray.desktop.application._THREADS_END_S = 0.1
 fieldray.desktop.application.Application.__init__.__kwdefaults__["services"] = lambda *_: threading.Event().wait()
 """

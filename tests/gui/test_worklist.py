@@ -459,6 +459,13 @@ def test_an_image_done_again_shows_its_new_result(table: Table, key: str) -> Non
     assert table.painted(key) != before
 
 
+def test_a_file_without_a_name_of_a_patient_is_told_from_one_of_nearly_the_same_name(table: Table) -> None:
+    paths = [Path(f"/images/chest-of-a-person-{letter}-2026-03-04.png") for letter in "AB"]
+    refs = [image_ref(number, path=path, header=failed(0).ref.header) for number, path in enumerate(paths)]
+    table.add(*(replace(screened(1, 0.9), ref=ref) for ref in refs))
+    assert table.painted("patient", place=0) != table.painted("patient", place=1)
+
+
 def test_hiding_patients_hides_them_at_once_and_a_new_list_shows_nothing_of_the_one_before(table: Table) -> None:
     table.add(screened(1, 0.9))
     patient, found = table.painted("patient"), table.painted("class")

@@ -169,12 +169,7 @@ class Comparing(QObject):
         if pair is None or not pair.is_comparable:
             return None
         lead = pair.prior_position if to_prior else pair.current_position
-
-        def there(point: Point) -> Point:
-            row, column = lead(point[1], point[0])
-            return column, row
-
-        return there
+        return lambda point: lead(point[1], point[0])[::-1]
 
     def records(self) -> tuple[PairRecord, ...]:
         """All pairs that were compared in this window, for its reports."""

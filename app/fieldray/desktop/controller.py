@@ -51,7 +51,7 @@ from fieldray.translation import Translator
 log = logging.getLogger(__name__)
 
 _EXPORT_ENDS_S: Final = 10.0
-_OPENING_ENDS_MS: Final = 10_000
+_PATIENCE_MS, _CLOSING_ENDS_MS = 1000, 15_000
 _NOT_COMPILED: Final = "coral_not_compiled"
 _SWITCHED: Final = ("hide_patient", "by_patient", "folded")  # settings that are switched while one reads
 _LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive was pulled out
@@ -73,7 +73,7 @@ class Controller(QObject):
         super().__init__()
         self.settings = settings
         self._open_services = open_services
-        self._is_opening = self._is_closing = self._is_ending = False
+        self._is_opening = self._is_closing = self._is_ending = self._has_ended = False
         self._last_bug: Reason | None = None
         self.bridge, self.board = Bridge(), NoticeBoard()
         self.background = background(self.board)
@@ -156,8 +156,23 @@ class Controller(QObject):
         self.rows.end()
         self.machine.stop()
         self.judging.commit()
-        QTimer.singleShot(_OPENING_ENDS_MS, self, self._close_services)
+        QTimer.singleShot(_PATIENCE_MS, self, self._offer_to_go)
+        QTimer.singleShot(_CLOSING_ENDS_MS, self, self._go)
         self._go_on_closing()
+
+    def _offer_to_go(self) -> None:
+        """A folder of a computer that is gone may not answer for minutes."""
+        self.board.post(
+            "closing",
+            lambda t: t.text("Closing… A drive or network folder may not be answering. All results so far are saved."),
+            action=Action(lambda t: t.text("Close now"), self._go),
+        )
+
+    def _go(self) -> None:
+        """What has not ended by now ends with the program."""
+        if not self._has_ended:
+            self._close_services()
+            self._finish_closing()
 
     def _go_on_closing(self) -> None:
         """Nothing is being opened or saved any more, perhaps."""
@@ -169,11 +184,8 @@ class Controller(QObject):
             return
         self._is_ending = True
         for judged, given in self.judging.verdicts.unsaved():
-            log.warning(
-                "closing without the verdict on row %d: %s",
-                judged.row_id,
-                given.problem.code if given.problem else given.state,
-            )
+            why = given.problem.code if given.problem else given.state
+            log.warning("closing without the verdict on row %d: %s", judged.row_id, why)
         services, finish = self.background.services, self.screening.end()
 
         def work() -> None:
@@ -184,7 +196,8 @@ class Controller(QObject):
 
         self.background.run(work, channel="closing", done=self._finish_closing)
 
-    def _finish_closing(self, _: None) -> None:
+    def _finish_closing(self, _: None = None) -> None:
+        self._has_ended = True
         self.bridge.close()
         self.background.close()
         self.closed.emit()

@@ -386,7 +386,12 @@ class ExportDialog(QDialog):
         name_surface(page, "page")
         title = label(translator.text("Save the results"), role="title")
         formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
-        lay_column(page, title, formats, self._names_card(), spacing=12)
+        why = translator.text(
+            "Without this, the files carry pseudonyms. Tick it for reports that go into your own archive (PACS): "
+            "there a report with a pseudonym is filed under another patient."
+        )
+        warnings = (label(said, role="muted") for said in (why, translator.reason(reason("pixels_not_cleaned"))))
+        lay_column(page, title, formats, card(self.names_box, *warnings), spacing=12)
         lay_out_dialog(self, page, answer_row(self, translator.text("Cancel"), self.save))
         self.save.setEnabled(bool(self.formats()))
 
@@ -407,11 +412,3 @@ class ExportDialog(QDialog):
         box.setChecked(exporter.is_default)
         box.toggled.connect(lambda: self.save.setEnabled(bool(self.formats())))
         return box
-
-    def _names_card(self) -> QWidget:
-        why = self._translator.text(
-            "Without this, the files carry pseudonyms. Tick it for reports that go into your own archive (PACS): "
-            "there a report with a pseudonym is filed under another patient."
-        )
-        warnings = (why, self._translator.reason(reason("pixels_not_cleaned")))
-        return card(self.names_box, *(label(warning, role="muted") for warning in warnings))

@@ -143,12 +143,8 @@ class HistoryPage(Page):
             is_there = category not in RARE or any(found.counts.get(category) for found in self._listed)
             table.setColumnHidden(column, not is_there)
         for row, found in enumerate(self._listed):
-            for column, tip in (
-                (0, run_state(self._translator, found.run)),
-                (len(headings) - 1, cells[row][-1]),
-            ):
-                if (item := table.item(row, column)) is not None:
-                    set_tip(item, tip)
+            if (item := table.item(row, 0)) is not None:
+                set_tip(item, run_state(self._translator, found.run))
         table.itemSelectionChanged.connect(self._refresh_buttons)
         table.cellActivated.connect(lambda _row, _column: self._open())
         return table

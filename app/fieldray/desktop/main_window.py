@@ -276,6 +276,7 @@ class MainWindow(QMainWindow):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.toolbar.fit()
+        self.banners.refresh()
 
     def showEvent(self, event: QShowEvent) -> None:
         """A window in another language takes over the question that is open."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QToolButton, QWidget
+from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QWidget
 
 from fieldray.desktop.style import Theme, icon, program_icon
-from fieldray.desktop.widgets import discard, icon_label, label, lay_column, lay_row, push_button, set_tip, show_tray
+from fieldray.desktop.widgets import discard, icon_label, label, lay_column, lay_row, push_button, show_tray
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.errors import FieldrayError
 from fieldray.formatting import category_label
@@ -80,7 +81,8 @@ class NoticeBoard(QObject):
             self.withdraw(key)
 
 
-_SIGNS = {"info": "information", "warning": "warning", "error": "warning"}
+_SIGNS = {"info": "information", "warning": "warning", "error": "warning"}  # the gravest last
+_LOW: Final = 480
 
 
 class Banner(QFrame):
@@ -94,16 +96,11 @@ class Banner(QFrame):
         sign = icon_label(icon(_SIGNS[notice.level], theme), side=20)
         layout = lay_row(self, sign, (self.sentence, 1), margins=(12, 6, 8, 6))
         if (action := notice.action) is not None:
-            self.button = push_button(action.text(translator), lambda: board.withdraw(notice.key))
+            self.button = push_button(action.text(translator), partial(board.withdraw, notice.key))
             self.button.clicked.connect(lambda _=False: action.command())
             layout.addWidget(self.button)
-        cross = QToolButton()
-        cross.setIcon(icon("close", theme))
-        cross.setAutoRaise(True)
-        set_tip(cross, translator.text("Dismiss"))
-        cross.setAccessibleName(translator.text("Dismiss"))
-        cross.clicked.connect(lambda: board.withdraw(notice.key))
-        layout.addWidget(cross)
+        dismiss, cross = partial(board.withdraw, notice.key), icon("close", theme)
+        layout.addWidget(push_button("", dismiss, icon=cross, named=translator.text("Dismiss")))
 
 
 class BannerArea(QWidget):
@@ -129,6 +126,9 @@ class BannerArea(QWidget):
                 self._banners[notice] = Banner(notice, self._board, self._translator, self._theme)
                 self._layout.insertWidget(0, self._banners[notice])
             self._banners[notice].sentence.setText(notice.text(self._translator))
+        first = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
+        for notice in notices:  # a low window has room for one: the newest of the gravest
+            self._banners[notice].setVisible(notice is first or self.window().height() >= _LOW)
         self.setVisible(bool(notices))
 
     def _keep_banner(self, notice: Notice) -> None:

@@ -161,7 +161,7 @@ class PacksPage(Page):
         in_use = label(text("In use"), role="muted")
         if model is None:
             return card(in_use, label(text("No pack is in use. Plug in a model drive or choose one below.")))
-        beside = [", ".join(pack_title(self._translator, one.manifest) for one in self._packs.models[1:])]
+        others = ", ".join(pack_title(self._translator, one.manifest) for one in self._packs.models[1:])
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
             facts.insert(0, text("Signing key: {key}", key=model.fingerprint))
@@ -170,11 +170,7 @@ class PacksPage(Page):
         return card(
             in_use,
             label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
-            *(
-                label(text("And in the same pass: {packs}", packs=others), role="heading")
-                for others in beside
-                if others
-            ),
+            *([label(text("And in the same pass: {packs}", packs=others), role="heading")] if others else []),
             lay_row(None, (self.constancy, 1), self.check_button),
             label(*paragraphs(self._translator.pick(manifest.descriptions))),
             *purpose(self._translator, manifest),

@@ -110,6 +110,7 @@ class ResultPanel(QScrollArea):
         self.setWidget(page)
         self._image.changed.connect(self.refresh)
         self._image.loaded.connect(self._show_kept)
+        controller.comparing.changed.connect(self._fit_width)  # the card about the prior image is refreshed by then
         self._image.screening_changed.connect(self._show_screening)
         self._connect_switches()
         self.refresh()

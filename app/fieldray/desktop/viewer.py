@@ -378,11 +378,8 @@ class Viewer(QWidget):
     def _show_state(self, state: ViewState) -> None:
         self.state = state
         pyramid, lines = self.pyramid, state.lines
-        self.setAccessibleDescription(
-            measurement_text(self._translator, state, len(lines) - 1, pyramid.image)
-            if pyramid is not None and lines
-            else ""
-        )
+        measured = measurement_text(self._translator, state, len(lines) - 1, pyramid.image) if pyramid and lines else ""
+        self.setAccessibleDescription(measured)
         self.state_changed.emit()
         self.update()
 

@@ -400,7 +400,9 @@ def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, mos
     table.setHorizontalHeaderLabels([plain(heading) for heading in headings])
     for index, row in enumerate(rows):
         for column, text in enumerate(row):
-            table.setItem(index, column, QTableWidgetItem(plain(text)))
+            table.setItem(index, column, item := QTableWidgetItem(plain(text)))
+        set_tip(item, row[-1])  # it may be cut in the middle
+    table.setTextElideMode(Qt.TextElideMode.ElideMiddle)
     table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
     table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
     table.setTabKeyNavigation(False)

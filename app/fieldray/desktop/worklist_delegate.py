@@ -151,19 +151,20 @@ class WorkListDelegate(QStyledItemDelegate):
         """Who or which file, strong while unread; below it the number, or in plain words why there is no result."""
         row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
         font = strong(cell.font) if cell.mark == "unread" else cell.font
-        name = image_title(self._translator, row.row_id, row.outcome)
-        if not person(row.header.patient_name):  # files of a folder often begin alike
-            elided = Qt.TextElideMode.ElideMiddle
-            name = QFontMetrics(font).elidedText(plain(name), elided, box.width() - name_room)
+        name = plain(image_title(self._translator, row.row_id, row.outcome))
         below, shade = self._second_line(row, cell.group)
-        if not below:
-            self._line(painter, box.adjusted(0, 0, -name_room, 0), name, "text", font)
-            return
-        small = scaled(cell.font, 0.87)
-        lines = [below] if shade == "muted" else wrapped(below, small, box.width(), most=2)
+        small, room, measure = scaled(cell.font, 0.87), box.width() - name_room, QFontMetrics(font)
+        if not person(row.header.patient_name):  # files of a folder often begin alike: their ends stay in sight
+            middle = Qt.TextElideMode.ElideMiddle
+            if not below:
+                fits = sum(measure.horizontalAdvance(name[:n]) <= room for n in range(1, len(name) + 1))
+                below = QFontMetrics(small).elidedText(name[fits:], middle, box.width())
+                name = name[:fits]
+            name = measure.elidedText(name, middle, room)
+        lines = [below] if shade == "muted" and below else wrapped(below, small, box.width(), most=2)
         step = QFontMetrics(small).lineSpacing()
         top = 6 if len(lines) == 1 else 2
-        upper = QRect(box.x(), box.y() + top, box.width() - name_room, box.height() // 2 - 6)
+        upper = QRect(box.x(), box.y() + (top if lines else 0), room, box.height() // 2 - 6 if lines else box.height())
         self._line(painter, upper, name, "text", font)
         lower = QRect(box.x(), box.bottom() - 4 - top - step * len(lines), box.width(), step)
         for number, line in enumerate(lines):
