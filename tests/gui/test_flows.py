@@ -11,7 +11,7 @@ from desk import Begin, Desk, press, texts
 from fake_rooms import FakeRooms, candidate, failed, refused, screened
 from PySide6.QtCore import QObject, QPoint, QUrl, Slot
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QFileDialog, QPushButton, QToolButton
+from PySide6.QtWidgets import QFileDialog, QPushButton
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.list_reader import KEYS
@@ -314,7 +314,7 @@ def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
     desk.screen()
     desk.bench.board.post("first", lambda _: "One")
     desk.until_shown("One")
-    (button,) = desk.window.banners.findChildren(QToolButton)
+    (button,) = desk.window.banners.findChildren(QPushButton)
     places = [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)]
     desk.bench.board.post("second", lambda _: "Two")
     desk.until_shown("Two")
