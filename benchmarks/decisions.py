@@ -32,7 +32,6 @@ from fieldray.errors import InputProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
 from fieldray.pipeline.screen import screen_image
-from fieldray.pipeline.session import workers_kind
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.surroundings import usable_cores
@@ -128,10 +127,9 @@ def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notif
     cores = usable_cores()
     with contextlib.ExitStack() as open_now:
         workers = open_now.enter_context(contextlib.closing(open_workers(Settings(), cores)))
-        engine = Engine(lambda _: None, kinds=(workers_kind(workers),))
-        open_now.callback(engine.close)
+        engine = open_now.enter_context(Engine(lambda _: None, cpu=workers))
         engine.open(model)
-        engine.serving(timeout_s=60)
+        engine.serving(model)
         program = Program(assessment=choose(model), workers=workers, engine=engine)
         compared = compare(folder, program, most=most, cores=cores, kinds=kinds, notify=notify)
     if not compared.pairs:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Image, ImageRef, PixelMap, Turn, Window
-from fieldray.domain.model import LUNG_CHECKS, BackendName, DeviceChoice, Model, Policy, Prediction, Request
-from fieldray.errors import BackendProblem, Unreadable
+from fieldray.domain.model import LUNG_CHECKS, BackendName, Model, Prediction
+from fieldray.errors import BackendProblem, Cancelled, Unreadable
 from fieldray.imaging.discover import members_here
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.reading import unpacked
@@ -38,7 +38,7 @@ def hash_of(ref: ImageRef) -> str:
 
 
 class FakeReaders:
-    """Reads what a file's name says: `bright`, `dark`, `blank` (refused), `cut` (failed), `bug`, `slow`."""
+    """Reads what a file's name says: `bright`, `dark`, `blank` (refused), `cut` (failed), `unloaded`, `bug`, `slow`."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
@@ -53,13 +53,6 @@ class FakeReaders:
     def size(self) -> int:
         return 1
 
-    @property
-    def is_closed(self) -> bool:
-        return self.closed.is_set()
-
-    def load(self, model: Model) -> str:
-        return "fake"
-
     def look(self, question: Look, *, model: Model | None) -> Seen:
         ref, name = question.ref, question.ref.path.name
         if self.closed.is_set():
@@ -71,6 +64,8 @@ class FakeReaders:
             raise PoolClosed
         if "bug" in name:
             raise ZeroDivisionError
+        if "unloaded" in name:
+            raise BackendProblem(reason("worker_died"))
         if question.rules and (unsuitable := check_header(ref.header, question.rules)):
             facts = ReadFacts(content_sha256=hash_of(ref))
             return Seen(facts=facts, problem=unsuitable, is_refusal=True)
@@ -121,53 +116,50 @@ class FakeReaders:
             raise self.close_problem
 
 
-class FakeEngine:
-    """Scores an image by its brightness, at once. `answer` replaces what a future is given."""
+def never(is_cancelled: Callable[[], bool]) -> None:
+    """The network gives no answer."""
+    while not is_cancelled():
+        time.sleep(0.01)
+    raise Cancelled
 
-    def __init__(self, *, features: float = 0.0, answer: Callable[[Future[Prediction]], None] | None = None) -> None:
+
+class FakeEngine:
+    """Scores an image by its brightness, at once. `answer` comes before: it may raise, or wait for a cancel."""
+
+    def __init__(self, *, features: float = 0.0, answer: Callable[[Callable[[], bool]], object] | None = None) -> None:
         self.unavailable_reason: Reason | None = None
         self.opened: list[Model] = []
-        self.chosen: tuple[DeviceChoice, Policy] | None = None
         self.is_closed = False
         self._features = features
-        self._answer = answer
+        self._answer = answer or (lambda _: None)
         self._sequence = 0
 
     def open(self, model: Model) -> None:
         self.opened.append(model)
 
-    def serving(self, *, timeout_s: float) -> BackendName | None:
+    def serving(self, model: Model, *, is_cancelled: Callable[[], bool]) -> BackendName:
+        if is_cancelled():
+            raise Cancelled
         if self.unavailable_reason:
             raise BackendProblem(self.unavailable_reason)
         return "fake"
 
-    def reconsider(self, name: BackendName) -> None:
-        self.unavailable_reason = None
-
-    def choose(self, device: DeviceChoice, policy: Policy) -> None:
-        self.chosen = (device, policy)
-
-    def submit(self, request: Request) -> Future[Prediction]:
-        future: Future[Prediction] = Future()
+    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Prediction:
         if self.unavailable_reason:
-            future.set_exception(BackendProblem(self.unavailable_reason))
-        elif self._answer:
-            self._answer(future)
-        else:
-            future.set_result(self._prediction(request))
-        return future
+            raise BackendProblem(self.unavailable_reason)
+        self._answer(is_cancelled)
+        return self._prediction(values)
 
     def close(self) -> None:
         self.is_closed = True
 
-    def _prediction(self, request: Request) -> Prediction:
+    def _prediction(self, values: NDArray[np.uint8]) -> Prediction:
         self._sequence += 1
         return Prediction(
-            request_id=request.request_id,
             pack_name="tiny-1.0.0",
             model_sha256="m" * 64,
             backend="cpu",
-            scores={"opacity": float(request.values.mean()) / 255},
+            scores={"opacity": float(values.mean()) / 255},
             class_maps=np.zeros((1, 2, 2), np.float32),
             features=np.full(4, self._features, np.float32),
             latency_ms=2.0,

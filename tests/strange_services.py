@@ -88,6 +88,19 @@ if __name__ == "__main__":
             np.ones(2**33)
         return babbling(handle(message)) if "nonsense" in path.name else handle(message)
 
+    def end_in_classifier(message: Message) -> Message:
+        """As `read`, but for what runs a classifier; the image is read by then."""
+        from fieldray.processes.serving import announce
+        from fieldray.workers.looking import handle
+
+        call, value = message.body["call"], message.body["value"]
+        if call == "look":
+            read(message)
+        if call == "run" or (call == "look" and value[0]["runs"]):
+            announce("inference")
+            os.abort()
+        return handle(message)
+
     def babbling(answer: Message) -> Message:
         """The answer with a text in place of every value, as a decoder that a file has taken over could give it."""
         return Message({"call": "", "value": ["nonsense"] * len(answer.body["value"])}, answer.arrays)

@@ -34,7 +34,7 @@ OF_ONE_CONCEPT = {
     "app/fieldray/comparison/compare.py",
     "app/fieldray/domain/lungs.py",
     "app/fieldray/imaging/dicom_header.py",
-    "app/fieldray/inference/backend_runner.py",
+    "app/fieldray/inference/engine.py",
     "app/fieldray/pipeline/batch.py",
     "app/fieldray/packs/manifest.py",
     "app/fieldray/store/maintenance.py",

@@ -14,7 +14,6 @@ from fieldray.domain.run import Publish
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.coral import edgetpu_kind
 from fieldray.inference.coral_status import UsbDevice, find_on_linux
-from fieldray.inference.worker import cpu_kind
 from harness.machine import build
 
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
@@ -83,10 +82,7 @@ class DoubleEdgeTpu:
         """What the system would tell about it."""
         return find_on_linux(sysfs=self.sysfs, nodes=self.nodes)
 
-    def kinds(
-        self, publish: Publish = lambda event: None, *, cpu: BackendKind | None = None, **options: Any
-    ) -> tuple[BackendKind, ...]:
-        """The devices of a computer that has no other one."""
+    def kind(self, publish: Publish = lambda event: None, **options: Any) -> BackendKind:
+        """What the engine knows of it."""
         libraries = [str(self.library)]
-        kind = edgetpu_kind(libraries=libraries, find=self.find, publish=publish, priority="raised", **options)
-        return kind, cpu or cpu_kind(priority="raised")
+        return edgetpu_kind(libraries=libraries, find=self.find, publish=publish, priority="raised", **options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_fakes import grey
+from backend_fakes import grey, grey_score
+from numpy.typing import NDArray
 
 from fake_compilers import edgetpu_model, fake_compile, fake_compiler
 from faults.double import DoubleEdgeTpu
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.device import NETWORK, time_case
 from fieldray.domain.image import ImageRef
-from fieldray.domain.model import Model, Prediction, Request
+from fieldray.domain.model import Model, Prediction
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral import edgetpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.verified import load_legacy
+from fieldray.workers.pool import Workers
 from fieldray_adapt.command import compile_pack
 from tiny_models import (
     LEGACY_SIDE,
@@ -36,32 +39,38 @@ from tiny_models import (
 from tiny_packs import write_tiny_pack
 from waiting import WAIT_S, Events
 
+Ask = Callable[[Iterable[NDArray[np.uint8]]], "list[Future[Prediction]]"]
+
 
 @contextmanager
 def opened(
     edgetpu: DoubleEdgeTpu, model: Model | None = None, *, serves: str = "", **options: Any
-) -> Iterator[tuple[Engine, Events]]:
-    """An engine with a model, once it serves, and what it says."""
-    said = Events()
-    with Engine(said, kinds=edgetpu.kinds(said, run_timeout_s=1.0, start_timeout_s=5.0), **options) as engine:
-        engine.open(model or edgetpu_model())
+) -> Iterator[tuple[Engine, Events, Ask]]:
+    """An engine with a model, once it serves, what it says, and what has threads run inputs."""
+    said, model = Events(), model or edgetpu_model()
+    kinds = [edgetpu.kind(said, run_timeout_s=1.0, start_timeout_s=5.0)]
+    with (
+        Workers(1, timeout_s=20, memory_limit_mb=1024) as workers,
+        Engine(said, cpu=workers, kinds=kinds, **options) as engine,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        engine.open(model)
         if serves:
             said.serves(serves)
-        yield engine, said
+        yield engine, said, lambda inputs: [threads.submit(engine.run, values, model=model) for values in inputs]
 
 
-def answers(engine: Engine, count: int) -> list[Prediction]:
-    futures = [engine.submit(grey(number)) for number in range(count)]
-    return [future.result(WAIT_S) for future in futures]
+def answers(ask: Ask, count: int) -> list[Prediction]:
+    return [future.result(WAIT_S) for future in ask(map(grey, range(count)))]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_scores_are_the_cpus(edgetpu: DoubleEdgeTpu, dtype: TinyType) -> None:
-    with opened(edgetpu, edgetpu_model(dtype), serves="cpu") as (engine, said):
-        on_cpu = answers(engine, 40)
+    with opened(edgetpu, edgetpu_model(dtype), serves="cpu") as (_, said, ask):
+        on_cpu = answers(ask, 40)
         edgetpu.plug()
         ready = said.serves("edgetpu")
-        on_edgetpu = answers(engine, 40)
+        on_edgetpu = answers(ask, 40)
     assert {prediction.backend for prediction in on_cpu} == {"cpu"}
     assert {prediction.backend for prediction in on_edgetpu} == {"edgetpu"}
     assert "Edge TPU runtime 14" in ready.detail
@@ -77,17 +86,16 @@ def test_the_dissertations_two_files_agree_within_quantisation(edgetpu: DoubleEd
     model = load_legacy(tmp_path)
     levels = [np.full((1, LEGACY_SIDE, LEGACY_SIDE, 1), level, np.uint8) for level in range(0, 256, 15)]
 
-    def scores(engine: Engine, backend: str) -> list[dict[str, float]]:
-        asked = [engine.submit(Request(request_id=number, values=values)) for number, values in enumerate(levels)]
-        found = [future.result(WAIT_S) for future in asked]
+    def scores(ask: Ask, backend: str) -> list[dict[str, float]]:
+        found = [future.result(WAIT_S) for future in ask(levels)]
         assert {prediction.backend for prediction in found} == {backend}
         return [dict(prediction.scores) for prediction in found]
 
-    with opened(edgetpu, model, serves="cpu") as (engine, said):
-        on_cpu = scores(engine, "cpu")
+    with opened(edgetpu, model, serves="cpu") as (_, said, ask):
+        on_cpu = scores(ask, "cpu")
         edgetpu.plug()
         said.serves("edgetpu")
-        on_edgetpu = scores(engine, "edgetpu")
+        on_edgetpu = scores(ask, "edgetpu")
     for values, first, second in zip(levels, on_cpu, on_edgetpu, strict=True):
         assert list(first.values()) == pytest.approx(legacy_scores(values), abs=1e-4)
         assert second == pytest.approx(first, abs=0.03)
@@ -105,14 +113,15 @@ def test_the_dissertations_two_files_agree_within_quantisation(edgetpu: DoubleEd
 def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dict[str, str], codes: set[str]) -> None:
     edgetpu.plug()
     edgetpu.order(invoke_ms=5, **orders)
-    with opened(edgetpu, serves="edgetpu") as (engine, said):
-        futures = [engine.submit(grey(number)) for number in range(200)]
+    with opened(edgetpu, serves="edgetpu") as (_, said, ask):
+        futures = ask(map(grey, range(200)))
         futures[30].result(WAIT_S)
         heard = len(said.heard)
         edgetpu.unplug()
         done = [future.result(WAIT_S) for future in futures]
         assert said.wait_for("edgetpu", "unavailable", after=heard).reason.code in codes  # whichever is noticed first
-    assert [prediction.request_id for prediction in done] == list(range(200))
+    expected = [grey_score(number) for number in range(200)]
+    assert [prediction.scores["opacity"] for prediction in done] == pytest.approx(expected, abs=0.008)
     assert {prediction.backend for prediction in done[:30]} == {"edgetpu"}
     assert done[-1].backend == "cpu"
 
@@ -135,9 +144,9 @@ def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
 ) -> None:
     edgetpu.plug()
     edgetpu.order(**orders)
-    with opened(edgetpu) as (engine, said):
+    with opened(edgetpu) as (_, said, ask):
         assert said.wait_for("edgetpu", "unavailable").reason.code == code
-        assert {prediction.backend for prediction in answers(engine, 20)} == {"cpu"}
+        assert {prediction.backend for prediction in answers(ask, 20)} == {"cpu"}
 
 
 def test_a_pack_compiled_where_an_edgetpu_is_connected_is_tried_on_it(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
@@ -163,16 +172,15 @@ def test_a_pack_compiled_where_an_edgetpu_is_connected_is_tried_on_it(edgetpu: D
 def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: DoubleEdgeTpu) -> None:
     compiled = replace(tiny_model(), files={"litert": edgetpu_model().files["edgetpu"]})
     refused = pytest.raises(BackendProblem, match="made for another device")
-    with opened(edgetpu, compiled, device="cpu") as (engine, _), refused:
-        engine.serving(timeout_s=WAIT_S)
+    with opened(edgetpu, compiled, device="cpu") as (engine, _, _), refused:
+        engine.serving(compiled)
 
 
 def test_it_is_measured_through_the_doors_of_the_cpu_from_its_first_image(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     # the double fails at its fourth invocation: three images only run if nothing was run before them
     edgetpu.order(invoke="fail", after=3)
-    kind, _ = edgetpu.kinds()
-    on_edgetpu = BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=kind)
+    on_edgetpu = BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=edgetpu.kind())
     images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in tiny_inputs()]
     assert len(time_case(on_edgetpu, images, NETWORK, count=3)) == 3
     assert any("Edge TPU runtime" in detail for detail in on_edgetpu.details)

@@ -25,7 +25,7 @@ from fieldray.domain.run import BackendChanged, BackendState, Event, OutcomeRead
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.session import Session, device_choice, workers_kind
+from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
 from fieldray.workers.pool import Workers, open_workers
@@ -182,9 +182,10 @@ class Clinic:
         def engines(heard: Publish, settings: Settings, workers: Workers) -> Engine:
             device, policy = device_choice(settings)
             times_s = {"run_timeout_s": EDGETPU_TIMEOUT_S, "start_timeout_s": _START_TIMEOUT_S}
-            kinds = self.edgetpu.kinds(heard, cpu=workers_kind(workers), **times_s)
-            self._engines.append(Engine(heard, device=device, policy=policy, kinds=kinds, passed=self.packs.record_run))
-            return self._engines[-1]
+            options = {"device": device, "policy": policy, "passed": self.packs.record_run}
+            engine = Engine(heard, cpu=workers, kinds=[self.edgetpu.kind(heard, **times_s)], **options)
+            self._engines.append(engine)
+            return engine
 
         def readers(settings: Settings, size: int) -> Workers:
             self._workers.append(open_workers(settings, size))

@@ -339,17 +339,8 @@ Policy = Literal["accelerator", "fastest", "both"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Request:
-    """One image for the engine: values (1, height, width, channels) uint8, and the only model that may run them."""
-
-    request_id: int
-    values: NDArray[np.uint8]
-    model: Model | None = None  # None: whichever is open
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Prediction:
-    """The answer to one request.
+    """What a model says of one image.
 
     backend     the one that really ran this image
     scores      uncalibrated score in [0, 1] by label code
@@ -359,7 +350,6 @@ class Prediction:
     sequence    1 for the first image this backend ran since it was opened, 2 for the second, ...
     """
 
-    request_id: int
     pack_name: str
     model_sha256: str
     backend: BackendName

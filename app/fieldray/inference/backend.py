@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.backends import BACKENDS, BackendEntry, BackendTable
+from fieldray.backends import BACKENDS, CPU, BackendEntry, BackendTable
 from fieldray.domain.assessment import scores_of
 from fieldray.domain.model import BackendName, GoldenVectors, Model, Prediction
 from fieldray.domain.run import Publish
@@ -53,12 +53,9 @@ class Answer:
                 raise ValueError("a mask must be (rows, columns) in 0..1")
 
 
-def prediction_of(
-    answer: Answer, model: Model, *, backend: BackendName, sequence: int, request_id: int = 0
-) -> Prediction:
-    """What a model's classifier says, as the answer to a request."""
+def prediction_of(answer: Answer, model: Model, *, backend: BackendName, sequence: int) -> Prediction:
+    """What a model's classifier says, and on which device it ran."""
     return Prediction(
-        request_id=request_id,
         pack_name=model.pack_name,
         model_sha256=model.model_sha256,
         backend=backend,
@@ -135,26 +132,24 @@ def file_for(entry: BackendEntry, model: Model) -> bytes:
     raise BackendProblem(reason("no_model_file", device=entry.title))
 
 
-# Reasons that will be the same at the next start, whatever the device
-_PERMANENT: Final = frozenset({"no_runtime", "bad_model", "model_memory", "self_test", "no_model_file"})
+# Codes of reasons that will be the same at the next start, whatever the device
+PERMANENT: Final = frozenset(
+    {"no_runtime", "bad_model", "model_memory", "self_test", "no_model_file", "lungs_unavailable"}
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BackendKind:
     """A device that the engine may use, and all that the engine knows about it.
 
-    entry            its row in `fieldray.backends`
-    open             a new backend, not started
-    probe            the reason why the device cannot be used with a model here and now, or None; may take its time. A
-                     pack without a file for it is refused all the same
-    watch            for a device that can be plugged in and pulled out: makes the watch for it, given what to call when
-                     it has come and when it has gone
-    permanent        codes of reasons that will be the same at the next start, so that it is not started again by itself
-    absent           codes of reasons that mean that there is no such device here, which is not worth reporting
-    restarts         how often it is started again after deaths in a row, with no image run and no quiet time between
-                     them
-    restart_delay_s  before the first restart after a death; four times as long before each further one
-    tests_itself     whether its backends run the golden vectors as they start
+    entry      its row in `fieldray.backends`
+    open       a new backend, not started
+    probe      the reason why the device cannot be used with a model here and now, or None; may take its time. A pack
+               without a file for it is refused all the same
+    watch      for a device that can be plugged in and pulled out: makes the watch for it, given what to call when it
+               has come and when it has gone
+    permanent  further codes of reasons that will be the same at the next start, so that it is not started by itself
+    absent     codes of reasons that mean that there is no such device here, which is not worth reporting
     """
 
     entry: BackendEntry
@@ -163,9 +158,6 @@ class BackendKind:
     watch: WatchDevice | None = None
     permanent: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
-    restarts: int = 3
-    restart_delay_s: float = 0.05
-    tests_itself: bool = False
 
     @property
     def name(self) -> BackendName:
@@ -182,10 +174,6 @@ class BackendKind:
             return problem.reason
         return None
 
-    def is_permanent(self, why: Reason) -> bool:
-        """Whether another start would end in the same way."""
-        return why.code in _PERMANENT or why.code in self.permanent
-
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BackendOptions:
@@ -193,14 +181,12 @@ class BackendOptions:
 
     publish   receives what a device reports of itself (`DeviceChanged`). Without it, no device is watched
     settings  what the person chose
-    cpu       what runs models on the CPU; None for a process of its own
     threads   of a network on the CPU; None for one per core
     priority  of the processes against other programs
     """
 
     publish: Publish | None = None
     settings: Settings = field(default_factory=Settings)
-    cpu: BackendKind | None = None
     threads: int | None = None
     priority: Priority = "raised"
 
@@ -208,3 +194,8 @@ class BackendOptions:
 def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> tuple[BackendKind, ...]:
     """Every device of the table, in order of preference."""
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in table)
+
+
+def device_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
+    """Those beside the CPU."""
+    return tuple(kind for kind in system_kinds(options) if kind.entry is not CPU)

@@ -1,161 +1,350 @@
-"""The engine: images in, predictions out, whatever happens to the backends.
+"""The engine: which device runs an image, and what if that device dies?
 
-Every image belongs to the model that was open when it was submitted. When another model is opened, queued images still
-run on theirs, whose backends then end; new images wait for the new model.
+The CPU is workers that do whole images, and inputs that came back. The engine has them get ready for a model, and gives
+each other device a runner: a thread that starts a process, tests it, and runs one input after another in it. Which of
+them an image is for is chosen image by image. What a device loses, the CPU runs. A device gets ready while others
+serve, so nothing waits for it.
+
+An image belongs to its model: when another one is opened, what still waits for a device fails. All states change under
+one lock; events are published and inputs answered after it is released, so that no foreign code runs inside it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction, Request
-from fieldray.domain.run import Publish
-from fieldray.errors import BackendProblem
-from fieldray.inference.backend import BackendKind, Watch
-from fieldray.inference.backend_runner import BackendRunner, Scheduler
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.backends import CPU, BackendEntry
+from fieldray.domain.model import BackendName, DeviceChoice, InputSpec, Model, Policy, Prediction
+from fieldray.domain.run import BackendChanged, BackendState, Publish
+from fieldray.errors import BackendProblem, Cancelled, FieldrayError, unexpected
+from fieldray.inference.backend import (
+    PERMANENT,
+    Answer,
+    Backend,
+    BackendKind,
+    Watch,
+    check_golden,
+    prediction_of,
+)
 from fieldray.reasons import Reason, reason
 
+log = logging.getLogger(__name__)
+
+TRIES_PER_IMAGE: Final = 3
+_RESTARTS: Final = 3  # after deaths in a row, with no image run and no quiet time between them
+_RESTART_DELAY_S: Final = 0.05
+_BACK_OFF: Final = 4.0  # times as long before each further one
+_STABLE_S: Final = 10.0  # a device that lived this long has earned all its restarts again
+_IDLE_CHECK_S: Final = 0.1  # an idle process that died has to be noticed before it is needed
+_WAIT_S: Final = 0.2
+_TIMED_RUNS: Final = 2  # the first one has the CPU load the model
 _CLOSE_GRACE_S: Final = 2.0
 _ABORT_INTERVAL_S: Final = 0.2
 
 
+class Cpu(Protocol):
+    """What runs models on the CPU: `workers.pool.Workers`, which says what is raised."""
+
+    @property
+    def detail(self) -> str:
+        """What runs them, in a few words; known once one has run."""
+
+    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
+        """What a model, loaded and tested, says of an input (height, width, channels) uint8."""
+
+    def end_unwanted(self) -> None:
+        """End at once what is cancelled by now."""
+
+
+class _Input(NamedTuple):
+    """What a device is to run, (height, width, channels) uint8, and the answer."""
+
+    values: NDArray[np.uint8]
+    answer: Future[Prediction]
+
+
+class _Lost(Exception):
+    """An input comes back from a device: it ended for this reason while it ran the input, or None if it never did."""
+
+    def __init__(self, why: Reason | None) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Runner:
+    """The CPU or a device with one model: what is known of it, and the thread that gets it ready.
+
+    kind         None for the CPU, whose inputs are run by the threads that ask
+    former       of the same device with the model before, which must have ended first
+    image_s      seconds per image, known once it is ready
+    is_hopeless  it failed too often; it is not started again unless asked for
+    chances      how often it was to be tried again whatever was known of it
+    absent       why its device is not connected, None if it may be
+    is_chosen    whether the person wants it used
+    inputs       that wait for it; `input` is the one it runs
+    """
+
+    entry: BackendEntry
+    kind: BackendKind | None
+    model: Model
+    former: _Runner | None
+    thread: threading.Thread = field(default_factory=threading.Thread)
+    state: BackendState = "stopped"
+    detail: str = ""
+    reason: Reason | None = None
+    image_s: float = 0.0
+    is_hopeless: bool = False
+    chances: int = 0
+    absent: Reason | None = None
+    is_chosen: bool = True
+    is_over: bool = False
+    announced: BackendChanged | None = None
+    backend: Backend | None = None
+    inputs: deque[_Input] = field(default_factory=deque)
+    input: _Input | None = None
+    failures: int = 0
+    ready_since_s: float | None = None
+
+    @property
+    def unavailable_reason(self) -> Reason | None:
+        """Why it must not run now, whatever its state."""
+        return self.absent if self.is_chosen else reason("device_not_chosen")
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it will not run an image again by itself."""
+        return self.is_hopeless or self.unavailable_reason is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it may be given an input."""
+        return self.state == "ready" and not self.is_over and self.unavailable_reason is None
+
+    def event(self, *, in_use: bool) -> BackendChanged:
+        """What people are told of it."""
+        return BackendChanged(
+            backend=self.entry.name, state=self.state, in_use=in_use, detail=self.detail, reason=self.reason
+        )
+
+    def abort(self) -> None:
+        """End its process at once; what it was asked comes back."""
+        if backend := self.backend:
+            backend.abort()
+
+
 class Engine(contextlib.AbstractContextManager["Engine"]):
-    """Thread-safe; not to be closed from within `publish` or a future's callback.
+    """Thread-safe; not to be closed from within `publish`.
 
     publish  receives `BackendChanged` of the model that is open, from the engine's threads, one at a time
-    device   "auto" for all kinds, else only the one of this name
-    kinds    the devices there are, preferred ones first
-    policy   which of the backends that are ready run images; see `domain.model.Policy`
-    passed   is given a model whose self-test passed on a backend, from that backend's thread and before it runs an
-             image; a FieldrayError that it raises keeps the backend from running any
+    cpu      the last resort
+    device   "auto" for all, else only the one of this name
+    kinds    the devices beside the CPU, preferred ones first
+    policy   which of those that are ready run images; see `domain.model.Policy`
+    passed   is given a model whose self-test passed, from a thread of the engine and before an image is run there; a
+             FieldrayError that it raises keeps any from being run
     """
 
     def __init__(
         self,
         publish: Publish,
         *,
+        cpu: Cpu,
         device: DeviceChoice = "auto",
-        kinds: Sequence[BackendKind],
+        kinds: Sequence[BackendKind] = (),
         policy: Policy = "accelerator",
         passed: Callable[[Model], None] = lambda _: None,
     ) -> None:
+        self._cpu = cpu
         self._kinds = tuple(kinds)
         self._chosen = self._names(device)
         self._policy = policy
         self._publish = publish
-        self._watches: dict[BackendName, Watch] = {}
         self._passed = passed
-        self._lock = threading.Lock()
-        self._publishing = threading.RLock()
-        self._current: _Deployment | None = None
-        self._retiring: list[_Deployment] = []
+        self._watches: dict[BackendName, Watch] = {}
+        self._changed = threading.Condition()
+        self._publishing = threading.RLock()  # held while `publish` runs, so that it receives one event at a time
+        self._events: deque[BackendChanged] = deque()
+        self._model: Model | None = None
+        self._runners: tuple[_Runner, ...] = ()  # of the model that is open, the CPU last
+        self._former: tuple[_Runner, ...] = ()
+        self._cpu_runs = itertools.count(1)
         self._is_closed = False
 
     def open(self, model: Model) -> None:
-        """Make `model` the one that images submitted from now on belong to; does not wait for its backends.
+        """Make `model` the one that images belong to from now on; does not wait for its devices.
 
         Opening the model that is open changes nothing. Raises BackendProblem once the engine is closed.
         """
-        with self._lock:
+        with self._changing():
             if self._is_closed:
                 raise BackendProblem(reason("engine_closed"))
-            if self._current and self._current.model is model:
+            if self._model is model:
                 return
-            self._retiring = [deployment for deployment in self._retiring if not deployment.is_over]
-            if self._current:
-                self._current.scheduler.finish()
-                self._retiring.append(self._current)
-            scheduler = Scheduler([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
-            scheduler.choose(self._chosen, self._policy)
+            kinds, before = self._kinds, {runner.entry.name: runner for runner in self._runners}
+            self._retire()
+            self._model, self._cpu_runs = model, itertools.count(1)
+            self._runners = (
+                *(_Runner(entry=kind.entry, kind=kind, model=model, former=before.get(kind.name)) for kind in kinds),
+                _Runner(entry=CPU, kind=None, model=model, former=None),
+            )
+            self._mark_chosen()
             try:
-                paired = zip(self._kinds, scheduler.statuses, strict=True)
-                runners = [BackendRunner(kind, one, scheduler, model, passed=self._passed) for kind, one in paired]
-                self._current = _Deployment(model, scheduler, runners)
+                for runner in self._runners:
+                    name = f"runner-{runner.entry.name}"
+                    runner.thread = threading.Thread(target=self._serve, args=(runner,), name=name, daemon=True)
+                    runner.thread.start()
             except BaseException:  # a thread could not be started: those that were must not wait for ever
-                scheduler.close()
+                self._retire()
                 raise
             self._watch_devices()
 
-    def serving(self, *, timeout_s: float) -> BackendName | None:
-        """The backend that the next image is for; None where none is ready within `timeout_s`.
+    def serving(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
+        """The device that the next image is for; waits until one is ready.
 
-        Raises BackendProblem when no image of the open model will ever be run again.
+        Where several run images, it is the CPU while some wait for the others. Raises BackendProblem where another
+        model is open (again_other_pack), or no image will ever be run again; Cancelled.
         """
-        return self._deployment().scheduler.serving(timeout_s)
+        return self._next(model, is_cancelled).entry.name
 
-    def submit(self, request: Request) -> Future[Prediction]:
-        """Queue an image; at once, whatever the backends do.
+    def run(
+        self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> Prediction:
+        """What a model says of an input (1, height, width, channels) uint8, by whichever device serves; waits for it.
 
-        Raises BackendProblem (again_other_pack) where its model is not the open one, ValueError if it does not fit the
-        model's input. The future raises BackendProblem when no backend is left, when the engine is closed first, or
-        when this image ended backend after backend.
+        Raises as `serving`; BackendProblem, too, where this input ended one process after another, what the CPU raises
+        (see `Cpu`), ValueError for an input that does not fit the model.
         """
-        with self._lock:
-            deployment = self._deployment()
-            if request.model not in (None, deployment.model):
-                raise BackendProblem(reason("again_other_pack", pack=request.model.pack_name))
-            spec = deployment.model.manifest.input
-            shape = (1, spec.height, spec.width, spec.channels)
-            if request.values.shape != shape or request.values.dtype.name != "uint8":
-                raise ValueError(f"an image must be {shape} uint8, not {request.values.shape} {request.values.dtype}")
-            return deployment.scheduler.submit(request)
+        spec = model.manifest.input
+        shape = (1, spec.height, spec.width, spec.channels)
+        if values.shape != shape or values.dtype.name != "uint8":
+            raise ValueError(f"an image must be {shape} uint8, not {values.shape} {values.dtype}")
+        tries = 0
+        while True:
+            asked = _Input(values[0], Future())
+            with self._changed:
+                runner = self._next(model, is_cancelled, spares_devices=tries > 0)
+                if runner.kind:
+                    runner.inputs.append(asked)
+                    self._changed.notify_all()
+            if not runner.kind:
+                run = partial(self._cpu.run, model=model, is_cancelled=lambda: self._is_closed or is_cancelled())
+                return prediction_of(run(values[0]), model, backend=CPU.name, sequence=next(self._cpu_runs))
+            try:
+                return _awaited(asked.answer, is_cancelled)
+            except _Lost as lost:
+                tries += lost.why is not None
+                if lost.why and tries == TRIES_PER_IMAGE:
+                    raise BackendProblem(lost.why) from lost
 
     def reconsider(self, name: BackendName) -> None:
-        """Try a backend again that was given up, off the critical path; does not wait."""
-        self._deployment().scheduler.reconsider(name)
+        """Try a device again that was given up or was absent; does not wait."""
+        with self._changing():
+            for runner in self._runners:
+                if runner.entry.name == name:
+                    runner.is_hopeless, runner.absent = False, None
+                    runner.chances += 1
 
     def lost(self, name: BackendName, why: Reason) -> None:
-        """A device is disconnected: end its backend now, in case it has not noticed; does not wait."""
-        for deployment in self._deployments():
-            deployment.scheduler.lose(name, why)
-            for runner in deployment.runners:
-                if runner.name == name:
-                    runner.abort()
+        """A device is disconnected: end its process now, in case it has not noticed; does not wait."""
+        with self._changing():
+            gone = [runner for runner in (*self._former, *self._runners) if runner.entry.name == name]
+            for runner in gone:
+                runner.absent = why
+        for runner in gone:
+            runner.abort()
 
     def choose(self, device: DeviceChoice, policy: Policy) -> None:
         """Use other devices from now on, in the middle of a run too: no image is lost. Raises BackendProblem."""
-        with self._lock:
+        with self._changing():
             self._chosen, self._policy = self._names(device), policy
-            if self._current:
-                self._current.scheduler.choose(self._chosen, policy)
+            self._mark_chosen()
+            if self._runners:
                 self._watch_devices()
 
     @property
     def unavailable_reason(self) -> Reason | None:
-        """Why no image of the open model will ever be run again, None while there is hope."""
-        return self._deployment().scheduler.unavailable_reason()
+        """Why no image of the open model will ever be run again, the last resort's own reason; None while there is."""
+        with self._changed:
+            if self._is_closed:
+                return reason("engine_closed")
+            if not self._runners or not all(runner.is_out for runner in self._runners):
+                return None
+            last_resort = ([runner for runner in self._runners if runner.is_chosen] or self._runners)[-1]
+            return last_resort.unavailable_reason or last_resort.reason
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes that run models now."""
-        return tuple(pid for deployment in self._deployments() for runner in deployment.runners if (pid := runner.pid))
+        """The processes of the devices."""
+        backends = [runner.backend for runner in (*self._former, *self._runners)]
+        return tuple(backend.pid for backend in backends if backend and backend.pid)
 
     def close(self) -> None:
-        """End everything; queued images fail. No thread or process is left."""
-        with self._lock:
+        """End everything, what the CPU runs for it, too; what waits fails. No thread or process is left."""
+        with self._changing():
             self._is_closed = True
-            deployments = self._deployments()
+            for runner in self._runners:
+                runner.is_over = True
         for watch in self._watches.values():
             watch.close()
-        for deployment in deployments:
-            deployment.scheduler.close()
-        for deployment in deployments:
-            deployment.end()
+        self._cpu.end_unwanted()
+        for runner in (*self._former, *self._runners):
+            self._end(runner)
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # ---- who runs an image; all with the lock held
+
+    def _next(self, model: Model, is_cancelled: Callable[[], bool], *, spares_devices: bool = False) -> _Runner:
+        """See `serving`; with `spares_devices` it is the CPU, unless that is out."""
+        with self._changed:
+            while True:
+                if is_cancelled():
+                    raise Cancelled
+                if model is not self._model and not self._is_closed:
+                    raise BackendProblem(reason("again_other_pack", pack=model.pack_name))
+                if why := self.unavailable_reason:
+                    raise BackendProblem(why)
+                serving = self._serving()
+                if spares_devices and not (cpu := self._runners[-1]).is_out:
+                    serving = [cpu] if cpu.is_ready else []
+                if serving:
+                    return next((runner for runner in serving if not runner.inputs), serving[-1])
+                self._changed.wait(_WAIT_S)
+
+    def _serving(self) -> Sequence[_Runner]:
+        ready = [runner for runner in self._runners if runner.is_ready]
+        if self._policy == "both":
+            return ready
+        if self._policy == "fastest":
+            return sorted(ready, key=lambda runner: runner.image_s)[:1]
+        return ready[:1]
+
     def _names(self, device: DeviceChoice) -> frozenset[BackendName]:
-        names = frozenset(kind.name for kind in self._kinds if device in ("auto", kind.name))
+        names = frozenset(name for name in (*(kind.name for kind in self._kinds), CPU.name) if device in ("auto", name))
         if not names:
             raise BackendProblem(reason("no_device", name=device))
         return names
+
+    def _mark_chosen(self) -> None:
+        """One that was given up is tried again."""
+        for runner in self._runners:
+            runner.is_chosen, runner.is_hopeless = runner.entry.name in self._chosen, False
+            runner.chances += 1
 
     def _watch_devices(self) -> None:
         """Watch for the devices that come and go, each from the moment it is wanted."""
@@ -165,30 +354,194 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._watches[kind.name] = watch
                 watch.start()
 
-    def _deployments(self) -> list[_Deployment]:
-        return [*self._retiring, *([self._current] if self._current else [])]
+    def _retire(self) -> None:
+        """Let those of the model that was open end, each after the input that it runs."""
+        for runner in self._runners:
+            runner.is_over = True
+        self._former = tuple(runner for runner in (*self._former, *self._runners) if runner.thread.is_alive())
+        self._model, self._runners = None, ()
+        self._changed.notify_all()
 
-    def _deployment(self) -> _Deployment:
-        if self._current is None:
-            raise ValueError("no model is open")
-        return self._current
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """States change; afterwards inputs that wait where they cannot be run come back, and people are told."""
+        with self._changed:
+            before = self._runners
+            yield
+            returned = list[_Input]()
+            for runner in (*before, *self._runners):
+                if not runner.is_ready:
+                    returned += runner.inputs
+                    runner.inputs.clear()
+            self._note_events()
+            self._changed.notify_all()
+        for one in returned:
+            if one.answer.set_running_or_notify_cancel():
+                one.answer.set_exception(_Lost(None))
+        self._send_events()
+
+    def _note_events(self) -> None:
+        serving = self._serving()
+        for runner in self._runners:
+            if self._is_closed and runner.state != "stopped":
+                continue  # it is about to stop, and nothing else matters
+            event = runner.event(in_use=runner in serving)
+            if event != runner.announced and (runner.announced or runner.state != "stopped"):
+                runner.announced = event
+                self._events.append(event)
+
+    def _send_events(self) -> None:
+        with self._publishing:  # one after another, in the order in which the states changed
+            while self._events:
+                try:
+                    self._publish(self._events.popleft())
+                except Exception:
+                    log.exception("a listener failed; the run continues")
+
+    # ---- the thread of a runner
+
+    def _serve(self, runner: _Runner) -> None:
+        if former := runner.former:
+            self._end(former)  # what it holds of the device is free only then
+            runner.former = None
+        delay_s = 0.0
+        while self._pause(runner, delay_s):
+            why, chances = None, runner.chances
+            try:
+                self._start(runner)
+                self._run_inputs(runner)
+            except FieldrayError as problem:
+                why = problem.reason
+            except Exception as error:
+                log.exception("a device failed unexpectedly")
+                why = unexpected(error)
+            finally:
+                backend, runner.backend = runner.backend, None
+                if backend:
+                    backend.close()
+            if why:
+                delay_s = self._lose(runner, why, chances=chances)
+        self._enter(runner, "stopped")
+
+    def _pause(self, runner: _Runner, delay_s: float) -> bool:
+        """Wait before a start: for `delay_s`, and until it may run. False if there is no need any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: runner.is_over, delay_s)
+            self._changed.wait_for(lambda: runner.is_over or not runner.is_out)
+            return not runner.is_over
+
+    def _start(self, runner: _Runner) -> None:
+        """Raises FieldrayError; each step may take its time, and the next one is not begun for a model that is over."""
+        model, kind = runner.model, runner.kind
+        if kind and (why := kind.unavailable_reason(model)):
+            raise BackendProblem(why)
+        self._enter(runner, "starting")
+        _require_wanted(runner)
+        if kind:
+            runner.backend = backend = kind.open()
+            _require_wanted(runner)
+            backend.start(model)
+            if model.golden:
+                check_golden(backend.run, model.golden)
+            image_s = _time_image(backend.run, model.manifest.input)
+        else:
+            run = partial(self._cpu.run, model=model, is_cancelled=lambda: runner.is_over)
+            image_s = _time_image(run, model.manifest.input)
+        _require_wanted(runner)
+        self._passed(model)
+        runner.ready_since_s = time.monotonic()
+        self._enter(runner, "ready", detail=(runner.backend or self._cpu).detail, image_s=image_s)
+
+    def _run_inputs(self, runner: _Runner) -> None:
+        for sequence in itertools.count(1):
+            if (one := self._taken(runner)) is None:
+                return
+            assert runner.backend
+            answer = runner.backend.run(one.values)
+            prediction = prediction_of(answer, runner.model, backend=runner.entry.name, sequence=sequence)
+            runner.input, runner.failures = None, 0
+            one.answer.set_result(prediction)
+
+    def _taken(self, runner: _Runner) -> _Input | None:
+        """The next input; None once the model is over. Raises BackendProblem for what must not run, or has died."""
+        with self._changed:
+            while not runner.is_over:
+                if why := runner.unavailable_reason:
+                    raise BackendProblem(why)
+                while runner.inputs:
+                    one = runner.inputs.popleft()
+                    if one.answer.set_running_or_notify_cancel():
+                        runner.input = one
+                        return one
+                if runner.backend and not runner.backend.is_alive:
+                    raise BackendProblem(reason("worker_died"))
+                self._changed.wait(_IDLE_CHECK_S)
+        return None
+
+    def _lose(self, runner: _Runner, why: Reason, *, chances: int) -> float:
+        """Give the input back; how long to wait before the next start, in seconds.
+
+        That a device was never connected is not worth reporting: it is just stopped. One that came since the start,
+        when `chances` were counted, is tried again: that it was not there is no longer so.
+        """
+        kind, since_s, unavailable_reason = runner.kind, runner.ready_since_s, runner.unavailable_reason
+        why = unavailable_reason or why
+        log.info("%s is unavailable: %s", runner.entry.name, why.text)
+        if unavailable_reason or (since_s is not None and time.monotonic() - since_s > _STABLE_S):
+            runner.failures = 0
+        runner.failures += unavailable_reason is None
+        delay_s = _RESTART_DELAY_S * _BACK_OFF ** max(0, runner.failures - 1)
+        is_permanent = why.code in PERMANENT or (kind is not None and why.code in kind.permanent)
+        is_hopeless = is_permanent or runner.failures > _RESTARTS
+        if is_hopeless:
+            runner.failures, delay_s = 0, 0.0
+        one, runner.input, runner.ready_since_s = runner.input, None, None
+        with self._changing():
+            is_absent = kind is not None and why.code in kind.absent
+            runner.state, runner.detail, runner.reason = "stopped" if is_absent else "unavailable", "", why
+            runner.is_hopeless = is_hopeless and runner.chances == chances
+        if one:
+            one.answer.set_exception(_Lost(why))
+        return delay_s
+
+    def _enter(self, runner: _Runner, state: BackendState, *, detail: str = "", image_s: float = 0.0) -> None:
+        """It is in a new state, and all is well with it."""
+        with self._changing():
+            runner.state, runner.detail, runner.reason, runner.image_s = state, detail, None, image_s
+
+    def _end(self, runner: _Runner) -> None:
+        """Wait for one that is over, and end what does not end by itself."""
+        if runner.state == "starting":
+            runner.abort()
+        runner.thread.join(_CLOSE_GRACE_S)
+        while runner.thread.is_alive():
+            runner.abort()
+            self._cpu.end_unwanted()
+            runner.thread.join(_ABORT_INTERVAL_S)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Deployment:
-    """One model, its scheduler and its runners."""
+def _require_wanted(runner: _Runner) -> None:
+    if runner.is_over:
+        raise BackendProblem(reason("engine_closed"))
 
-    model: Model
-    scheduler: Scheduler
-    runners: Sequence[BackendRunner]
 
-    @property
-    def is_over(self) -> bool:
-        return all(runner.join(0) for runner in self.runners)
+def _awaited(answer: Future[Prediction], is_cancelled: Callable[[], bool]) -> Prediction:
+    """A device's answer, but no longer than it is wanted. Raises Cancelled, and what the future raises."""
+    while True:
+        try:
+            return answer.result(_WAIT_S)
+        except TimeoutError:
+            if is_cancelled():
+                answer.cancel()
+                raise Cancelled from None
 
-    def end(self) -> None:
-        """After `scheduler.close`: wait for the runners, then end what does not end by itself."""
-        for runner in self.runners:
-            if not runner.join(_CLOSE_GRACE_S):
-                while not runner.join(_ABORT_INTERVAL_S):
-                    runner.abort()
+
+def _time_image(run: Callable[[NDArray[np.uint8]], Answer], spec: InputSpec) -> float:
+    """Seconds an image takes; the best of a few, so that it is its own."""
+    image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
+    times_s = []
+    for _ in range(_TIMED_RUNS):
+        began_s = time.perf_counter()
+        run(image)
+        times_s.append(time.perf_counter() - began_s)
+    return min(times_s)

@@ -168,7 +168,7 @@ class WorkerBackend:
             raise BackendProblem(error.reason) from error
 
 
-# ---- the CPU, which is always there
+# ---- the CPU in a process of its own, as it is measured; images of a run go to `workers`
 
 
 def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> BackendKind:
@@ -177,5 +177,5 @@ def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> Ba
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """As the program runs it: by what the options name, else in a process of its own."""
-    return options.cpu or cpu_kind(threads=options.threads, priority=options.priority)
+    """As the options say."""
+    return cpu_kind(threads=options.threads, priority=options.priority)

@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.image import Detail, ImageRef, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
-from fieldray.domain.model import Model, Prediction, Request
+from fieldray.domain.model import Model, Prediction
 from fieldray.domain.purpose import header_notes
 from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.inference.backend import prediction_of
@@ -34,8 +34,6 @@ from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
 
-_WAIT_S: Final = 0.2
-_request_ids = itertools.count(1)
 _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise"}
 
 
@@ -123,6 +121,8 @@ def screen_image(
             raise  # no image's lungs will be found any more
         if isinstance(error, BackendProblem) and engine.unavailable_reason:
             raise BackendProblem(engine.unavailable_reason) from error
+        if isinstance(error, BackendProblem):
+            image.stage = "inference"  # of a worker, too, which was lost there or has no network
         return image.stopped(error.reason, is_refusal=isinstance(error, Unusable))
     except Exception as error:
         if is_cancelled():
@@ -180,9 +180,7 @@ def _look(image: _Attempt) -> Prediction | Outcome:
         if first:
             seen = first()
         else:
-            image.stage = "inference"
             question = _question(image.ref, Lane(assessment, image.engine), image.is_cancelled, detail=detail)
-            image.stage = "decode"
             seen = image.workers.look(question, model=assessment.model)
         if len({image.facts.content_sha256, seen.facts.content_sha256} - {""}) > 1:
             return image.stopped(reason("changed"), is_refusal=False)
@@ -195,8 +193,10 @@ def _look(image: _Attempt) -> Prediction | Outcome:
             return image.stopped(seen.problem, is_refusal=seen.is_refusal)
         if seen.answer:
             prediction = prediction_of(seen.answer, assessment.model, backend=CPU.name, sequence=seen.sequence)
+        elif seen.values is None:
+            raise ValueError("an image without an input")
         else:
-            prediction = _run(seen, image)
+            prediction = image.engine.run(seen.values, model=assessment.model, is_cancelled=image.is_cancelled)
         image.observe(prediction)
         scores, features = prediction.scores, prediction.features
         if seen.answer or detail != "needed" or not seen.is_close(assessment, scores, features):
@@ -209,11 +209,8 @@ def _question(ref: ImageRef, lane: Lane, is_cancelled: Callable[[], bool], *, de
 
     Waits until one is in use; raises Cancelled, BackendProblem.
     """
-    name, assessment = None, lane.assessment
-    while name is None:
-        name = lane.engine.serving(timeout_s=_WAIT_S)
-        if is_cancelled():  # before a worker is asked: nobody would end what it begins now
-            raise Cancelled
+    assessment = lane.assessment
+    name = lane.engine.serving(assessment.model, is_cancelled=is_cancelled)
     return Look(
         ref=ref,
         rules=assessment.model.manifest.accepted,
@@ -222,29 +219,6 @@ def _question(ref: ImageRef, lane: Lane, is_cancelled: Callable[[], bool], *, de
         detail=detail,
         runs=name == CPU.name,
     )
-
-
-def _run(seen: Seen, image: _Attempt) -> Prediction:
-    """What the device that is in use says of the input that came back; waits for it, but not past a cancel.
-
-    Raises BackendProblem, Cancelled, and ValueError for the answer to another image.
-    """
-    if seen.values is None:
-        raise ValueError("an image without an input")
-    request = Request(request_id=next(_request_ids), values=seen.values, model=image.assessment.model)
-    future = image.engine.submit(request)
-    while True:
-        try:
-            prediction = future.result(timeout=_WAIT_S)
-            if prediction.request_id != request.request_id:
-                raise ValueError(f"the answer to image {prediction.request_id}, not to {request.request_id}")
-            return prediction
-        except TimeoutError:
-            if future.done():
-                raise
-            if image.is_cancelled():
-                future.cancel()
-                raise Cancelled from None
 
 
 def _unforeseen(image: _Attempt, error: Exception) -> Outcome:

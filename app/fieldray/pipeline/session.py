@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from fieldray.backends import CPU
 from fieldray.domain.assessment import assessment_of_run, assessments_of, choose
 from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image, ImageRef
@@ -30,11 +29,10 @@ from fieldray.domain.run import (
     Verdict,
     Wishes,
 )
-from fieldray.errors import BackendProblem, EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
-from fieldray.inference.backend import Answer, BackendKind, BackendOptions, system_kinds
+from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
+from fieldray.inference.backend import BackendOptions, device_kinds
 from fieldray.inference.engine import Engine
 from fieldray.paths import results_path, user_data
-from fieldray.processes.child import ChildLost
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
@@ -54,8 +52,8 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
     Every run of a person's images comes through here, so this is where it is known that a pack ran.
     """
     device, policy = device_choice(settings)
-    kinds = system_kinds(BackendOptions(publish=publish, settings=settings, cpu=workers_kind(workers)))
-    return Engine(publish, device=device, kinds=kinds, policy=policy, passed=record_run)
+    kinds = device_kinds(BackendOptions(publish=publish, settings=settings))
+    return Engine(publish, cpu=workers, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
 def further_engine(publish: Publish, workers: Workers) -> Engine:
@@ -65,7 +63,7 @@ def further_engine(publish: Publish, workers: Workers) -> Engine:
         if isinstance(event, BackendChanged) and (event.state == "unavailable" or event.in_use):
             publish(event)
 
-    return Engine(report, kinds=[workers_kind(workers)], passed=record_run)
+    return Engine(report, cpu=workers, passed=record_run)
 
 
 def record_run(model: Model) -> None:
@@ -373,52 +371,3 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self._engine = self._engines(self._publish, self._settings, self._working())
         self._engine.open(model)
         return self._engine
-
-
-class WorkersBackend:
-    """The CPU as `inference.backend.Backend`: a model's networks in the workers, one of which runs an input here."""
-
-    pid: Final = None
-
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
-        self._model: Model | None = None
-        self.detail = ""
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether there are workers."""
-        return not self._workers.is_closed
-
-    def start(self, model: Model) -> None:
-        """Have the networks loaded and tested. Raises BackendProblem, PoolClosed."""
-        try:
-            self.detail = self._workers.load(model)
-        except (OSError, ChildLost) as error:
-            raise BackendProblem(reason("start_failed", detail=str(error))) from error
-        self._model = model
-
-    def run(self, image: NDArray[np.uint8]) -> Answer:
-        """Run an image (height, width, channels) uint8. Raises BackendProblem, PoolClosed."""
-        assert self._model
-        try:
-            return self._workers.run(image, model=self._model)
-        except OSError as error:
-            raise BackendProblem(reason("start_failed", detail=str(error))) from error
-
-    def close(self) -> None:
-        """The workers stay."""
-
-    def abort(self) -> None:
-        """End the workers: this is asked of a device that is gone, or of an engine that cannot wait any more."""
-        self._workers.close()
-
-
-def workers_kind(workers: Workers) -> BackendKind:
-    """The CPU as a session uses it: whole images are looked at by its workers, and so are inputs that came back."""
-    return BackendKind(
-        entry=CPU,
-        open=lambda: WorkersBackend(workers),
-        permanent=frozenset({"lungs_unavailable"}),
-        tests_itself=True,
-    )

@@ -252,11 +252,12 @@ class Child:
             life.process.kill()
         life.reap()
 
-    def kill(self) -> None:
-        """End it at once."""
+    def kill(self, *, waits: bool = True) -> None:
+        """End it at once; without `waits`, whoever asks it waits for its end."""
         if life := self._life:
             life.process.kill()
-            life.reap()
+            if waits:
+                life.reap()
 
     def _expire(self, process: subprocess.Popen[bytes]) -> None:
         self._timed_out = True

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fieldray.domain.finding import Stage
     from fieldray.domain.image import Image, ImageRef, ShownImage, Tensor
     from fieldray.domain.model import InputSpec, Model
     from fieldray.imaging.source import Stamps
@@ -63,11 +64,11 @@ class _Worker(Child):
     """A child, and the models that it has loaded."""
 
     models: Sequence[Model] = ()
-    detail = ""
+    is_ending = False
 
     def start(self) -> None:
         """Start it, without a model."""
-        self.models = ()
+        self.models, self.is_ending = (), False
         super().start()
 
 
@@ -98,9 +99,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         self._idle = self._children[:1]
         self._held_back = self._children[1:]
         self._condition = threading.Condition()
-        self._looking: set[_Worker] = set()
+        self._under_way: dict[_Worker, Callable[[], bool]] = {}  # and whether what each does is wanted no more
         self._given_up = 0
-        self.is_closed = False  # then no call is answered any more
+        self._is_closed = False  # then no call is answered any more
+        self.detail = ""  # what runs models, in a few words; known once a child has loaded any
         self._stamps: Stamps | None = None
         self._together: tuple[Model, ...] = ()
         with contextlib.suppress(OSError):  # the first call tries again and reports why
@@ -124,11 +126,6 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """From now on a child that needs one of these models loads all of them: they look at the same images."""
         self._together = tuple(models)
 
-    def load(self, model: Model) -> str:
-        """Have a child that has a model's networks, tested; what runs them, in a few words. Raises BackendProblem."""
-        with self._free_child() as child:
-            return self._of_model(lambda: self._loaded(child, model))
-
     def look(self, question: Look, *, model: Model | None) -> Seen:
         """Look at an image. Never raises for a bad file.
 
@@ -140,27 +137,37 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     def look_for_each(self, questions: Sequence[tuple[Look, Model | None]]) -> tuple[Seen, ...]:
         """As `look`, for several models that are loaded together; the image, one and the same, is read once."""
+        from fieldray.domain.finding import ReadFacts
         from fieldray.workers import calls
 
-        (first, model), ref = questions[0], questions[0][0].ref
+        ref = questions[0][0].ref
         slim = replace(ref, header=type(ref.header)(number_of_frames=ref.header.number_of_frames))
-        key = self._stamps.key.hex() if self._stamps else first.stamp_key
-        loaded = self._loaded_with(model) if model else ()
-        each = tuple(
-            replace(one, ref=slim, stamp_key=key, finds=bool(of and calls.finder_of(of)), pack=_index(of, loaded))
-            for one, of in questions
-        )
+        key = self._stamps.key.hex() if self._stamps else ""
+
+        def asked(loaded: Sequence[Model], has_lost: bool) -> tuple[Look, ...]:
+            return tuple(
+                replace(
+                    one,
+                    ref=slim,
+                    stamp_key=key,
+                    pack=_index(of, loaded) if of else 0,
+                    finds=bool(of and calls.finder_of(of)),
+                    runs=one.runs and not has_lost,
+                )
+                for one, of in questions
+            )
+
         try:
-            seen = self._ask(calls.LOOK, each, model=model, after_loss=_more_careful)
-            if len(seen) != len(each):
+            seen = self._ask(calls.LOOK, asked, models=[of for _, of in questions if of])
+            if len(seen) != len(questions):
                 raise Unreadable(reason("decoder_crashed"))
             return seen
         except (Unreadable, Unusable) as error:
-            lost = calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
-            if error.reason.code == "lungs_failed":
-                lost = replace(lost, stage="inference")
-            facts = replace(lost.facts, content_sha256=self._hash_if_readable(ref, error))
-            return (replace(lost, facts=facts),) * len(each)
+            stage: Stage = "inference" if error.reason.code == "lungs_failed" else "decode"
+            facts = ReadFacts(content_sha256=self._hash_if_readable(ref, error))
+            is_refusal = isinstance(error, Unusable)
+            lost = calls.Seen(problem=error.reason, is_refusal=is_refusal, stage=stage, facts=facts)
+            return (lost,) * len(questions)
 
     def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
         """A network's input made of an image, of the whole image where it is cropped; None where it cannot be read."""
@@ -172,14 +179,17 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             return None
         return Tensor(values=seen.values, pixel_map=seen.facts.pixel_map)
 
-    def run(self, values: NDArray[np.uint8], *, model: Model) -> Answer:
-        """What a model says of an input (height, width, channels) uint8. Raises BackendProblem, PoolClosed."""
+    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
+        """What a model says of an input (height, width, channels) uint8. One that ends its child is tried twice more.
+
+        Raises FieldrayError: BackendProblem where it ended them all, PoolClosed, ReaderProblem.
+        """
         from fieldray.workers.calls import RUN, RunOf
 
-        with self._free_child() as child:
-            self._of_model(lambda: self._loaded(child, model))
-            question = RunOf(values=values, pack=_index(model, child.models))
-            return self._of_model(lambda: RUN.ask(child, question, timeout_s=self._timeout_s))
+        def asked(loaded: Sequence[Model], _: bool) -> RunOf:
+            return RunOf(values=values, pack=_index(model, loaded))
+
+        return self._ask(RUN, asked, models=[model], is_cancelled=is_cancelled)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image at full resolution. With a hash, the file must still have that content.
@@ -188,19 +198,19 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         from fieldray.workers import calls
 
-        return self._ask(calls.IMAGE, calls.Show(ref=ref, content_sha256=content_sha256))
+        return self._ask(calls.IMAGE, lambda *_: calls.Show(ref=ref, content_sha256=content_sha256))
 
     def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
         """The image as shown by default, its longer side `side` pixels or less. Raises as `read_image`."""
         from fieldray.workers import calls
 
-        return self._ask(calls.SHOWN, calls.Show(ref=ref, content_sha256=content_sha256, side=side))
+        return self._ask(calls.SHOWN, lambda *_: calls.Show(ref=ref, content_sha256=content_sha256, side=side))
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
         """The grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 
-        return self._ask(calls.PREVIEW, preview).pixels
+        return self._ask(calls.PREVIEW, lambda *_: preview).pixels
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         """References to what is in a zip file, while a child is still searching it.
@@ -210,7 +220,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.imaging.archive import members_of
         from fieldray.workers import calls
 
-        return members_of(ref, lambda question: self._ask(calls.MEMBERS, question))
+        return members_of(ref, lambda question: self._ask(calls.MEMBERS, lambda *_: question))
 
     def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
         """SHA-256 (hex) of the file's bytes, computed in this process unless the file is in a zip, and its stamp.
@@ -228,15 +238,21 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """End the looks that are under way and waited for, which raises PoolClosed; later ones are done as ever."""
         with self._condition:
             self._given_up += 1
-            looking = list(self._looking)
+            self.end_unwanted()
+
+    def end_unwanted(self) -> None:
+        """End what is cancelled by now, under way or waited for, which raises PoolClosed, and nothing else."""
+        with self._condition:  # till all are ended: a child that is free meanwhile does something else
+            for child, is_cancelled in self._under_way.items():
+                if is_cancelled():
+                    child.is_ending = True
+                    child.kill(waits=False)
             self._condition.notify_all()
-        for child in looking:
-            child.kill()
 
     def close(self) -> None:
         """Kill the children; waiting and running calls raise PoolClosed."""
         with self._condition:
-            self.is_closed = True
+            self._is_closed = True
             self._condition.notify_all()
         for child in self._children:
             child.kill()
@@ -244,26 +260,26 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _loaded(self, child: _Worker, model: Model) -> str:
-        """Have a child load a model, and those that go with it, unless it has them."""
+    def _load(self, child: _Worker, models: Sequence[Model]) -> None:
+        """Have a child load models, and those that go with them, unless it has them. Raises BackendProblem."""
         from fieldray.workers import calls
 
-        models = self._loaded_with(model)
+        together = self._together
+        if all(any(one is of for of in together) for one in models):
+            models = together
         if len(child.models) == len(models) and all(map(operator.is_, child.models, models)):
-            return child.detail
+            return
         child.models = ()
-        loaded = calls.LOAD.ask(child, calls.loading(*models), timeout_s=self._timeout_s)
-        child.models, child.detail = models, f"{loaded.runtime} {loaded.version}, {self.size} x 1"
-        return child.detail
-
-    def _loaded_with(self, model: Model) -> Sequence[Model]:
-        """The models that a child loads with one."""
-        return self._together if any(one is model for one in self._together) else (model,)
+        try:
+            loaded = calls.LOAD.ask(child, calls.loading(*models), timeout_s=self._timeout_s)
+        except FieldrayError as error:
+            raise BackendProblem(error.reason) from error
+        child.models, self.detail = models, f"{loaded.runtime} {loaded.version}, {self.size} x 1"
 
     def _hash_in_child(self, ref: ImageRef, *, tries: int = _TRIES) -> str:
         from fieldray.workers import calls
 
-        return self._ask(calls.HASH, calls.Show(ref=ref), tries=tries)
+        return self._ask(calls.HASH, lambda *_: calls.Show(ref=ref), tries=tries)
 
     def _hash_if_readable(self, ref: ImageRef, error: FieldrayError) -> str:
         """After a time-out by a child, with its time limit: the drive may be one that does not answer."""
@@ -279,86 +295,88 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def _ask(
         self,
         call: Call[Q, A],
-        question: Q,
+        asked: Callable[[Sequence[Model], bool], Q],
         *,
-        model: Model | None = None,
+        models: Sequence[Model] = (),
         tries: int = _TRIES,
-        after_loss: Callable[[Q, str], Q] = lambda question, _: question,
+        is_cancelled: Callable[[], bool] | None = None,
     ) -> A:
         """What a child answers. One that dies, hangs or talks nonsense is replaced, and another is asked once more.
 
-        What happens to a child before it is asked anything is not the fault of the file and is counted separately.
-        `after_loss` is given the question and the stage at which it was lost, and gives the one that is asked next.
+        What happens to a child before it is asked anything is not the fault of the file and is counted separately. The
+        first loss in a classifier is not counted: `asked` gives the question to the child with these models, and is
+        told of that loss. Without `is_cancelled` it ends where it is given up.
         """
         losses: list[ChildLost] = []
         failed_starts: list[OSError | ChildLost] = []
-        begun, stage, is_asked = self._given_up, "", False
+        begun, stage, has_lost = self._given_up, "", False
+        is_over = is_cancelled or (lambda: self._given_up != begun)
         while len(losses) < tries and len(failed_starts) < _TRIES:
+            is_asked = False
             try:
-                with self._free_child() as child:
-                    self._looking.add(child)
-                    is_asked = False
+                with self._free_child(is_over) as child:
+                    if models:
+                        self._load(child, models)
+                    is_asked = True
                     try:
-                        if self._given_up != begun:
-                            raise PoolClosed
-                        if model is not None:
-                            self._loaded(child, model)
-                        is_asked = True
-                        return call.ask(child, question, timeout_s=self._timeout_s)
+                        return call.ask(child, asked(child.models, has_lost), timeout_s=self._timeout_s)
                     finally:
-                        self._looking.discard(child)
-                        stage = child.stage
+                        stage = child.stage or call.name
             except (OSError, ChildLost) as error:
-                if self.is_closed or self._given_up != begun:
-                    raise PoolClosed from error
                 log.warning("worker: %s", error)
-                if isinstance(error, ChildLost) and error.was_ready and is_asked:
-                    losses.append(error)
-                    question = after_loss(question, stage)
-                else:
+                if not is_asked or isinstance(error, OSError) or not error.was_ready:
                     failed_starts.append(error)
-        if len(failed_starts) == _TRIES:
-            detail = getattr(failed_starts[-1], "strerror", None) or failed_starts[-1]
-            raise ReaderProblem(reason("readers_not_started", detail=detail))
-        raise Unreadable(_lost(losses[-1], stage, timeout_s=self._timeout_s))
-
-    def _of_model(self, ask: Callable[[], A]) -> A:
-        """What a child answers of a model; what ends it then is the model's doing. Raises BackendProblem, ChildLost."""
-        try:
-            return ask()
-        except ChildLost as error:
-            if not error.was_ready:
-                raise
-            raise BackendProblem(_end_of_model(error, self._timeout_s)) from error
-        except FieldrayError as error:
-            raise BackendProblem(error.reason) from error
+                elif stage == "inference" and not has_lost:
+                    has_lost = True
+                else:
+                    losses.append(error)
+        if losses and len(losses) == tries:
+            raise _lost(losses[-1], stage, timeout_s=self._timeout_s)
+        failed = failed_starts[-1]
+        if isinstance(failed, ChildLost) and failed.was_ready:  # as it loaded the model
+            raise BackendProblem(_end_of_model(failed, self._timeout_s))
+        raise ReaderProblem(reason("readers_not_started", detail=getattr(failed, "strerror", None) or failed))
 
     @contextlib.contextmanager
-    def _free_child(self) -> Iterator[_Worker]:
-        """The child used last, which has its codecs loaded; restarted if it died. Raises OSError, PoolClosed."""
+    def _free_child(self, is_cancelled: Callable[[], bool]) -> Iterator[_Worker]:
+        """The child used last, which has its codecs loaded; restarted if it died.
+
+        Raises OSError; PoolClosed where it is cancelled, or the pool is closed, whatever happens to the child then.
+        """
+
+        def is_over() -> bool:
+            return self._is_closed or is_cancelled()
+
+        def can_go_on() -> bool:
+            return is_over() or bool(self._idle)
+
         with self._condition:
-            begun = self._given_up
-            if self._held_back and not self._condition.wait_for(lambda: self._can_go_on(begun), _HEAD_START_S):
+            if self._held_back and not self._condition.wait_for(can_go_on, _HEAD_START_S):
                 self._hold_none_back()
-            self._condition.wait_for(lambda: self._can_go_on(begun))
-            if self.is_closed or self._given_up != begun:
+            self._condition.wait_for(can_go_on)
+            if is_over():
                 raise PoolClosed
             child = self._idle.pop()
+            self._under_way[child] = is_cancelled
         try:
             with self._condition:
-                if self.is_closed:
+                if is_over():
                     raise PoolClosed
+                if child.is_ending:
+                    child.kill()
                 if not child.is_running:
                     child.start()
             yield child
+        except (OSError, ChildLost) as error:
+            if is_over():
+                raise PoolClosed from error
+            raise
         finally:
             with self._condition:
+                del self._under_way[child]
                 self._hold_none_back()
                 self._idle.append(child)
-                self._condition.notify()
-
-    def _can_go_on(self, begun: int) -> bool:
-        return self.is_closed or self._given_up != begun or bool(self._idle)
+                self._condition.notify_all()  # the first that wakes may be one that is cancelled
 
     def _hold_none_back(self) -> None:
         if self._held_back:
@@ -412,21 +430,18 @@ def _end_of_model(error: ChildLost, timeout_s: float) -> Reason:
     return explain_end(error, is_open=True, timeout_s=timeout_s)
 
 
-def _index(model: Model | None, loaded: Sequence[Model]) -> int:
-    """The number of a model among those that are loaded together; 0 for none."""
-    return next((number for number, one in enumerate(loaded) if one is model), 0)
+def _index(model: Model, loaded: Sequence[Model]) -> int:
+    """The number of a model among those that a child has. Raises ValueError where it is none of them."""
+    return [one is model for one in loaded].index(True)
 
 
-def _more_careful(questions: tuple[Look, ...], stage: str) -> tuple[Look, ...]:
-    """After a loss in a classifier the next child gives the inputs back."""
-    return tuple(replace(one, runs=False) for one in questions) if stage == "inference" else questions
-
-
-def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> Reason:
-    """Why a file is given up that has ended one child after another."""
+def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> FieldrayError:
+    """Why a file, or an input, is given up that has ended one child after another."""
+    if stage in ("run", "inference"):
+        return BackendProblem(_end_of_model(error, timeout_s))
     if stage == "lungs":
-        return reason("lungs_failed", detail=_end_of_model(error, timeout_s).text)
+        return Unreadable(reason("lungs_failed", detail=_end_of_model(error, timeout_s).text))
     if isinstance(error, ChildTimeout):
-        return reason("decoder_timeout", seconds=f"{timeout_s:g}")
+        return Unreadable(reason("decoder_timeout", seconds=f"{timeout_s:g}"))
     is_killed = isinstance(error, ChildDied) and error.exit_code == _KILLED
-    return reason("reader_killed" if is_killed else "decoder_crashed")
+    return Unreadable(reason("reader_killed" if is_killed else "decoder_crashed"))

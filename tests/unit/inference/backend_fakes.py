@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fieldray.backends import BackendEntry
-from fieldray.domain.model import BackendName, Model, Request
+from fieldray.domain.model import BackendName, Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer, BackendKind
+from fieldray.inference.backend import Answer, BackendKind, check_golden
 from fieldray.reasons import Reason, reason
 from tiny_models import SIDE, tiny_scores
 
@@ -41,7 +41,7 @@ class Behaviour:
         self.may_start.set()
         self.may_run.set()
 
-    def kind(self, name: BackendName = "cpu") -> BackendKind:
+    def kind(self, name: BackendName = "edgetpu") -> BackendKind:
         """A row of its own, which runs the pack's CPU file."""
         return BackendKind(
             entry=BackendEntry(name=name, title=name, roles=("litert",), kind=""),
@@ -49,17 +49,20 @@ class Behaviour:
             probe=lambda model: self.unavailable_reason,
             absent=frozenset({"edgetpu_not_here"}),
             permanent=frozenset({"edgetpu_not_here"}),
-            restart_delay_s=0.001,
         )
+
+    def cpu(self) -> FakeCpu:
+        return FakeCpu(self)
 
 
 class FakeBackend:
     """The tiny network's formula, without a network."""
 
-    def __init__(self, behaviour: Behaviour) -> None:
+    def __init__(self, behaviour: Behaviour, *, labels: int = 1) -> None:
         self._behaviour = behaviour
-        self._labels = 1
+        self._labels = labels
         self._aborted = threading.Event()
+        self.is_aborted: Callable[[], bool] = self._aborted.is_set
 
     detail = "fake"
     pid = None
@@ -94,16 +97,38 @@ class FakeBackend:
 
     def _wait(self, gate: threading.Event) -> None:
         while not gate.wait(0.005):
-            if self._aborted.is_set():
+            if self.is_aborted():
                 raise BackendProblem(reason("worker_died"))
 
 
-def grey(level: int, *, request_id: int | None = None) -> Request:
-    """An even grey image; its request id is its level unless told else."""
-    values = np.full((1, SIDE, SIDE, 1), level, np.uint8)
-    return Request(request_id=level if request_id is None else request_id, values=values)
+class FakeCpu:
+    """The same in the place of workers, which test a model as they load it."""
+
+    detail = "fake"
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self._loaded: list[Model] = []
+
+    def run(self, values: np.ndarray[Any, Any], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
+        backend = FakeBackend(self._behaviour, labels=len(model.manifest.labels))
+        backend.is_aborted = is_cancelled
+        if not any(model is one for one in self._loaded):
+            backend.start(model)
+            if model.golden:
+                check_golden(backend.run, model.golden)
+            self._loaded.append(model)
+        return backend.run(values)
+
+    def end_unwanted(self) -> None:
+        """It looks itself whether it is wanted."""
+
+
+def grey(level: int) -> np.ndarray[Any, Any]:
+    """An even grey input."""
+    return np.full((1, SIDE, SIDE, 1), level, np.uint8)
 
 
 def grey_score(level: int) -> float:
     """What the formula says of it."""
-    return float(tiny_scores(np.full((1, SIDE, SIDE, 1), level, np.uint8))[0, 0])
+    return float(tiny_scores(grey(level))[0, 0])

@@ -1,10 +1,11 @@
-"""The engine with fake backends: what it promises about images, backends and what people are told."""
+"""The engine with fake devices: what it promises about images, devices and what people are told."""
 
 from __future__ import annotations
 
 import threading
-from concurrent.futures import CancelledError, Future
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +16,44 @@ from backend_fakes import Behaviour, grey, grey_score
 from fakes import FakeReaders
 from fieldray.domain.assessment import choose
 from fieldray.domain.image import ImageRef
-from fieldray.domain.model import Model, Prediction, Request
-from fieldray.errors import BackendProblem, StorageProblem
-from fieldray.inference.backend_runner import TRIES_PER_IMAGE
-from fieldray.inference.engine import Engine
+from fieldray.domain.model import Model, Prediction
+from fieldray.errors import BackendProblem, Cancelled, StorageProblem
+from fieldray.inference.engine import TRIES_PER_IMAGE, Engine
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
+from raised import raises
 from tiny_models import tiny_manifest, tiny_model
-from waiting import WAIT_S, Events
+from waiting import WAIT_S, Events, wait_for
 
 DIED = reason("worker_died")
 MODEL = tiny_model()
+Ask = Callable[..., "Future[Prediction]"]
 
 
-def engine_of(*kinds: Any, publish: Any = None, **options: Any) -> Engine:
+def engine_of(*kinds: Any, cpu: Behaviour | None = None, publish: Any = None, **options: Any) -> Engine:
     """With the model open."""
-    engine = Engine(publish or Events(), kinds=kinds, **options)
+    engine = Engine(publish or Events(), cpu=(cpu or Behaviour()).cpu(), kinds=kinds, **options)
     engine.open(MODEL)
     return engine
 
 
-def serving_engine_of(*kinds: Any, publish: Any = None) -> Engine:
-    """Once a backend is ready."""
-    engine = engine_of(*kinds, publish=publish)
-    engine.serving(timeout_s=WAIT_S)
+def serving_engine_of(edgetpu: Behaviour, **options: Any) -> Engine:
+    """Once the device is ready."""
+    engine = engine_of(edgetpu.kind(), device="edgetpu", **options)
+    engine.serving(MODEL)
     return engine
 
 
-def answer(future: Future[Prediction]) -> Prediction:
-    return future.result(WAIT_S)
+def run(engine: Engine, level: int, **options: Any) -> Prediction:
+    return engine.run(grey(level), **{"model": MODEL, **options})
+
+
+@pytest.fixture
+def ask() -> Iterator[Ask]:
+    """Has an image run by a thread of its own."""
+    with ThreadPoolExecutor(8) as threads:
+        yield lambda engine, level, **options: threads.submit(run, engine, level, **options)
 
 
 def problem(future: Future[Prediction]) -> str:
@@ -57,32 +66,41 @@ def dies_on(level: int) -> Any:
     return lambda levels: DIED if level in levels else None
 
 
-def test_every_image_gets_its_own_answer() -> None:
-    with engine_of(Behaviour().kind()) as engine:
-        futures = [engine.submit(grey(level)) for level in range(0, 250, 10)]
-        answers = [answer(future) for future in futures]
-    assert [prediction.request_id for prediction in answers] == list(range(0, 250, 10))
-    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(
-        [grey_score(level) for level in range(0, 250, 10)]
-    )
-    assert [prediction.sequence for prediction in answers] == list(range(1, 26))
-    assert {(p.backend, p.pack_name, p.model_sha256) for p in answers} == {("cpu", "tiny-1.0.0", MODEL.model_sha256)}
+def hang(device: Behaviour, asked: Callable[[], Future[Prediction]]) -> Future[Prediction]:
+    """An image that the device has begun, and goes on with when it may."""
+    device.may_run.clear()
+    device.is_running.clear()
+    hanging = asked()
+    assert device.is_running.wait(WAIT_S)
+    return hanging
 
 
-def test_what_people_are_told_of_a_start_and_an_end() -> None:
+@pytest.mark.parametrize("backend", ["cpu", "edgetpu"])
+def test_every_image_gets_its_own_answer(ask: Ask, backend: str) -> None:
+    with engine_of(Behaviour().kind(), device=backend) as engine:
+        answers = [future.result(WAIT_S) for future in [ask(engine, level) for level in range(0, 250, 10)]]
+    expected = [grey_score(level) for level in range(0, 250, 10)]
+    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected)
+    assert sorted(prediction.sequence for prediction in answers) == list(range(1, 26))
+    assert {(p.backend, p.pack_name, p.model_sha256) for p in answers} == {(backend, "tiny-1.0.0", MODEL.model_sha256)}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "edgetpu"])
+def test_what_people_are_told_of_a_start_and_an_end(backend: str) -> None:
     events = Events()
-    serving_engine_of(Behaviour().kind(), publish=events).close()
+    with engine_of(Behaviour().kind(), device=backend, publish=events) as engine:
+        assert engine.serving(MODEL) == backend
     states = [(event.state, event.in_use, event.detail) for event in events.heard]
     assert states == [("starting", False, ""), ("ready", True, "fake"), ("stopped", False, "")]
 
 
-def test_an_image_whose_backend_died_is_run_by_the_next_one() -> None:
+def test_an_image_whose_device_died_is_run_by_the_cpu() -> None:
     edgetpu, events = Behaviour(dies=dies_on(3)), Events()
-    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+    with engine_of(edgetpu.kind(), publish=events) as engine:
         events.wait_for("edgetpu", "ready")
         events.wait_for("cpu", "ready")
         edgetpu.start_problem = DIED  # it does not come back
-        answers = [answer(future) for future in [engine.submit(grey(level)) for level in range(6)]]
+        answers = [run(engine, level) for level in range(6)]
         gone = events.wait_for("edgetpu", "unavailable")
     assert [prediction.backend for prediction in answers] == ["edgetpu"] * 3 + ["cpu"] * 3
     assert [prediction.sequence for prediction in answers] == [1, 2, 3, 1, 2, 3]
@@ -90,37 +108,38 @@ def test_an_image_whose_backend_died_is_run_by_the_next_one() -> None:
     assert gone.reason == DIED and not gone.in_use
 
 
-def test_a_better_backend_takes_over_while_the_other_goes_on() -> None:
+def test_a_better_device_takes_over_while_the_cpu_goes_on() -> None:
     edgetpu, events = Behaviour(), Events()
     edgetpu.may_start.clear()
-    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
-        assert [answer(engine.submit(grey(level))).backend for level in range(3)] == ["cpu"] * 3
+    with engine_of(edgetpu.kind(), publish=events) as engine:
+        assert [run(engine, level).backend for level in range(3)] == ["cpu"] * 3
         edgetpu.may_start.set()
         events.wait_for("edgetpu", "ready")
-        assert answer(engine.submit(grey(9))).backend == "edgetpu"
+        assert run(engine, 9).backend == "edgetpu"
     in_use = [(event.backend, event.in_use) for event in events.heard if event.state == "ready"]
     assert in_use == [("cpu", True), ("edgetpu", True), ("cpu", False)]
 
 
-def test_a_backend_that_fails_its_self_test_runs_no_image() -> None:
+def test_a_device_that_fails_its_self_test_runs_no_image() -> None:
     edgetpu, events = Behaviour(score_shift=0.05), Events()
-    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+    with engine_of(edgetpu.kind(), publish=events) as engine:
         gone = events.wait_for("edgetpu", "unavailable")
-        assert answer(engine.submit(grey(77))).backend == "cpu"
+        assert run(engine, 77).backend == "cpu"
     assert gone.reason is not None and gone.reason.code == "self_test"
     assert [77] not in edgetpu.runs
     assert edgetpu.starts == edgetpu.closes == 1  # it is not tried again
 
 
-def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_is_run() -> None:
-    cpu, runs_before = Behaviour(), []
+@pytest.mark.parametrize("backend", ["cpu", "edgetpu"])
+def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_is_run(backend: str) -> None:
+    runs, runs_before = Behaviour(), []
 
     def passed(model: Any) -> None:
         assert model is MODEL
-        runs_before.append([levels for levels in cpu.runs if levels == [77]])
+        runs_before.append([levels for levels in runs.runs if levels == [77]])
 
-    with engine_of(cpu.kind(), passed=passed) as engine:
-        assert answer(engine.submit(grey(77))).request_id == 77
+    with engine_of(runs.kind(), cpu=runs, device=backend, passed=passed) as engine:
+        run(engine, 77)
     assert runs_before == [[]]
 
 
@@ -129,11 +148,11 @@ def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_i
     [Behaviour(score_shift=0.05), Behaviour(start_problem=reason("bad_model", detail="it is a poem"))],
     ids=["other scores", "no network"],
 )
-def test_a_model_that_cannot_be_run_leaves_no_trace(behaviour: Behaviour) -> None:
+def test_a_model_that_cannot_be_run_leaves_no_trace_and_is_not_tried_again(behaviour: Behaviour) -> None:
     known: list[Any] = []
-    with engine_of(behaviour.kind(), passed=known.append) as engine, pytest.raises(BackendProblem):
-        engine.serving(timeout_s=WAIT_S)
-    assert known == []
+    with engine_of(cpu=behaviour, passed=known.append) as engine, pytest.raises(BackendProblem):
+        engine.serving(MODEL)
+    assert (known, behaviour.starts) == ([], 1)
 
 
 def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
@@ -141,228 +160,182 @@ def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
         raise StorageProblem(reason("trust_damaged", path="pack_trust.json", detail="it is a poem"))
 
     cpu = Behaviour()
-    with engine_of(cpu.kind(), passed=passed) as engine:
-        assert problem(engine.submit(grey(77))) == "trust_damaged"
+    with engine_of(cpu=cpu, passed=passed) as engine, raises(BackendProblem, "trust_damaged"):
+        run(engine, 77)
     assert [77] not in cpu.runs
 
 
-def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
+def test_a_device_that_is_not_there_says_why_and_may_come_later() -> None:
     edgetpu, events = Behaviour(unavailable_reason=reason("no_model_file", device="Edge TPU")), Events()
-    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+    with engine_of(edgetpu.kind(), publish=events) as engine:
         assert events.wait_for("edgetpu", "unavailable").reason == reason("no_model_file", device="Edge TPU")
         assert edgetpu.starts == 0
         edgetpu.unavailable_reason = None
         engine.reconsider("edgetpu")
         events.wait_for("edgetpu", "ready")
-        assert answer(engine.submit(grey(1))).backend == "edgetpu"
+        assert run(engine, 1).backend == "edgetpu"
 
 
-def test_a_backend_that_died_in_idleness_is_started_again() -> None:
-    cpu, events = Behaviour(), Events()
-    with serving_engine_of(cpu.kind(), publish=events) as engine:
-        cpu.is_alive = False
-        assert events.wait_for("cpu", "unavailable").reason == DIED
-        cpu.is_alive = True
-        assert answer(engine.submit(grey(5))).sequence == 1
+def test_a_device_that_died_in_idleness_is_started_again() -> None:
+    edgetpu, events = Behaviour(), Events()
+    with serving_engine_of(edgetpu, publish=events) as engine:
+        edgetpu.is_alive = False
+        assert events.wait_for("edgetpu", "unavailable").reason == DIED
+        edgetpu.is_alive = True
+        assert run(engine, 5).sequence == 1
 
 
-def test_an_image_that_ends_every_backend_takes_only_itself_down() -> None:
-    cpu = Behaviour(dies=dies_on(2))
-    with engine_of(cpu.kind()) as engine:
-        futures = [engine.submit(grey(level)) for level in range(5)]
+def test_an_image_that_ends_every_device_takes_only_itself_down(ask: Ask) -> None:
+    edgetpu = Behaviour(dies=dies_on(2))
+    with serving_engine_of(edgetpu) as engine:
+        futures = [ask(engine, level) for level in range(5)]
         assert problem(futures[2]) == "worker_died"
-        assert [answer(futures[level]).request_id for level in (0, 1, 3, 4)] == [0, 1, 3, 4]
-    assert cpu.runs.count([2]) == TRIES_PER_IMAGE
+        assert all(futures[level].result(WAIT_S).backend == "edgetpu" for level in (0, 1, 3, 4))
+    assert edgetpu.runs.count([2]) == TRIES_PER_IMAGE
+    edgetpu.runs.clear()
+    cpu = Behaviour(dies=dies_on(2))
+    with engine_of(edgetpu.kind(), cpu=cpu) as engine:
+        wait_for(lambda: engine.serving(MODEL) == "edgetpu")
+        assert problem(ask(engine, 2)) == "worker_died"
+        assert run(engine, 3).scores
+    assert (edgetpu.runs.count([2]), cpu.runs.count([2])) == (1, 1)  # workers try it again themselves
 
 
-def test_images_fail_when_no_backend_is_left_and_go_on_after_a_new_try() -> None:
+def test_images_fail_when_no_device_is_left_and_go_on_after_a_new_try(ask: Ask) -> None:
     cpu, events = Behaviour(start_problem=DIED), Events()
-    with engine_of(cpu.kind(), publish=events) as engine:
-        queued = engine.submit(grey(1))
-        assert problem(queued) == "worker_died"
-        assert problem(engine.submit(grey(2))) == "worker_died"
+    with engine_of(cpu=cpu, publish=events) as engine:
+        assert problem(ask(engine, 1)) == "worker_died"
         with pytest.raises(BackendProblem, match="stopped unexpectedly"):
-            engine.serving(timeout_s=WAIT_S)
+            engine.serving(MODEL)
         assert cpu.starts == 1 + 3
         cpu.start_problem = None
         engine.reconsider("cpu")
         events.wait_for("cpu", "ready")
-        assert answer(engine.submit(grey(3))).request_id == 3
+        assert run(engine, 3).backend == "cpu"
 
 
-def test_waiting_for_a_slow_start_has_an_end() -> None:
-    cpu = Behaviour()
-    cpu.may_start.clear()
-    with engine_of(cpu.kind()) as engine:
-        assert engine.serving(timeout_s=0.01) is None
-        cpu.may_start.set()
-        engine.serving(timeout_s=WAIT_S)
-
-
-def test_a_lasting_reason_is_not_tried_again() -> None:
-    cpu = Behaviour(start_problem=reason("bad_model", detail="it is a poem"))
-    with engine_of(cpu.kind()) as engine, pytest.raises(BackendProblem, match="it is a poem"):
-        engine.serving(timeout_s=WAIT_S)
-    assert cpu.starts == 1
+def test_nobody_waits_for_a_slow_start_or_an_image_that_hangs_once_it_is_cancelled(ask: Ask) -> None:
+    edgetpu, cpu, is_over = Behaviour(), Behaviour(), threading.Event()
+    for slow in (edgetpu, cpu):
+        slow.may_start.clear()
+    with engine_of(edgetpu.kind(), cpu=cpu) as engine:
+        waiting = ask(engine, 1, is_cancelled=is_over.is_set)
+        is_over.set()
+        assert isinstance(waiting.exception(WAIT_S), Cancelled)
+        for slow in (cpu, edgetpu):
+            is_over.clear()
+            slow.may_start.set()
+            name = "cpu" if slow is cpu else "edgetpu"
+            wait_for(lambda name=name: engine.serving(MODEL) == name)
+            hanging = hang(slow, lambda: ask(engine, 2, is_cancelled=is_over.is_set))
+            unrun = ask(engine, 3, is_cancelled=is_over.is_set)
+            is_over.set()
+            assert all(future.exception(WAIT_S) for future in (hanging, unrun))
+            slow.may_run.set()
+    assert [3] not in edgetpu.runs
 
 
 def test_a_failure_nobody_thought_of_is_a_reason_too() -> None:
-    def explode(levels: list[int]) -> Any:
-        if levels == [1]:
-            raise ZeroDivisionError("seven")
-        return None
-
-    with engine_of(Behaviour(dies=explode).kind()) as engine:
-        error = engine.submit(grey(1)).exception(WAIT_S)
-        assert isinstance(error, BackendProblem) and "seven" in error.reason.text
-        assert answer(engine.submit(grey(2))).request_id == 2
+    edgetpu, events = Behaviour(dies=lambda levels: levels[7] if levels == [1] else None), Events()
+    with engine_of(edgetpu.kind(), publish=events) as engine:
+        events.wait_for("edgetpu", "ready")
+        assert run(engine, 1).backend == "cpu"
+    assert events.wait_for("edgetpu", "unavailable").reason == reason("internal", detail="IndexError")
 
 
-def test_images_belong_to_the_model_they_were_submitted_for() -> None:
-    cpu = Behaviour()
+def test_what_waits_for_a_device_when_another_model_is_opened_fails_and_what_runs_ends(ask: Ask) -> None:
+    edgetpu = Behaviour()
     second = tiny_model(labels=2, manifest=tiny_manifest(labels=2, version="2.0.0"))
-    with serving_engine_of(cpu.kind()) as engine:
-        cpu.may_run.clear()
-        old = [engine.submit(grey(level)) for level in range(4)]
+    with serving_engine_of(edgetpu) as engine:
+        running = hang(edgetpu, lambda: ask(engine, 1))
+        waiting = [ask(engine, level) for level in (2, 3)]
         engine.open(second)
-        new = [engine.submit(grey(level)) for level in range(4)]
-        cpu.may_run.set()
-        assert {answer(future).pack_name for future in old} == {"tiny-1.0.0"}
-        assert {answer(future).pack_name for future in new} == {"tiny-2.0.0"}
-        assert set(answer(new[0]).scores) == {"opacity", "label1"}
+        assert {problem(future) for future in waiting} == {"again_other_pack"}
+        edgetpu.may_run.set()
+        assert running.result(WAIT_S).pack_name == "tiny-1.0.0"
+        new = run(engine, 4, model=second)
+        assert (new.pack_name, set(new.scores)) == ("tiny-2.0.0", {"opacity", "label1"})
+        with raises(BackendProblem, "again_other_pack"):
+            run(engine, 5)
+
+
+def test_a_model_that_is_opened_does_not_wait_for_the_slow_start_of_the_one_before() -> None:
+    edgetpu, second = Behaviour(), tiny_model()
+    edgetpu.may_start.clear()
+    with engine_of(edgetpu.kind(), device="edgetpu") as engine:
+        wait_for(lambda: edgetpu.starts == 1)
+        engine.open(second)
+        wait_for(lambda: edgetpu.starts == 2, limit_s=1.5)
+        assert edgetpu.closes == 1  # never two at once: an Edge TPU has room for one
+        edgetpu.may_start.set()
+        assert run(engine, 1, model=second).backend == "edgetpu"
 
 
 def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -> None:
     """Another pack is opened while a worker reads the image: its answer must not be stored as that of the first."""
-    engine = engine_of(Behaviour().kind("edgetpu"))
-    bigger = tiny_model(manifest=tiny_manifest(side=128))  # its input does not even fit
 
     class Slow(FakeReaders):
         def look(self, question: Look, *, model: Model | None) -> Seen:
-            engine.open(next(others))
+            engine.open(next(opened))
             return super().look(question, model=model)
 
-    others = iter((MODEL, tiny_model(), bigger))
-    with engine:
-        found = []
-        for _ in range(3):
-            engine.open(MODEL)
-            ref = ImageRef(path=Path("bright.png"))
-            found.append(screen_image(ref, assessment=choose(MODEL), workers=Slow(), engine=engine))
-    assert [outcome.status for outcome in found] == ["screened", "failed", "failed"]
-    assert {outcome.reason.code for outcome in found[1:]} == {"again_other_pack"}
+    opened = iter((MODEL, tiny_model()))
+    with engine_of(Behaviour().kind(), device="edgetpu") as engine:
+        screen = partial(screen_image, ImageRef(path=Path("bright.png")), workers=Slow(), engine=engine)
+        assert screen(assessment=choose(MODEL)).status == "screened"
+        failed = screen(assessment=choose(MODEL))
+    assert (failed.status, failed.stage, failed.reason.code) == ("failed", "inference", "again_other_pack")
 
 
-def test_the_backends_of_a_former_model_end_when_they_are_done_and_say_no_more() -> None:
-    cpu, events = Behaviour(), Events()
-    with serving_engine_of(cpu.kind(), publish=events) as engine:
-        engine.open(tiny_model())
-        engine.serving(timeout_s=WAIT_S)
-        waited = threading.Event()
-        while not cpu.closes:
-            assert not waited.wait(0.01)
-    assert events.states("cpu") == ["starting", "ready", "starting", "ready", "stopped"]
+def test_the_device_of_a_former_model_ends_and_says_no_more() -> None:
+    edgetpu, events, second = Behaviour(), Events(), tiny_model()
+    with serving_engine_of(edgetpu, publish=events) as engine:
+        engine.open(MODEL)  # which is open: nothing changes
+        assert run(engine, 1).sequence == edgetpu.starts == 1
+        engine.open(second)
+        engine.serving(second)
+        assert edgetpu.closes == 1
+    assert events.states("edgetpu") == ["starting", "ready", "starting", "ready", "stopped"]
 
 
-def test_opening_the_model_that_is_open_changes_nothing() -> None:
-    cpu = Behaviour()
-    with serving_engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
-        assert answer(engine.submit(grey(1))).sequence == 1
-    assert cpu.starts == 1
-
-
-def test_closing_fails_what_is_queued_and_lets_what_runs_end() -> None:
-    cpu = Behaviour()
-    engine = serving_engine_of(cpu.kind())
-    cpu.may_run.clear()
-    cpu.is_running.clear()
-    running = engine.submit(grey(1))
-    assert cpu.is_running.wait(WAIT_S)
-    queued = engine.submit(grey(2))
+def test_closing_fails_what_waits_and_lets_what_runs_end(ask: Ask) -> None:
+    edgetpu = Behaviour()
+    engine = serving_engine_of(edgetpu)
+    running = hang(edgetpu, lambda: ask(engine, 1))
+    waiting = ask(engine, 2)
     closing = threading.Thread(target=engine.close)
     closing.start()
-    assert problem(queued) == "engine_closed"
-    cpu.may_run.set()
+    assert problem(waiting) == "engine_closed"
+    edgetpu.may_run.set()
     closing.join()
-    assert answer(running).request_id == 1
-    assert problem(engine.submit(grey(3))) == "engine_closed"
+    assert running.result(WAIT_S).scores["opacity"] == pytest.approx(grey_score(1))
+    assert problem(ask(engine, 3)) == "engine_closed"
     with pytest.raises(BackendProblem, match="stopped before"):
         engine.open(tiny_model())
 
 
-def test_closing_ends_a_backend_that_hangs() -> None:
-    cpu = Behaviour()
-    engine = serving_engine_of(cpu.kind())
-    cpu.may_run.clear()
-    cpu.is_running.clear()
-    hanging = engine.submit(grey(1))
-    assert cpu.is_running.wait(WAIT_S)
+@pytest.mark.parametrize(("backend", "code"), [("edgetpu", "engine_closed"), ("cpu", "worker_died")])
+def test_closing_ends_what_hangs_on_any_device(ask: Ask, backend: str, code: str) -> None:
+    slow = Behaviour()
+    engine = engine_of(slow.kind(), cpu=slow, device=backend)
+    engine.serving(MODEL)
+    hanging = hang(slow, lambda: ask(engine, 1))
     engine.close()
-    assert problem(hanging) == "worker_died"
-    assert cpu.closes == 1
+    assert problem(hanging) == code
+    assert slow.closes == (backend == "edgetpu")
 
 
-def test_an_image_nobody_wants_any_more_is_not_run() -> None:
-    cpu = Behaviour()
-    with serving_engine_of(cpu.kind()) as engine:
-        cpu.may_run.clear()
-        first, second, third = (engine.submit(grey(level)) for level in (1, 2, 3))
-        assert second.cancel()
-        cpu.may_run.set()
-        assert [answer(first).request_id, answer(third).request_id] == [1, 3]
-        with pytest.raises(CancelledError):
-            second.result()
-    assert [2] not in cpu.runs
-
-
-def test_a_listener_that_fails_costs_no_image() -> None:
-    def fail(event: Any) -> None:
+def test_a_listener_that_fails_or_calls_the_engine_costs_no_image() -> None:
+    def listen(event: Any) -> None:
+        engine.reconsider(event.backend)
         raise RuntimeError("no window there")
 
-    with engine_of(Behaviour().kind(), publish=fail) as engine:
-        assert answer(engine.submit(grey(1))).request_id == 1
-
-
-def test_a_listener_may_call_the_engine() -> None:
-    answers: list[Future[Prediction]] = []
-    with Engine(lambda event: answers.append(engine.submit(grey(1))), kinds=[Behaviour().kind()]) as engine:
+    with Engine(listen, cpu=Behaviour().cpu()) as engine:
         engine.open(MODEL)
-        engine.serving(timeout_s=WAIT_S)
-        assert answer(engine.submit(grey(2))).request_id == 2
-        assert answer(answers[0]).request_id == 1
+        assert run(engine, 1).scores
 
 
 @pytest.mark.parametrize("values", [np.zeros((1, 32, 64, 1), np.uint8), np.zeros((1, 64, 64, 1), np.float32)])
 def test_an_image_that_does_not_fit_the_model_is_our_own_fault(values: Any) -> None:
-    with engine_of(Behaviour().kind()) as engine, pytest.raises(ValueError, match="an image must be"):
-        engine.submit(Request(request_id=1, values=values))
-
-
-def test_without_a_model_there_is_nothing_to_run() -> None:
-    with Engine(Events(), kinds=[Behaviour().kind()]) as engine, pytest.raises(ValueError, match="no model is open"):
-        engine.submit(grey(1))
-
-
-def test_no_image_is_lost_or_mixed_up_when_backends_die_at_random() -> None:
-    dice = np.random.default_rng(7)
-    deaths = {number: int(count) for number, count in enumerate(dice.choice(3, size=100, p=(0.8, 0.1, 0.1)), start=130)}
-    planned = sum(deaths.values())
-    lock = threading.Lock()
-
-    def dies(levels: list[int]) -> Any:
-        with lock:
-            doomed = [level for level in levels if deaths.get(level)]
-            for level in doomed:
-                deaths[level] -= 1
-            return DIED if doomed else None
-
-    edgetpu, cpu, events = Behaviour(dies=dies), Behaviour(dies=dies), Events()
-    kinds = (replace(edgetpu.kind("edgetpu"), restarts=planned), replace(cpu.kind(), restarts=planned))
-    with engine_of(*kinds, publish=events) as engine:
-        futures = [engine.submit(grey(level, request_id=2 * level)) for level in range(130, 230)]
-        answers = [answer(future) for future in futures]
-    assert [prediction.request_id for prediction in answers] == list(range(260, 460, 2))
-    expected = [grey_score(level) for level in range(130, 230)]
-    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected)
-    assert planned > 20 and not any(deaths.values())
+    with engine_of() as engine, pytest.raises(ValueError, match="an image must be"):
+        engine.run(values, model=MODEL)

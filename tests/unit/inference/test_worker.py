@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from backend_fakes import grey, grey_score
 
 from fieldray.backends import CPU
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer, BackendKind
-from fieldray.inference.engine import Engine
+from fieldray.inference.backend import Answer
 from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
 from fieldray.inference.service import Service
 from fieldray.inference.worker import Opening, Run, WorkerBackend
@@ -35,7 +33,6 @@ from tiny_models import (
     tiny_scores,
     with_custom_operator,
 )
-from waiting import WAIT_S, Events
 
 posix_only = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
 
@@ -101,34 +98,6 @@ def test_a_process_that_never_was_ready_is_told_apart_from_a_bad_model() -> None
     with pytest.raises(BackendProblem) as caught, started(child=lambda: Child("any", command=lambda _: command)):
         pass
     assert caught.value.reason == reason("start_failed", detail="child process ended with 1: no memory")
-
-
-# ---- an engine whose process is killed and stopped
-
-
-def impatient_cpu() -> BackendKind:
-    return BackendKind(entry=CPU, open=lambda: WorkerBackend(CPU, run_timeout_s=0.5), restart_delay_s=0.001)
-
-
-@posix_only
-@pytest.mark.parametrize("blow", ["SIGKILL", "SIGSTOP"])
-def test_no_image_is_lost_when_the_process_is_killed_or_hangs(blow: str) -> None:
-    events = Events()
-    with Engine(events, kinds=[impatient_cpu()]) as engine:
-        engine.open(tiny_model())
-        futures = [engine.submit(grey(number % 256, request_id=number)) for number in range(120)]
-        for victim in (futures[20], futures[70]):
-            victim.result(WAIT_S)
-            (pid,) = engine.pids
-            os.kill(pid, getattr(signal, blow))
-        answers = [future.result(WAIT_S) for future in futures]
-        (survivor,) = engine.pids
-    assert [prediction.request_id for prediction in answers] == list(range(120))
-    expected = [grey_score(number % 256) for number in range(120)]
-    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected, abs=0.008)
-    assert answers[0].class_maps.shape == (1, 16, 16)
-    assert events.states("cpu").count("unavailable") == 2
-    assert not psutil.pid_exists(survivor)
 
 
 # ---- what travels between the two processes

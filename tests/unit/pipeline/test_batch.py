@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes import FakeEngine, FakeReaders
+from fakes import FakeEngine, FakeReaders, never
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
@@ -187,7 +187,7 @@ def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:
 
 def test_a_cancel_does_not_wait_for_a_network_that_hangs(tmp_path: Path) -> None:
     asked = threading.Event()
-    run = Run(tmp_path, ["dark.png"], engine=FakeEngine(answer=lambda future: asked.set()))
+    run = Run(tmp_path, ["dark.png"], engine=FakeEngine(answer=lambda over: (asked.set(), never(over))))
     run.batch.start()
     assert asked.wait(10)
     run.batch.cancel()
@@ -251,7 +251,7 @@ def test_only_a_few_images_are_under_way_however_many_there_are(tmp_path: Path) 
             yield ref
 
     asked = threading.Event()
-    run = Run(tmp_path, [], discover=discover, engine=FakeEngine(answer=lambda future: asked.set()))
+    run = Run(tmp_path, [], discover=discover, engine=FakeEngine(answer=lambda over: (asked.set(), never(over))))
     run.batch.start()
     assert asked.wait(10)
     meanwhile(tmp_path)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from fakes import FakeEngine, FakeReaders, hash_of
+from fakes import FakeEngine, FakeReaders, hash_of, never
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, ReadFacts
 from fieldray.domain.image import Detail, ImageHeader, ImageRef, PixelMap
@@ -178,12 +176,17 @@ def test_an_image_of_which_a_part_may_be_missing_is_never_normal(grey: int, cate
     ("name", "error", "stage", "code"),
     [
         ("bug.png", None, "decode", "internal"),
-        ("bright.png", TimeoutError(), "inference", "internal"),
+        ("unloaded.png", None, "inference", "worker_died"),
+        ("bright.png", ZeroDivisionError(), "inference", "internal"),
         ("bright.png", BackendProblem(reason("worker_died")), "inference", "worker_died"),
     ],
 )
 def test_a_fault_in_one_stage_fails_one_image(name: str, error: Exception | None, stage: str, code: str) -> None:
-    outcome = screen(name, engine=FakeEngine(answer=error and (lambda future: future.set_exception(error))))
+    def answer(_: object) -> None:
+        if error:
+            raise error
+
+    outcome = screen(name, engine=FakeEngine(answer=answer))
     assert (outcome.stage, outcome.reason.code) == (stage, code)
 
 
@@ -213,12 +216,8 @@ def test_what_the_system_refuses_is_no_fault_of_the_image(error: Exception, code
         look(NoReaders())
 
 
-def never(_: Future[Prediction]) -> None:
-    """The network gives no answer."""
-
-
 @pytest.mark.parametrize(("name", "answer"), [("bright.png", never), ("bug.png", None)])
-def test_a_cancelled_image_gets_no_outcome(name: str, answer: Callable[[Future[Prediction]], None] | None) -> None:
+def test_a_cancelled_image_gets_no_outcome(name: str, answer: Any) -> None:
     asked = iter((False,))  # it is cancelled once a worker was asked
     with pytest.raises(Cancelled):
         screen(name, engine=FakeEngine(answer=answer), is_cancelled=lambda: next(asked, True))

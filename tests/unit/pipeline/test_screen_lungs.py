@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("scores", "code"), REFUSED)
 def test_what_is_no_usable_chest_image_is_refused_and_not_run(scores: dict[str, float], code: str) -> None:
-    ran: list[Future[Prediction]] = []
+    ran: list[object] = []
     outcome = screen(FakeFinder(MASK, **scores), engine=FakeEngine(answer=ran.append))
     assert (outcome.status, outcome.reason.code, ran) == ("refused", code, [])
     assert outcome.lungs is not None
@@ -96,8 +95,8 @@ class Mapped(FakeEngine):
         super().__init__()
         self._map = class_map[None].astype(np.float32)
 
-    def _prediction(self, request: Any) -> Prediction:
-        return replace(super()._prediction(request), class_maps=self._map)
+    def _prediction(self, values: Any) -> Prediction:
+        return replace(super()._prediction(values), class_maps=self._map)
 
 
 def test_the_share_of_evidence_inside_the_lungs_is_weighed_by_area() -> None:

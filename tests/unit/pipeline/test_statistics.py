@@ -15,7 +15,6 @@ from fieldray.pipeline.statistics import MachineLoad, Pace, Statistics
 
 def prediction(latency_ms: float, sequence: int, backend: BackendName = "cpu") -> Prediction:
     return Prediction(
-        request_id=sequence,
         pack_name="tiny-1.0.0",
         model_sha256="m",
         backend=backend,

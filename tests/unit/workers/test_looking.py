@@ -283,12 +283,3 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
         assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
         assert (mine.step, mine.sequence, mine.facts.preview) == (its.step, its.sequence, its.facts.preview)
     assert alone[0].answer.scores != alone[1].answer.scores
-
-
-def test_an_input_is_run_by_the_classifier_of_its_pack() -> None:
-    classifiers = iter([Bright(), FailsAtTheSecond()])
-    worker = Worker(open_network=lambda _model, _file: cast("Network", next(classifiers)))
-    worker.load(calls.loading(tiny_model(), tiny_model()))
-    values = np.full((64, 64, 1), 51, np.uint8)
-    scores = [worker.run(calls.RunOf(values=values, pack=pack)).scores.tolist() for pack in (0, 1)]
-    assert scores == [[pytest.approx(0.2)], [pytest.approx(0.42)]]

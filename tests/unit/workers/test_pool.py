@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import sys
 import threading
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +20,13 @@ import psutil
 import pytest
 
 from fieldray.domain.image import Detail, ImageRef
-from fieldray.domain.model import InputSpec
-from fieldray.errors import ReaderProblem, Unreadable
+from fieldray.domain.model import InputSpec, Model
+from fieldray.errors import BackendProblem, ReaderProblem, Unreadable
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import shrunk, to_tensor
 from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.inference.backend import Answer
 from fieldray.paths import child_command
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed, Workers
@@ -28,7 +34,7 @@ from phantoms import write_bad_inputs, write_dicom
 from raised import raises
 from strange_services import command as strange_command
 from strange_services import reader_command, strange
-from tiny_models import tiny_model
+from tiny_models import tiny_manifest, tiny_model
 from waiting import wait_for
 
 SPEC = InputSpec(height=64, width=48, margin=0.05)
@@ -272,17 +278,96 @@ def test_a_child_that_starts_at_the_second_try_reads(tmp_path: Path) -> None:
         assert look(pool, image, SPEC).problem is None
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_a_child_that_ends_while_it_loads_its_networks_costs_no_image(tmp_path: Path) -> None:
-    mark, model = tmp_path / "once", tiny_model()
+# ---- models
+
+VALUES = np.full((64, 64, 1), 200, np.uint8)
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+def run(pool: Workers, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> Answer:
+    return pool.run(VALUES, model=model, is_cancelled=is_cancelled)
+
+
+@contextmanager
+def stopped(pool: Workers) -> Iterator[None]:
+    """Its only child does nothing meanwhile."""
+    (pid,) = pool.pids
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    if psutil.pid_exists(pid):
+        os.kill(pid, signal.SIGCONT)
+
+
+@posix_only
+def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tmp_path: Path) -> None:
+    ends, model = [strange_command(strange("end"))] * 5, tiny_model()
 
     def command(service: str) -> list[str]:
-        """The first one ends at its first question, which is to load."""
-        if mark.exists():
-            return child_command(service)
-        mark.touch()
-        return strange_command(strange("end"))
+        return ends.pop() if ends else child_command(service)
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        seen = pool.look(Look(ref=_image(tmp_path, "image.dcm"), runs=True), model=model)
-    assert seen.problem is None and seen.answer is not None
+        look = partial(pool.look, Look(ref=_image(tmp_path, "image.dcm"), runs=True), model=model)
+        for ask in (look, partial(run, pool, model)):
+            with raises(BackendProblem, "worker_died"):
+                ask()  # two were lost
+        seen = look()
+        assert seen.problem is None and seen.answer is not None
+
+
+@posix_only
+@pytest.mark.parametrize(("name", "starts"), [("image.dcm", 2), ("crash-once.dcm", 3)])
+def test_an_image_that_ends_its_child_in_the_classifier_comes_back_and_has_three_tries(
+    name: str, starts: int, tmp_path: Path
+) -> None:
+    begun: list[str] = []
+
+    def command(service: str) -> list[str]:
+        begun.append(service)
+        return strange_command(strange("end_in_classifier"))
+
+    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+        seen = pool.look(Look(ref=_image(tmp_path, name), runs=True), model=tiny_model())
+        assert (seen.problem, seen.answer, seen.stage, len(begun)) == (None, None, "inference", starts)
+        with raises(BackendProblem, "worker_died"):
+            run(pool, tiny_model())
+    assert len(begun) == starts + 2
+
+
+@posix_only
+def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwhile(tmp_path: Path) -> None:
+    first, second = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
+    looks = [(Look(ref=_image(tmp_path, "image.dcm"), runs=True), model) for model in (first, second)]
+    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
+        pool.load_together([first, second])
+        run(pool, first)
+        for together in ([second, first], [first], []):
+            with stopped(pool):
+                runs = [threads.submit(run, pool, one) for one in (first, second, first)]
+                looked = threads.submit(pool.look_for_each, looks)
+                time.sleep(0.2)  # all but one wait
+                pool.load_together(together)
+            assert [len(one.result(60).scores) for one in runs] == [1, 2, 1]
+            assert [len(seen.answer.scores) for seen in looked.result(60)] == [1, 2]
+
+
+@posix_only
+def test_only_what_is_cancelled_itself_is_ended(tmp_path: Path) -> None:
+    """A run that ends gives up its looks, and not what another one is waiting for."""
+    model, image, is_over = tiny_model(), _image(tmp_path, "image.dcm"), threading.Event()
+    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(3) as threads:
+        run(pool, model)
+        with stopped(pool):
+            asked = threads.submit(run, pool, model, is_cancelled=is_over.is_set)
+            time.sleep(0.2)  # it has the child
+            look = threads.submit(pool.look, Look(ref=image), model=model)
+            wanted = threads.submit(run, pool, model)
+            time.sleep(0.2)
+            pool.give_up()
+            with pytest.raises(PoolClosed):
+                look.result(10)
+            assert not asked.done() and not wanted.done()
+            is_over.set()
+            pool.end_unwanted()
+            with pytest.raises(PoolClosed):
+                asked.result(10)
+        assert wanted.result(30).scores.size
