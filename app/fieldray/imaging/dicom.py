@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, get_frame
-from pydicom.pixels import apply_color_lut, convert_color_space
+from pydicom.pixels import convert_color_space
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
@@ -113,7 +113,7 @@ def _decode_pixels(
     step = largest_reduction(frame.rows, frame.columns, needed) if needed is not None else 1
     stored = whole.of(lambda: _stored_values(header, frame, value, index))
     if _photometric(header) == "PALETTE COLOR":
-        stored = apply_color_lut(stored, header.dataset)[:, :, :3]
+        stored = dicom_grey.colours_of(stored, header.dataset)
     if stored.ndim == 3:
         return _grey_of_colour(stored, header.dataset, step)
     return dicom_grey.grey_image(stored, header.dataset, step=step)

@@ -17,17 +17,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
+from pydicom.pixels import apply_color_lut
 
 from fieldray.domain.image import Image, SpacingPlane, Window, WindowFunction
 from fieldray.imaging.dicom_header import (
     aligned_numbers,
     first_value,
-    has_decimal_comma,
     has_value,
     items,
     number,
     numbers,
     text,
+    texts,
     whole_number,
 )
 from fieldray.imaging.preprocess import windowed
@@ -53,6 +54,7 @@ KEYWORDS: Final = (
     "PixelAspectRatio",
     "ViewPosition",
 )
+_DECIMALS: Final = ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth")
 _NARROWEST: Final = 1e-3
 # In modality values: below this a window is meant as it stands, where these are fractions.
 _NARROW: Final = 16.0
@@ -73,11 +75,12 @@ Pixels = NDArray[Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Table:
-    """A lookup table: value `first` maps to entries[0]; values outside map to the first and last entry."""
+    """A lookup table: value `first` maps to entries[0], of `stated` ones; values outside map to the first and last."""
 
     first: int
     entries: NDArray[np.uint16]
     highest: int
+    stated: int
 
     def take(self, values: NDArray[Any]) -> NDArray[np.uint16]:
         index = (values.astype(np.int64) - self.first).clip(0, len(self.entries) - 1)
@@ -121,7 +124,7 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
         pixels = np.where(stage.no_data, pixels.dtype.type(0), pixels)
         padding = 0
     window, voi_lut = _presentation(dataset, stage, remarks)
-    if has_decimal_comma(dataset, ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth")):
+    if any("," in value for keyword in _DECIMALS for value in texts(dataset, keyword)):  # pydicom leaves it as text
         remarks.append("decimal_comma")
     return Image(
         pixels=block_means(pixels, stage.step),
@@ -218,17 +221,10 @@ def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int
     """The lowest and highest value that Bits Stored allows, or more if the values found exceed that."""
     container = 8 * of.itemsize
     bits = whole_number(dataset, "BitsStored", container)
-    bits = bits if 1 <= bits <= container else container
-    while bits < container and not _holds(bits, lowest, highest, of.kind):
-        bits += 1
-    if of.kind == "i":
-        return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    return 0, 2**bits - 1
-
-
-def _holds(bits: int, lowest: int, highest: int, kind: str) -> bool:
-    half = 1 << (bits - 1)
-    return -half <= lowest and highest < half if kind == "i" else highest < 2 * half
+    needed = max(highest, ~lowest, 0).bit_length() + (of.kind == "i")
+    bits = max(bits if 1 <= bits <= container else container, needed)
+    half = 2 ** (bits - 1)
+    return (-half, half - 1) if of.kind == "i" else (0, 2 * half - 1)
 
 
 def _shifted(stored: NDArray[Any], low: int, high: int) -> Pixels:
@@ -373,12 +369,22 @@ def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | N
     return tables
 
 
-def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None:
+def colours_of(indices: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
+    """Red, green and blue (rows, columns, 3) of indices into a palette (PS3.3 C.7.9). Raises whatever pydicom does."""
+    names = [f"{colour}PaletteColorLookupTable" for colour in ("Red", "Green", "Blue")]
+    tables = [_table(dataset, dataset, is_signed=indices.dtype.kind == "i", name=name) for name in names]
+    found = [table.take(indices) for table in tables if table and len(table.entries) == table.stated]
+    if len(found) < len(names):  # in segments, or damaged
+        return np.asarray(apply_color_lut(indices, dataset)[:, :, :3])
+    return _fitted(np.stack(found, axis=2), max(int(plane.max()) for plane in found))
+
+
+def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT") -> _Table | None:
     """The LUT Descriptor and LUT Data of a sequence item (PS3.3 C.11.1.1); None if they cannot be used."""
     little = dataset.original_encoding[1] is not False
-    descriptor = _as_unsigned(item, "LUTDescriptor", little)
-    entries = _as_unsigned(item, "LUTData", little)
-    raw = first_value(item, "LUTData")
+    descriptor = _as_unsigned(item, f"{name}Descriptor", little)
+    entries = _as_unsigned(item, f"{name}Data", little)
+    raw = first_value(item, f"{name}Data")
     if descriptor is None or len(descriptor) < 3 or entries is None:
         return None
     count, first, bits = int(descriptor[0]) or 65536, int(descriptor[1]), int(descriptor[2])
@@ -388,7 +394,7 @@ def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None
     if len(entries) < 2 or not 1 <= bits <= 16:
         return None
     first = first - 65536 if is_signed and first > 32767 else first
-    return _Table(first, entries, _highest(entries, bits))
+    return _Table(first, entries, _highest(entries, bits), count)
 
 
 def _highest(entries: NDArray[np.uint16], bits: int) -> int:
@@ -403,9 +409,8 @@ def _as_unsigned(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16
     if isinstance(raw, bytes):
         whole = raw[: len(raw) // 2 * 2]
         return np.frombuffer(whole, "<u2" if little else ">u2").astype(np.uint16)
-    listed = numbers(item, keyword)
-    values = np.array([int(value) & 0xFFFF for value in listed], np.uint16)
-    return values if listed else None
+    values = np.array([int(value) & 0xFFFF for value in numbers(item, keyword)], np.uint16)
+    return values if len(values) else None
 
 
 def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, SpacingPlane]:

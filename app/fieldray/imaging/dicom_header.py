@@ -382,11 +382,6 @@ def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
     return list(map(_as_number, listed))
 
 
-def has_decimal_comma(dataset: Dataset, keywords: Sequence[str]) -> bool:
-    """Whether one of these numbers is written with a comma, so that pydicom leaves it as text."""
-    return any("," in value for keyword in keywords for value in texts(dataset, keyword))
-
-
 def items(dataset: Dataset, keyword: str) -> list[Dataset]:
     """The items of a sequence; none if it is absent or damaged."""
     raw = _raw(dataset, keyword)

@@ -9,9 +9,9 @@ import imagecodecs
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pydicom import dcmread
+from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
-from pydicom.uid import UID, ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless
+from pydicom.uid import UID, ExplicitVRBigEndian, ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless
 
 from benchmarks.image_files import put_frame, set_pixels
 from fieldray.domain.image import Image, ImageRef, Window
@@ -160,11 +160,8 @@ def test_a_presentation_that_shows_nothing_is_passed_over_for_the_next(
 
 
 def test_a_good_presentation_is_used_without_a_note(tmp_path: Path) -> None:
-    for changes in (
-        {},
-        {"WindowCenter": 1500, "WindowWidth": 600},
-        {"VOILUTSequence": _table(np.arange(4096), bits=12)},
-    ):
+    table = {"VOILUTSequence": _table(np.arange(4096), bits=12)}
+    for changes in ({}, {"WindowCenter": 1500, "WindowWidth": 600}, table):
         image = _read(tmp_path, IMAGE, changes=RAW | changes)
         assert image.notes == () and (image.window or image.voi_lut is not None)
 
@@ -231,11 +228,6 @@ def test_monochrome1_shows_the_same_picture_under_a_window(function: str, tmp_pa
     positive = to_display(_read(tmp_path, changes=usual)).astype(int)
     negative = to_display(_read(tmp_path, photometric="MONOCHROME1", changes=turned)).astype(int)
     assert np.abs(positive - negative).max() <= 1
-
-
-def test_an_inverse_presentation_shape_turns_monochrome2(tmp_path: Path) -> None:
-    image = _read(tmp_path, changes={"PresentationLUTShape": "INVERSE"})
-    np.testing.assert_array_equal(image.pixels, 4095 - RAMP)
 
 
 # ---- padding
@@ -345,14 +337,27 @@ def test_colour_is_shown_as_stored_however_dark_it_is(tmp_path: Path) -> None:
     assert (image.window, image.notes) == (Window(127.5, 255, "LINEAR_EXACT"), ("grey_from_colour",))
 
 
-def test_monochrome_without_a_number_is_grey(tmp_path: Path) -> None:
-    np.testing.assert_array_equal(_read(tmp_path, changes={"PhotometricInterpretation": "MONOCHROME"}).pixels, RAMP)
+@pytest.mark.parametrize(("bits", "order"), [(8, "<"), (16, "<"), (16, ">")])
+def test_a_palette_is_applied_to_indices_of_any_depth(bits: int, order: str, tmp_path: Path) -> None:
+    entries = np.rint((np.arange(4096) / 4095) ** 2 * (2**bits - 1)).astype(order + "u2")
+    dataset, path = dcmread(write_dicom(tmp_path / "plain.dcm", IMAGE)), tmp_path / "palette.dcm"
+    dataset.PhotometricInterpretation = "PALETTE COLOR"
+    for colour in ("Red", "Green", "Blue"):
+        dataset.add_new(f"{colour}PaletteColorLookupTableDescriptor", "US", [4096, 0, bits])
+        setattr(dataset, f"{colour}PaletteColorLookupTableData", entries.tobytes())
+    set_pixels(dataset, IMAGE.astype(order + "u2"))
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian if order == "<" else ExplicitVRBigEndian
+    dcmwrite(path, dataset, implicit_vr=False, little_endian=order == "<", force_encoding=True)
+    np.testing.assert_array_equal(decode(path.read_bytes(), ImageRef(path=path)).pixels, entries[IMAGE])
 
 
-def test_what_old_files_leave_out_is_assumed(tmp_path: Path) -> None:
+def test_what_the_header_says_of_greys_and_old_files_leave_out(tmp_path: Path) -> None:
     missing = ("SamplesPerPixel", "BitsStored", "HighBit", "PixelRepresentation", "PhotometricInterpretation")
-    image = _read(tmp_path, changes=dict.fromkeys((*missing, "PresentationLUTShape")))
-    np.testing.assert_array_equal(image.pixels, RAMP)
+    bare = dict.fromkeys((*missing, "PresentationLUTShape"))
+    for changes in (bare, {"PhotometricInterpretation": "MONOCHROME"}):
+        np.testing.assert_array_equal(_read(tmp_path, changes=changes).pixels, RAMP)
+    turned = _read(tmp_path, changes={"PresentationLUTShape": "INVERSE"})
+    np.testing.assert_array_equal(turned.pixels, 4095 - RAMP)
 
 
 @pytest.mark.parametrize(

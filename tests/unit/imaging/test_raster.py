@@ -42,11 +42,6 @@ def _rgb(red: NDArray[Any], green: NDArray[Any], blue: NDArray[Any]) -> Picture.
     return Picture.fromarray(np.stack([red, green, blue], axis=2).astype(np.uint8))
 
 
-def test_one_bit_is_black_and_white() -> None:
-    image = _decoded(Picture.fromarray(GREY > 100))
-    np.testing.assert_array_equal(image.pixels, np.where(GREY > 100, 255, 0))
-
-
 def test_what_is_see_through_is_laid_over_black() -> None:
     alpha = np.full_like(GREY, 128)
     alpha[0] = 0
@@ -203,7 +198,7 @@ def test_the_smaller_pictures_of_a_camera_are_noted() -> None:
     assert _read(_jpeg(exif=exif) + b"a camera's own words").notes == ()
 
 
-# ---- grey PNG by the quicker way, and what is left to Pillow
+# ---- PNG, as Pillow has it
 
 
 RAMP = (np.add.outer(np.arange(50), 3 * np.arange(70)) % 256).astype(np.uint8)
