@@ -51,7 +51,7 @@ from fieldray.translation import Translator
 log = logging.getLogger(__name__)
 
 _EXPORT_ENDS_S: Final = 10.0
-_PATIENCE_MS, _CLOSING_ENDS_MS = 1000, 15_000
+_PATIENCE_MS, _CLOSING_ENDS_MS = 1000, 30_000
 _NOT_COMPILED: Final = "coral_not_compiled"
 _SWITCHED: Final = ("hide_patient", "by_patient", "folded")  # settings that are switched while one reads
 _LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive was pulled out
@@ -161,7 +161,10 @@ class Controller(QObject):
         self._go_on_closing()
 
     def _offer_to_go(self) -> None:
-        """A folder of a computer that is gone may not answer for minutes."""
+        """A folder of a computer that is gone may not answer for minutes. No verdict is given up for a click."""
+        if self.judging.is_saving:
+            QTimer.singleShot(_PATIENCE_MS, self, self._offer_to_go)
+            return
         self.board.post(
             "closing",
             lambda t: t.text("Closing… A drive or network folder may not be answering. All results so far are saved."),
