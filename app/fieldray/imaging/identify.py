@@ -51,7 +51,9 @@ _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
 _PROGRESSIVE: Final = 0xC2
 _LOSSLESS: Final = 0xC3
 _MOST_ROWS: Final = 65_500  # that libjpeg-turbo reads
+RESTARTS: Final = range(0xD0, 0xD8)
 START_OF_SCAN: Final = 0xDA
+_INTERVAL: Final = 0xDD
 _END_OF_IMAGE: Final = 0xD9
 _MARKER: Final = re.compile(rb"\xff(?!\x00)\xff*([\x01-\xfe])")  # 50 times as fast as \xff+ over stuffed bytes
 VALUE_REPRESENTATIONS: Final = frozenset(
@@ -154,14 +156,31 @@ def tall_jpeg(data: bytes) -> TallJpeg:
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")
     scanned = next((data[start + 2] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN), 0)
-    components, at = data[frame.start + 7], frame.start + 3
-    lines = max(data[at + 6 + 3 * number] & 15 for number in range(components)) if components > 1 else 1
-    block = max(lines, 1) * (1 if frame.process == _LOSSLESS else 8)
+    components, at, block = data[frame.start + 7], frame.start + 3, _unit_size(data, frame)[0]
     below = -(-frame.rows // block) * block
     if frame.process == _PROGRESSIVE or scanned != components or not 0 < below <= _MOST_ROWS - block:
         return TallJpeg(data, frame.rows, 0, 0)
     stated = data[:at] + (below + block).to_bytes(2, "big") + data[at + 2 :]
     return TallJpeg(stated, frame.rows, below + block // 2, 1 << (frame.bits - 1))
+
+
+def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
+    """(rows, columns) of a minimum coded unit, where all components are in one scan (T.81 A.2)."""
+    count, at = data[frame.start + 7], frame.start + 8
+    sampled = data[at + 1 : at + 3 * count : 3] if count > 1 else b""
+    side = 1 if frame.process == _LOSSLESS else 8
+    return side * max((1, *(each & 15 for each in sampled))), side * max((1, *(each >> 4 for each in sampled)))
+
+
+def lacks_restarts(data: bytes) -> bool:
+    """Whether a JPEG has fewer restart markers than one scan of it: libjpeg-turbo makes up the intervals it lacks."""
+    frame, found = jpeg_frame(data), list(jpeg_markers(data))
+    stated = [int.from_bytes(data[start + 2 : start + 4], "big") for marker, start in found if marker == _INTERVAL]
+    if frame is None or not (interval := max(stated, default=0)):
+        return False
+    rows, columns = _unit_size(data, frame)
+    units = -(-frame.rows // rows) * -(-frame.columns // columns)
+    return sum(marker in RESTARTS for marker, _ in found) < -(-units // interval) - 1
 
 
 def lacks_scans(data: bytes) -> bool:

@@ -19,7 +19,7 @@ from PIL.PngImagePlugin import PngInfo
 from fieldray.domain.finding import PREVIEW_SIDE
 from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable
-from fieldray.imaging.identify import identify, jpeg_markers
+from fieldray.imaging.identify import RESTARTS, identify, jpeg_markers
 from fieldray.imaging.preprocess import shrunk, thumbnail
 from fieldray.imaging.reading import decode, packed, unpacked
 from fieldray.imaging.synthetic import chest_phantom
@@ -170,8 +170,8 @@ def test_a_scan_that_breaks_off_before_the_end_marker_is_incomplete(options: dic
         for lacking in (6, 10, 42, len(whole) // 4, len(whole) // 2):
             cut = whole[:-lacking]
             assert _problem(cut + END) == _problem(cut + b"\xff" + END + bytes(99)) == "truncated"
-        tables = [at - 2 for marker, at in jpeg_markers(whole) if marker == 0xC4]
-        for start in tables[2:] if "progressive" in options else ():  # whole scans lack
+        parts = {"progressive": [0xC4], "restart_marker_rows": RESTARTS}.get(next(iter(options), ""), ())
+        for start in [at - 2 for marker, at in jpeg_markers(whole) if marker in parts][2:]:  # whole scans, or intervals
             assert _problem(whole[:start]) == _problem(whole[:start] + END) == "truncated"
     at = whole.index(b"\xff\0", len(whole) // 2)
     assert _problem(whole[: at + 1] + b"\xd9" + whole[at + 2 :]) == "truncated"  # one byte is another

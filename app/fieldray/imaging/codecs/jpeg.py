@@ -14,13 +14,12 @@ from pydicom.uid import JPEGBaseline8Bit, JPEGExtended12Bit
 
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame
-from fieldray.imaging.identify import START_OF_SCAN, jpeg_markers, lacks_scans, tall_jpeg
+from fieldray.imaging.identify import RESTARTS, START_OF_SCAN, jpeg_markers, lacks_restarts, lacks_scans, tall_jpeg
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_reduction
 from fieldray.reasons import reason
 
 _END_OF_IMAGE: Final = b"\xff\xd9"
 _SAYS_COLOUR: Final = {0xE0, 0xEE}  # JFIF and Adobe
-_RESTARTS: Final = range(0xD0, 0xD8)
 _WHAT_FOLLOWS: Final = bytes(range(37, 250, 5)), bytes(range(218, 5, -5))  # each bit of one is another in the other
 
 
@@ -42,14 +41,14 @@ def with_end(source: bytes) -> bytes:
 
 def check_scans(source: bytes) -> None:
     """Raise Unreadable `truncated` where a JPEG lacks scans, it matters what follows them, or where it is damaged."""
-    markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in _RESTARTS]
+    markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in RESTARTS]
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
     parts = [source[start:end].rstrip(b"\xff") for start, end in pairwise([0, *ends, len(source)])]
     try:
         values, others = (decode_jpeg_values(more.join(parts)) for more in _WHAT_FOLLOWS)
     except ValueError as error:
         raise Unreadable(reason("truncated")) from error
-    if lacks_scans(source) or not np.array_equal(values, others):
+    if lacks_scans(source) or lacks_restarts(source) or not np.array_equal(values, others):
         raise Unreadable(reason("truncated"))
 
 
