@@ -134,11 +134,10 @@ class Controller(QObject):
     def _opened(self, services: Services) -> None:
         self.background.open(services)
         self._is_opening = False
-        if self._is_closing:
-            self._go_on_closing()
-            return
-        self.packs.look()
-        self.ready.emit()
+        self._go_on_closing()
+        if not self._is_closing:
+            self.packs.look()
+            self.ready.emit()
 
     def _not_opened(self, error: FieldrayError) -> None:
         self._is_opening = False
@@ -163,7 +162,6 @@ class Controller(QObject):
     def _offer_to_go(self) -> None:
         """A folder of a computer that is gone may not answer for minutes. No verdict is given up for a click."""
         if self.judging.is_saving:
-            QTimer.singleShot(_PATIENCE_MS, self, self._offer_to_go)
             return
         self.board.post(
             "closing",

@@ -194,7 +194,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 raise BackendProblem(reason("engine_closed"))
             if self._model is model:
                 return
-            kinds, before = self._kinds, {runner.entry.name: runner for runner in self._runners}
+            kinds = self._kinds
+            before = {runner.entry.name: runner for runner in (*self._former, *self._runners)}  # the last of each
             self._retire()
             self._model, self._cpu_runs = model, itertools.count(1)
             self._runners = (
@@ -365,20 +366,23 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """States change; afterwards inputs that wait where they cannot be run come back, and people are told."""
-        with self._changed:
-            before = self._runners
-            yield
-            returned = list[_Input]()
-            for runner in (*before, *self._runners):
-                if not runner.is_ready:
-                    returned += runner.inputs
-                    runner.inputs.clear()
-            self._note_events()
-            self._changed.notify_all()
-        for one in returned:
-            if one.answer.set_running_or_notify_cancel():
-                one.answer.set_exception(_Lost(None))
-        self._send_events()
+        returned = list[_Input]()
+        try:
+            with self._changed:
+                try:
+                    yield
+                finally:  # also where a thread could not be started
+                    for runner in (*self._former, *self._runners):
+                        if not runner.is_ready:
+                            returned += runner.inputs
+                            runner.inputs.clear()
+                    self._note_events()
+                    self._changed.notify_all()
+        finally:
+            for one in returned:
+                if one.answer.set_running_or_notify_cancel():
+                    one.answer.set_exception(_Lost(None))
+            self._send_events()
 
     def _note_events(self) -> None:
         serving = self._serving()
@@ -415,12 +419,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             except Exception as error:
                 log.exception("a device failed unexpectedly")
                 why = unexpected(error)
-            finally:
-                backend, runner.backend = runner.backend, None
-                if backend:
-                    backend.close()
-            if why:
+            backend, runner.backend = runner.backend, None
+            if why:  # first of all, what it had goes to others
                 delay_s = self._lose(runner, why, chances=chances)
+            if backend:
+                backend.close()
         self._enter(runner, "stopped")
 
     def _pause(self, runner: _Runner, delay_s: float) -> bool:
