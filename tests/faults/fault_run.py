@@ -26,7 +26,7 @@ from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session
 from waiting import left_behind, running
 
-_WARM_UP_RUNS: Final = 3
+_WARM_UP_RUNS: Final = 100  # a few dozen batches fill what the window and the libraries keep
 BACK_LIMIT_S: Final = 0.3
 PLUG_LIMIT_S: Final = 2.0
 GROWTH_LIMIT_MB: Final = 16.0
