@@ -392,9 +392,9 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
     table = desk.window.work_list.table
     place, score = COLUMNS.index("class"), table.columnWidth(COLUMNS.index("score"))
     words = table.columnWidth(place)
-    table.fit_columns(words + score + 150)
+    table.fit_columns(words + score + 100)
     assert table.columnWidth(place) == words
-    table.fit_columns(words + score + 149)
+    table.fit_columns(words + score + 99)
     assert table.columnWidth(place) == SHAPE_ROOM < words
 
 

@@ -47,7 +47,7 @@ from fieldray.translation import Translator
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"image": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
 _MARGIN: Final = 24
-_NAME: Final = 150  # a name or reason needs that much: with less room classes are shown by their shapes alone
+_NAME: Final = 100  # a name or reason needs that much: with less room classes are shown by their shapes alone
 RARE: Final = ("not_assessed", "not_an_image")
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
