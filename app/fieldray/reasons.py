@@ -194,9 +194,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "The zip file contains {count} files. At most {limit} are read from one zip file. "
                                "Unpack it and screen the folder.", by="count"),
     "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened it by itself, open the folder it is in instead.",
-    "double_members": Plural("Different files in this zip file share {count} name ({name}). Only the last of them "
+    "double_members": Plural("Different files in this zip file share {count} name ({file}). Only the last of them "
                              "was read. Pack them again under different names.",
-                             "Different files in this zip file share {count} names ({name} and others). Only the "
+                             "Different files in this zip file share {count} names ({file} and others). Only the "
                              "last file of each name was read. Pack them again under different names.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
     "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to screen what is in it.",

@@ -48,9 +48,8 @@ class Translator:
     def reason(self, why: Reason) -> str:
         """A reason's sentence in this language; a detail that is a phrase of ours is translated too."""
         template = template_of(why.code)
-        hidden = (*NAMES, "name") if why.code == "double_members" else NAMES  # which names a file in a zip file
         values = {name: self.decimal(value) if name in NUMBERS else self.text(value) for name, value in why.parameters}
-        values |= {name: self.name(value) for name, value in values.items() if name in hidden}
+        values |= {name: self.name(value) for name, value in values.items() if name in NAMES}
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))
         else:

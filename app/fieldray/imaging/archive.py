@@ -249,7 +249,7 @@ def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[Imag
             for frame in range(one.header.number_of_frames):
                 yield replace(one, path=ref.path, frame=frame)
         if part.doubles:
-            yield replace(ref, problem=reason("double_members", count=part.doubles, name=part.double))
+            yield replace(ref, problem=reason("double_members", count=part.doubles, file=part.double))
         if part.after is None:
             return
         if after is not None and part.after <= after:

@@ -71,7 +71,7 @@ def test_what_is_in_a_zip_file_that_could_not_be_read_stays(store: ResultStore) 
 
 def test_members_that_left_a_zip_file_are_gone_though_it_has_doubled_names(store: ResultStore) -> None:
     save_run(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member="1.dcm")))
-    doubled = reason("double_members", count=1, name="2.dcm")
+    doubled = reason("double_members", count=1, file="2.dcm")
     outcome = dataclasses.replace(failed(image_ref("a.zip")), stage="discover", reason=doubled)
     assert store.finish(save_run(store, outcome)) == 1
 
