@@ -477,7 +477,9 @@ class FakePriors:
             raise FieldrayError(reason("not_an_image"))
         return self.files[path]
 
-    def compare(self, prior: Prior, current: Outcome) -> PairComparison:
+    def compare(
+        self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> PairComparison:
         before = self.cancelled
         self.compared.append((prior.outcome.ref, current.ref))
         self.may_compare.wait(10)
