@@ -218,9 +218,9 @@ def test_a_document_has_the_images_of_a_patient_in_a_study(one: Screened, tmp_pa
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, tmp_path: Path) -> None:
-    """Two studies of a day have two names, and no name leads out of the folder or is one that Windows lacks."""
-    people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "")
-    dates = ("20260314", "20260314", "../../ab", "20260314", "20260314")
+    """Two studies of a day have two names, no name leads out of the folder, is one that Windows lacks or an option."""
+    people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "", "--rf")
+    dates = ("20260314", "20260314", "../../ab", *["20260314"] * 3)
     results = []
     for number, (name, day) in enumerate(zip(people, dates, strict=True)):
         results.append(with_header(called(one, name, ""), study_date=day, study_instance_uid=f"1.2.{number}"))
@@ -229,6 +229,7 @@ def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, t
     assert len(names) == len(people)
     if is_named:
         assert names >= {"Шевченко Тарас 2026-03-14", "шевченко тарас 2026-03-14 (2)", ".._Con", "one.dcm 2026-03-14"}
+        assert "_--rf 2026-03-14" in names
     else:
         assert all(re.fullmatch("FR-[A-Z2-7]{10}( 2026-03-14)?", name) for name in names)
 
