@@ -58,7 +58,7 @@ from fieldray.formatting import (
 )
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts
+from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
 from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
 from fieldray.translation import Translator
 
@@ -291,6 +291,7 @@ class Wording:
         """By what a file about one study is found: who it is of, and the day in an order that sorts, if known."""
         header = shown_header(ref, self._stored)
         who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
+        who = readable(who, self.translator)
         day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(header.study_date)) else ""
         return who or self._image_name(ref), day
 

@@ -292,6 +292,42 @@ def test_the_usual_letters_need_no_further_font() -> None:
     assert b"<592A>" not in meanings  # 太: of further fonts only what is drawn
 
 
+@needs("pdftotext", "qpdf")
+@pytest.mark.parametrize("name", ["כהן שרון", "قباني محمد", "ܣܘܪܝܝܐ"])
+def test_a_name_is_set_from_right_to_left_and_its_number_behind_it(name: str, tmp_path: Path) -> None:
+    """Poppler has the words of a page as they lie there, and the text as it is read."""
+    made = document()
+    made.paragraph(f"{name} · 777")
+    (tmp_path / "a.pdf").write_bytes(made.finished())
+    assert name in pdf_text(tmp_path / "a.pdf")
+    page = printed("pdftotext", "-bbox", tmp_path / "a.pdf", "-")
+    places = [(float(left), word) for left, word in re.findall(r'xMin="(.+?)" .*>(.+)</word>', page)]
+    line = "".join(word for _, word in sorted(places[: [word for _, word in places].index("777") + 1]))
+    assert line.replace("\u200e", "") == f"{name.replace(' ', '')[::-1]}·777"
+
+
+def test_arabic_letters_are_joined() -> None:
+    made = document()
+    made.paragraph("ههه")
+    drawn = [glyph for glyph, _ in made.fonts["noto sans arabic"].subset.items()]  # type: ignore[union-attr]
+    assert sum(glyph is not None and glyph.unicode == (0x647,) for glyph in drawn) == 3  # first, middle and last
+    made.finished()
+
+
+@needs("pdftotext", "qpdf")
+@pytest.mark.parametrize(
+    ("text", "scripts"),
+    [("देवनागरी ܣܘܪܝܝܐ सं", "Devanagari, Syriac"), ("山田 Διον שרון قباني Їжак Nguyễn", "")],
+)
+def test_scripts_that_are_not_joined_are_named(text: str, scripts: str, tmp_path: Path) -> None:
+    made = document()
+    made.paragraph(text)
+    (tmp_path / "a.pdf").write_bytes(made.finished())
+    said = "not joined as they are written: "
+    assert pdf_text(tmp_path / "a.pdf").partition(said)[2].startswith(f"{scripts}." if scripts else "")
+    assert (said in pdf_text(tmp_path / "a.pdf")) == bool(scripts)
+
+
 def test_lines_break_where_the_library_breaks_them() -> None:
     random, made = Random(7), document()
     for text in ("".join(random.choices("abc W.Ї\xa0", k=random.randrange(1, 90))) for _ in range(150)):
