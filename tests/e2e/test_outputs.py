@@ -40,7 +40,7 @@ def test_outputs_are_for_their_user_alone(tmp_path: Path, screen: Fieldray, fiel
     """Whatever the umask; an earlier output that others could read is so no more once it is written again."""
     write_images(tmp_path / "images", 1)
     out, maps, lines = tmp_path / "out", tmp_path / "maps", tmp_path / "lines"
-    exports = ("--out", out / "deep", "--formats", ",".join(exporters()))
+    to_folder = ("--out", out / "deep", "--formats")
 
     def modes(*, of_folders: bool) -> set[int]:
         paths = (out, maps, lines, *out.rglob("*"), *maps.rglob("*"))
@@ -48,11 +48,12 @@ def test_outputs_are_for_their_user_alone(tmp_path: Path, screen: Fieldray, fiel
 
     before = os.umask(0)
     try:
-        screen(*exports, "--maps", maps, "--json", lines).ends_with(0)
+        screen(*to_folder, ",".join(exporters()), "--maps", maps, "--json", lines).ends_with(0)
         assert (modes(of_folders=False), modes(of_folders=True)) == ({0o600}, {0o700})
-        for path in (out / "deep").rglob("*"):
+        for path in (*out.glob("deep/*.csv"), *out.glob("deep/*-sr"), *out.glob("deep/*-sr/*")):
             path.chmod(0o777)
-        fieldray("history", "export", 1, *exports).ends_with(0)
+        assert 0o777 in modes(of_folders=False) & modes(of_folders=True)
+        fieldray("history", "export", 1, *to_folder, "csv,sr").ends_with(0)
         assert (modes(of_folders=False), modes(of_folders=True)) == ({0o600}, {0o700})
     finally:
         os.umask(before)
