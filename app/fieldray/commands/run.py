@@ -33,7 +33,7 @@ from fieldray.domain.run import (
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
-from fieldray.persistence import clear_abandoned, make_folder, storage_problem
+from fieldray.persistence import clear_abandoned, make_empty, make_folder, storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
@@ -99,9 +99,15 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
                     yield lambda: stream
                 else:
                     require_free(path, "lines", inputs=inputs)
-                    make_folder(path.parent)
+                    make_folder(path.parent, is_private=True)
                     path.unlink(missing_ok=True)
-                    yield functools.cache(lambda: stack.enter_context(path.open("x", encoding="ascii", newline="\n")))
+
+                    @functools.cache
+                    def begun() -> TextIO:
+                        make_empty(path)
+                        return stack.enter_context(path.open("a", encoding="ascii", newline="\n"))
+
+                    yield begun
         except OSError as error:
             raise storage_problem(error, path) from error
     else:
