@@ -280,6 +280,8 @@ class Manifest:
         _require(len(codes) == len(self.labels), "label codes must differ")
         for point in self.operating_points:
             _require(point.label in codes, f"operating point {point.name} is for unknown label {point.label}")
+        points = [(point.label, point.name) for point in self.operating_points]
+        _require(len(set(points)) == len(points), "operating points of one label must have different names")
         unknown = set(self.calibration) - codes
         _require(not unknown, f"calibration: {min(unknown, default='')} is not a label")
         _require(
