@@ -308,6 +308,7 @@ class Model:
     files         the networks by role: "litert" (always there), "edgetpu", and whatever other roles the pack names
     model_sha256  of the "litert" file (hex)
     fingerprint   of the signing key, empty for a legacy pack
+    content_sha256  of its description (hex), which stands for all files of the pack; empty for a legacy pack
     lungs         the lung-field pack that runs before a classifier, None without one
     """
 
@@ -318,6 +319,7 @@ class Model:
     files: Mapping[str, bytes]
     golden: GoldenVectors | None = None
     card: str = ""
+    content_sha256: str = ""
     lungs: Model | None = None
 
     @property

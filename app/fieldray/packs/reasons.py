@@ -32,6 +32,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "beside_gone": "The drive with the pack {pack} was removed: the next run goes without it.",
     "beside_apart": "{pack} is for patients of other ages than {others}. They cannot screen the same images in one pass.",
     "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
+    "pack_content_changed": "{pack} is not the pack that ran on this computer before: it has the same id, version and "
+                            "signer, but another content. Ask its signer which one is meant.",
     "pack_manifest": "The pack's manifest is not valid: {detail}.",
     "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
     "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",
