@@ -29,6 +29,7 @@ from fieldray.errors import (
     PackNotChosen,
     PackNotTrusted,
     PackProblem,
+    StorageProblem,
     UsageProblem,
     unexpected,
 )
@@ -112,7 +113,11 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
 
     with configure_logging() as journal:
         try:
-            _check_outputs(options)
+            try:
+                _check_outputs(options)
+            except StorageProblem as problem:
+                console.print_error(str(problem))
+                return 2  # nothing was done yet, and another place has to be named
             return int(options.command(options, console))
         except (FieldrayError, SystemExit, KeyboardInterrupt):
             raise
@@ -129,13 +134,13 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before hours of work, of every command: whether its outputs may be written. Raises UsageProblem, StorageProblem.
 
-    `--out` names a folder, `--json` a file (of lines, or of `json_kind`), and `paths` are what is read.
+    `--out` and `--maps` name folders, `--json` a file (of lines, or of `json_kind`), and `paths` are what is read.
     """
-    folder, lines = getattr(options, "out", None), getattr(options, "json", None)
-    if folder or lines not in (None, "-"):
+    folders, lines = [getattr(options, name, None) for name in ("out", "maps")], getattr(options, "json", None)
+    if any(folders) or lines not in (None, "-"):
         from fieldray.reports.outputs import is_stream, require_folder, require_free
 
-        if folder:
+        for folder in filter(None, folders):
             require_folder(folder)
         if lines not in (None, "-") and not is_stream(Path(lines)):
             require_free(Path(lines), getattr(options, "json_kind", "lines"), inputs=getattr(options, "paths", ()))

@@ -114,7 +114,7 @@ class PackLibrary:
         folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
         highest. Folders of `without` are not looked at; where nothing else is meant, the first of their reasons is why.
 
-        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several, pack_several_signers, and
+        Raises PackProblem: pack_not_found, pack_is_file, pack_no_manifest, pack_several, pack_several_signers, and
         pack_namesake_shipped where only another signer's pack bears the name of one that ships.
         """
         path, name = Path(name_or_path), str(name_or_path)
@@ -125,6 +125,8 @@ class PackLibrary:
             matches = meant(name, called)
             if called and not matches:
                 raise _namesake(called[0].pack_id, called[0].fingerprint)
+        if path.is_file() and not matches:
+            raise PackProblem(reason("pack_is_file", path=path, name=MANIFEST_NAME))
         if name and path.is_dir() and not matches:
             raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
         left = [found for found in matches if found.folder not in without]

@@ -22,6 +22,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "There is no pack named {name} here. fieldray packs list shows those there are.",
     "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
+    "pack_is_file": "{path} is a file, and a pack is a folder. Name the folder that holds {name}; unpack a zip file first.",
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",
