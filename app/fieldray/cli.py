@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -33,7 +34,7 @@ from fieldray.errors import (
     UsageProblem,
     unexpected,
 )
-from fieldray.paths import VERSION
+from fieldray.paths import HOME_VARIABLE, VERSION, user_data
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import polite_ends
@@ -111,7 +112,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
     """
     from fieldray.log_file import configure_logging
 
-    with configure_logging() as journal:
+    with _usable_home(options), configure_logging() as journal:
         try:
             try:
                 _check_outputs(options)
@@ -129,6 +130,29 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
             log.exception("command failed")
             console.print_error(f"{unexpected(error).text} {journal}")
             return 1
+
+
+@contextlib.contextmanager
+def _usable_home(options: argparse.Namespace) -> Iterator[None]:
+    """A temporary folder in the place of a home that cannot be used, for a command with the option `home_problem`.
+
+    That option gets the reason. Raises StorageProblem for any other command.
+    """
+    try:
+        user_data()
+    except StorageProblem as problem:
+        if not hasattr(options, "home_problem"):
+            raise
+        options.home_problem, before = problem.reason, os.environ.get(HOME_VARIABLE)
+        with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
+            os.environ[HOME_VARIABLE] = folder
+            try:
+                yield
+            finally:
+                os.environ.pop(HOME_VARIABLE)
+                os.environ.update({HOME_VARIABLE: before} if before else {})
+    else:
+        yield
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
