@@ -401,11 +401,11 @@ class FakeLibrary:
                 for entry, is_it in zip(found, was_asked, strict=True)
             ]
 
-    def problem(self) -> Reason | None:
-        return self.lost
+    def doubts(self, model: Model) -> tuple[Reason, ...]:
+        return (self.lost,) if self.lost else ()
 
     def __post_init__(self) -> None:
-        self.keys = self.site_points = self
+        self.keys = self
 
     def card(self, folder: Path) -> str:
         return f"# Card of {folder.name}"

@@ -164,6 +164,7 @@ def _model(manifest: VerifiedManifest, files: Mapping[str, bytes]) -> Model:
         trust="signed",
         fingerprint=manifest.fingerprint,
         model_sha256=description.files["litert"].sha256,
+        content_sha256=manifest.manifest_sha256,
         files={role: data for role, data in files.items() if role not in _NOT_NETWORKS},
         golden=_golden(description, files, scores=len(domain.labels)),
         card=card,

@@ -30,7 +30,7 @@ from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, 
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
-from fieldray.formatting import NamesClasses, score_digits
+from fieldray.formatting import NamesClasses, border_digits, score_digits
 from fieldray.plain_text import visible
 from fieldray.reports.exporter import ReportOptions, StoredRun, image_alias, uid_alias, unnamed
 
@@ -133,7 +133,8 @@ def score_cell(found: ResultBrief) -> str:
 def threshold_text(found: ResultBrief) -> str:
     """The threshold of a result in a printed list; a class without one is that of a larger output."""
     if found.threshold is not None:
-        digits = 3 if found.score is None else score_digits(found.score, found.point, least=3)
+        least = border_digits(found.threshold, least=3)
+        digits = least if found.score is None else score_digits(found.score, found.point, least=least)
         return f"{found.threshold:.{digits}f}"
     return "unknown" if found.category in ("abnormal", "normal") else "-"
 
