@@ -19,6 +19,7 @@ from fieldray.inference.backend import BackendKind, BackendOptions, check_golden
 from fieldray.packs import signing
 from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
 from fieldray.reasons import reason
+from fieldray.typed_json import converted
 from fieldray_adapt.cross import CROSS
 from fieldray_adapt.dataset import DATA, data_problems
 from fieldray_adapt.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
@@ -28,14 +29,14 @@ from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.results import LUNG_CROSS, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT
 from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
-from fieldray_adapt.pack import PACK
+from fieldray_adapt.pack import PACK, WrittenPack
 from fieldray_adapt.profile import PROFILE, profile_study
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE
 from fieldray_adapt.recipe import Recipe, rooted
 from fieldray_adapt.report import REPORT
-from fieldray_adapt.run import Progress, Run, Step, Trainer, locked
+from fieldray_adapt.run import Facts, Progress, Run, Step, Trainer, locked
 from fieldray_adapt.steps import QUANTISE, TRAIN, specification_of
 from fieldray_adapt.tables import Document, Problem, RecipeProblems, template
 
@@ -255,12 +256,13 @@ def _lung_steps(recipe: LungRecipe) -> Mapping[str, tuple[Step, ...]]:
 def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
     run.execute(wanted, say=say)
     for known in wanted:
-        say(_line(known.name, run.status[known.name]))
-    for warning in run.status.get("pack", {}).get("warnings", ()) if any(one.name == "pack" for one in wanted) else ():
-        say(f"Warning: {warning}")
+        say(_line(known.name, run.status[known.name].facts))
+    if any(one.name == "pack" for one in wanted):
+        for warning in converted(run.status["pack"].facts, WrittenPack).warnings:
+            say(f"Warning: {warning}")
 
 
-def _line(name: str, entry: Mapping[str, object]) -> str:
+def _line(name: str, entry: Facts) -> str:
     facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made", "left", "warnings")}
     return f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {_shown(value)}" for key, value in facts.items())
 

@@ -6,10 +6,8 @@ network as it is trained, then pruned if the recipe prunes, and then as the int8
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +17,15 @@ from fieldray.domain.metrics import sigmoid
 from fieldray_adapt.dataset import Dataset, dataset_of
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.evaluate import SHORTCUTS, Evaluated, auc_difference, by_group, compare, known, shortcut_scores
-from fieldray_adapt.files import publish, require_publishable, save_arrays
+from fieldray_adapt.figures import CrossFigures, Interval, PublishedCross, StageFigures
+from fieldray_adapt.files import as_json, plain, publish, require_publishable, save_arrays
 from fieldray_adapt.layouts import refuse_leak
 from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe import Recipe, what_is_made, what_is_trained
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.report import write_cross_validation
-from fieldray_adapt.run import Run, Step
+from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.specification import Specification, Weights
 from fieldray_adapt.steps import FITTED_IMAGES, specification_of, starting_digests, to_files, train_recipe
 from fieldray_adapt.train import predict
@@ -40,7 +39,7 @@ _WANTED: Final = (0.90, 0.95)
 Scores = NDArray[np.float64]
 
 
-def cross_step(run: Run) -> Mapping[str, Any]:
+def cross_step(run: Run) -> Facts:
     """Make a network for each fold; scores.npz, metrics.json and what is published. Nothing without folds."""
     folds = run.recipe.split.cross_folds
     if not folds:
@@ -57,15 +56,20 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     results = _figures(run, data, scores)
     run.write("cross", "metrics.json", results)
     _publish(run, data, scores, results)
-    return {code: found["stages"][INT8]["auc"] for code, found in results.items()}
+    return {code: plain(found.stages[INT8].auc) for code, found in results.items()}
 
 
-def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Mapping[str, Any]) -> None:
+def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dict[str, CrossFigures]) -> None:
     """The results and their page in the recipe's folder for what is published."""
     folder, texts = run.recipe.published, run.recipe.pack
-    how = {"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}
-    whole = {"pack": f"{texts.id} {texts.version}", "data_sha256": data.facts["data_sha256"], "labels": results, **how}
-    publish(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
+    whole = PublishedCross(
+        pack=f"{texts.id} {texts.version}",
+        data_sha256=data.facts.data_sha256,
+        labels=results,
+        trained=what_is_trained(run.recipe),
+        made=what_is_made(run.recipe),
+    )
+    publish(folder / CROSS_RESULTS, as_json(whole) + b"\n")
     parts = {label.code: _evaluated(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
     scored = {code: (part.scores, part.truth) for code, part in parts.items()}
     write_cross_validation(folder / "cross.html", whole, scored=scored)
@@ -78,7 +82,7 @@ def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
     return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
 
 
-def learnt_without(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
+def training_indices_for_fold(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
     """The images of all other folds that are learnt from: those of a source with a share of 0 are measured only."""
     sources = {source.name for source in run.recipe.data if source.share}
     rows = enumerate(data.image_set.rows)
@@ -87,7 +91,7 @@ def learnt_without(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
 
 def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64]) -> dict[str, Scores]:
     """By stage, the scores (images, labels of the pack) of a fold's images by a network made from all other folds."""
-    recipe, folder, learnt = run.recipe, run.folder("cross") / str(fold), learnt_without(data, run, fold)
+    recipe, folder, learnt = run.recipe, run.folder("cross") / str(fold), training_indices_for_fold(data, run, fold)
     training = data.samples_of(learnt)
     weights, _ = train_recipe(
         run,
@@ -125,35 +129,30 @@ def _float_scores(recipe: Recipe, specification: Specification, weights: Weights
     return sigmoid(predict(engine, images)[:, kept])
 
 
-def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, Any]:
+def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, CrossFigures]:
     """For each label of the pack: what each stage scores, groups, and what the shortcuts score."""
-    found: dict[str, Any] = {}
+    found = dict[str, CrossFigures]()
     for label in run.recipe.kept_labels:
         parts = {stage: _evaluated(run, data, own, label) for stage, own in scores.items()}
         last = parts[INT8]
-        found[label.code] = {
-            "images": len(last.rows),
-            "patients": len(set(last.patients)),
-            "positive": int(last.truth.sum()),
-            "negative": int((~last.truth).sum()),
-            "stages": {stage: _stage(run, part) for stage, part in parts.items()},
-            "after_training": _after_training(parts),
-            "float_against_int8": compare(parts.get(PRUNED, parts[TRAINED]), last),
-            "specificity_at_sensitivity": {f"{wanted:.2f}": asdict(last.specificity_at(wanted)) for wanted in _WANTED},
-            "by_group": by_group(last),
-            "shortcuts": _shortcuts(run, data, run.recipe.labels.index(label)),
-        }
+        found[label.code] = CrossFigures(
+            **last.counts,
+            stages={stage: _stage(run, part) for stage, part in parts.items()},
+            after_training=_after_training(parts),
+            float_against_int8=compare(parts.get(PRUNED, parts[TRAINED]), last),
+            specificity_at_sensitivity={f"{wanted:.2f}": last.specificity_at(wanted) for wanted in _WANTED},
+            by_group=by_group(last),
+            shortcuts=_shortcuts(run, data, run.recipe.labels.index(label)),
+        )
     return found
 
 
-def _stage(run: Run, part: Evaluated) -> dict[str, Any]:
-    return {
-        "auc": asdict(part.area),
-        "auc_by_fold": {str(fold): _fold_auc(part, fold) for fold in run.recipe.split.cross_folds},
-    }
+def _stage(run: Run, part: Evaluated) -> StageFigures:
+    by_fold = {str(fold): _fold_auc(part, fold) for fold in run.recipe.split.cross_folds}
+    return StageFigures(auc=part.area, auc_by_fold=by_fold)
 
 
-def _after_training(parts: Mapping[str, Evaluated]) -> dict[str, Any]:
+def _after_training(parts: Mapping[str, Evaluated]) -> Interval:
     """The AUC of the int8 file less that of the network as it was trained, on the same images."""
     both = np.column_stack([parts[TRAINED].scores, parts[INT8].scores])
     return auc_difference(both, parts[INT8].truth, patients=parts[INT8].patients)
@@ -177,7 +176,7 @@ def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
     for name, pixels in SHORTCUTS.items():
         values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
         for fold in run.recipe.split.cross_folds:
-            evaluated, learnt = _evaluated_in(data, run, fold), learnt_without(data, run, fold)
+            evaluated, learnt = _evaluated_in(data, run, fold), training_indices_for_fold(data, run, fold)
             trained_on = learnt[~np.isnan(data.targets[learnt, column])]
             truth = data.targets[trained_on, column] >= 0.5
             scores[evaluated] = shortcut_scores(values[trained_on], truth, values[evaluated])

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.files import content_digest, digest, write_atomically
+from fieldray_adapt.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
+from fieldray_adapt.files import content_digest, digest, plain, write_atomically
 from fieldray_adapt.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray_adapt.layouts import (
     PARTS,
@@ -41,7 +42,7 @@ from fieldray_adapt.layouts import (
 )
 from fieldray_adapt.recipe import NO_WEIGHTS, Recipe
 from fieldray_adapt.recipe_data import LabelRule, Source
-from fieldray_adapt.run import SPLIT, Run, Step
+from fieldray_adapt.run import SPLIT, Facts, Run, Step
 from fieldray_adapt.tables import Location, Problem
 from fieldray_adapt.train import Samples
 
@@ -60,20 +61,20 @@ class Duplicates:
     across: int
     training_copies: frozenset[int]
 
-    def facts(self, origins: Sequence[str], *, most: int) -> dict[str, Any]:
+    def figures(self, origins: Sequence[str], *, most: int) -> DuplicateFigures:
         """Counts and the first pairs, by name."""
 
-        def named(pairs: tuple[tuple[int, int], ...]) -> list[list[str]]:
-            return [[origins[first], origins[second]] for first, second in pairs[:most]]
+        def named(pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[str, str], ...]:
+            return tuple((origins[first], origins[second]) for first, second in pairs[:most])
 
-        return {
-            "exact": len(self.exact),
-            "near": len(self.near),
-            "across_parts": self.across,
-            "training_copies_left_out": len(self.training_copies),
-            "exact_examples": named(self.exact),
-            "near_examples": named(self.near),
-        }
+        return DuplicateFigures(
+            exact=len(self.exact),
+            near=len(self.near),
+            across_parts=self.across,
+            training_copies_left_out=len(self.training_copies),
+            exact_examples=named(self.exact),
+            near_examples=named(self.near),
+        )
 
 
 def find_duplicates(
@@ -183,11 +184,12 @@ def empty_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Se
                     yield reason("data_class_empty", label=label.code, kind=pieces, part=part)
 
 
-def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, dict[str, int]]:
+def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, LabelCounts]:
     """Numbers of positive, negative and unknown images of a label in each part."""
     names = {1.0: "positive", 0.0: "negative"}
     found = Counter((part, names.get(float(t), "unknown")) for part, t in zip(parts, targets[:, column], strict=True))
-    return {part: {kind: found[part, kind] for kind in ("positive", "negative", "unknown")} for part in PARTS}
+    kinds = ("positive", "negative", "unknown")
+    return {part: LabelCounts(**{kind: found[part, kind] for kind in kinds}) for part in PARTS}
 
 
 _COLUMNS: Final = ("source", "path", "sha256", "patient", "fold", "part")
@@ -201,13 +203,13 @@ class Dataset:
     Attributes
     ----------
     facts
-        Counts, duplicates, what was left out, and the digests of data and split: ready for JSON.
+        Counts, duplicates, what was left out, and the digests of data and split.
     """
 
     image_set: ImageSet
     targets: NDArray[np.float32]
     parts: tuple[str, ...]
-    facts: Mapping[str, Any]
+    facts: DataFigures
 
     def indices(self, part: str) -> NDArray[np.int64]:
         """Which images are in a part."""
@@ -233,7 +235,7 @@ class Dataset:
         )
 
 
-def data_step(run: Run) -> Mapping[str, Any]:
+def data_step(run: Run) -> Facts:
     """Read the images, split them, look for duplicates; split.csv and facts.json.
 
     Training images that are also validation or test images are left out. Raises UsageProblem (see
@@ -251,11 +253,22 @@ def data_step(run: Run) -> Mapping[str, Any]:
     check_classes(parts, targets, recipe.labels)
     write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))
     split = _read_split(run.folder("data") / SPLIT)
-    labels = {label.code: counts(parts, targets, column) for column, label in enumerate(recipe.labels)}
-    known = table_counts(rows, recipe.split)
-    facts = _facts(image_set, parts, found) | {"labels": labels, **known, **_digests(rows, split)}
+    known, digests = table_counts(rows, recipe.split), _digests(rows, split)
+    people = [row.person for row in image_set.rows]
+    facts = DataFigures(
+        images={part: parts.count(part) for part in (*PARTS, "none")},
+        patients={part: len({who for who, own in zip(people, parts, strict=True) if own == part}) for part in PARTS},
+        left_out=len(image_set.left_out),
+        left_out_examples=image_set.left_out[:_REPORTED],
+        duplicates=found.figures([row.origin for row in image_set.rows], most=_REPORTED),
+        labels={label.code: counts(parts, targets, column) for column, label in enumerate(recipe.labels)},
+        patients_of_table=known.get("patients_of_table"),
+        patients_of_table_in_data=known.get("patients_of_table_in_data"),
+        data_sha256=digests.data_sha256,
+        split_sha256=digests.split_sha256,
+    )
     run.write("data", "facts.json", facts)
-    return {**facts["images"], **known, **_digests(rows, split)}
+    return {**facts.images, **known, **plain(digests)}
 
 
 def dataset_of(run: Run) -> Dataset:
@@ -266,11 +279,11 @@ def dataset_of(run: Run) -> Dataset:
     """
     folder = run.folder("data")
     try:
-        facts = run.read("data", "facts.json")
+        facts = run.read("data", "facts.json", DataFigures)
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="data")) from problem
     rows, split = _rows(run), _read_split(folder / SPLIT)
-    if any(facts[name] != found for name, found in _digests(rows, split).items()):
+    if _digests(rows, split) != DataDigests(data_sha256=facts.data_sha256, split_sha256=facts.split_sha256):
         raise UsageProblem(reason("data_changed", path=folder / SPLIT))
     image_set, parts = images_of(run, rows), [line["part"] for line in split]
     targets = targets_of(image_set.rows, run.recipe.labels)
@@ -300,23 +313,10 @@ def _outside(run: Run) -> str:
     return digest(rows_digest(_rows(run)), finder, table_digest(run.recipe.split))
 
 
-def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> DataDigests:
     """Digests of the content of tables and files, and of the parts. Where files are stored does not count."""
     parts = [{name: line[name] for name in _COLUMNS if name != "path"} for line in split]
-    return {"data_sha256": rows_digest(rows), "split_sha256": digest(parts)}
-
-
-def _facts(image_set: ImageSet, parts: Sequence[str], found: Duplicates) -> dict[str, Any]:
-    return {
-        "images": {part: parts.count(part) for part in (*PARTS, "none")},
-        "patients": {
-            part: len({row.person for row, own in zip(image_set.rows, parts, strict=True) if own == part})
-            for part in PARTS
-        },
-        "left_out": len(image_set.left_out),
-        "left_out_examples": image_set.left_out[:_REPORTED],
-        "duplicates": found.facts([row.origin for row in image_set.rows], most=_REPORTED),
-    }
+    return DataDigests(data_sha256=rows_digest(rows), split_sha256=digest(parts))
 
 
 def _split_file(rows: Sequence[Row], parts: Sequence[str]) -> bytes:

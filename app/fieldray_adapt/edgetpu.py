@@ -27,8 +27,8 @@ from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.inference.coral import OPERATOR, read_package
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.run import Run, Step
-from fieldray_adapt.steps import converted
+from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.steps import converted_file
 
 MIB: Final = 2**20
 _BUDGET_BYTES: Final = int(6.5 * MIB)
@@ -335,9 +335,9 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def placement_step(run: Run) -> Mapping[str, Any]:
+def placement_step(run: Run) -> Facts:
     """Report where the int8 file's operators would run; placement.json and placement.txt."""
-    placement = placement_of(converted(run, "int8").data)
+    placement = placement_of(converted_file(run, "int8").data)
     run.write("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
     write_atomically(run.folder("placement") / "placement.txt", (describe(placement) + "\n").encode())
     return {

@@ -33,12 +33,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.files import arrays_in, digest, save_arrays
+from fieldray.typed_json import decoded
+from fieldray_adapt.files import arrays_in, digest, plain, save_arrays
 from fieldray_adapt.specification import Specification, Weights
 from fieldray_adapt.tables import key, table
 
@@ -154,11 +156,60 @@ CHECKPOINT: Final = "checkpoint.npz"
 _ENGINE_PARTS: Final = ("weights", "optimiser")
 
 
+class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Figures of one epoch of a training, a row of `history.json`; what a training does not measure is absent.
+
+    Attributes
+    ----------
+    epoch, epochs
+        Its number, from 1, of how many.
+    side
+        Rows and columns in pixels of the images, where a training changes them.
+    auc
+        Of each label of a classifier on the validation images; None where a class is missing.
+    dice, least_dice, region_dice, region_least_dice
+        Of lung fields: mean and smallest Dice of the masks of the visible lung and of the region, 0..1.
+    cells_wrong, frontal
+        Of lung fields: share of wrong cells, and of images taken for a frontal chest X-ray, 0..1.
+    staleness_mean, staleness_most
+        Of a divided training: updates that others made between a worker's reading and its own update.
+    seconds, time_s
+        Of the epoch with its validation; of a divided training, of all epochs so far without it.
+    """
+
+    epoch: int
+    epochs: int
+    side: int | None = None
+    loss: float
+    auc: tuple[float | None, ...] | None = None
+    dice: float | None = None
+    least_dice: float | None = None
+    region_dice: float | None = None
+    region_least_dice: float | None = None
+    cells_wrong: float | None = None
+    frontal: float | None = None
+    staleness_mean: float | None = None
+    staleness_most: int | None = None
+    seconds: float = 0.0
+    time_s: float | None = None
+
+
+class TrainingCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a training is: its epochs, and the steps since the beginning."""
+
+    history: tuple[EpochFigures, ...]
+    steps: int = 0
+
+
+class _Stored(TrainingCourse, frozen=True, kw_only=True):
+    key: str = ""
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Kept:
     """What a checkpoint keeps besides the engine's own state."""
 
-    facts: Mapping[str, Any]
+    course: TrainingCourse
     arrays: Mapping[str, NDArray[Any]]
 
 
@@ -177,15 +228,15 @@ class Checkpoint:
         if not self.path.is_file():
             return False
         with arrays_in(self.path) as arrays:
-            return bool(json.loads(arrays["facts"].tobytes()).get("key") == _whole_key(kind, key))
+            return _stored(arrays).key == _whole_key(kind, key)
 
     def restore(self, engine: Trainable, *, key: str) -> Kept | None:
         """Restore the engine to the stored state; without such a state None, and the engine unchanged."""
         if not self.path.is_file():
             return None
         with arrays_in(self.path) as arrays:
-            facts = json.loads(arrays["facts"].tobytes())
-            if facts.pop("key", None) != _whole_key(type(engine), key):
+            course = _stored(arrays)
+            if course.key != _whole_key(type(engine), key):
                 return None
             parts: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "optimiser": {}, "more": {}}
             for name in set(arrays) - {"facts"}:
@@ -193,15 +244,19 @@ class Checkpoint:
                 parts[part][rest] = arrays[name]
         engine.set_weights(parts["weights"])
         engine.set_optimiser_state(parts["optimiser"])
-        return Kept(facts=facts, arrays=parts["more"])
+        return Kept(course=course, arrays=parts["more"])
 
     def save(self, engine: Trainable, kept: Kept, *, key: str) -> None:
         """Write the state. Raises StorageProblem."""
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
         found["more"] = dict(kept.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
-        facts = json.dumps({**kept.facts, "key": _whole_key(type(engine), key)})
+        facts = json.dumps({**plain(kept.course), "key": _whole_key(type(engine), key)})
         save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
+
+
+def _stored(arrays: Mapping[str, NDArray[Any]]) -> _Stored:
+    return decoded(arrays["facts"].tobytes(), _Stored)
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -214,7 +269,7 @@ def _whole_key(kind: type, key: str) -> str:
     return f"{kind.__name__} {key}"
 
 
-Progress = Callable[[Mapping[str, Any]], None]
+Progress = Callable[[EpochFigures], None]
 _AVERAGED_EVERY: Final = 4
 """Steps: taking the weights out of the framework costs a tenth of a step."""
 _LONGEST_MEAN: Final = 0.98
@@ -229,8 +284,8 @@ class TrainingTask(Protocol):
     def share(self, steps: int) -> float:
         """What the weights weigh in their running mean after so many steps since the beginning; 0 to leave it."""
 
-    def validate(self, average: Weights, epoch: int) -> dict[str, Any]:
-        """Figures of an epoch that has ended, with the averaged weights; the engine keeps its own."""
+    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
+        """An epoch that has ended with the figures that the averaged weights give; the engine keeps its own weights."""
 
 
 @dataclass(slots=True)
@@ -238,13 +293,13 @@ class TrainingState:
     """What a training has come to: averaged weights, figures by epoch, steps since the beginning."""
 
     average: Weights
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[EpochFigures] = field(default_factory=list)
     steps: int = 0
 
     def resume(self, checkpoint: Checkpoint, engine: Trainable, *, key: str) -> bool:
         """Take over what a checkpoint keeps of this very training, engine included; whether there was something."""
         if kept := checkpoint.restore(engine, key=key):
-            self.average, self.history, self.steps = dict(kept.arrays), kept.facts["history"], kept.facts["steps"]
+            self.average, self.history, self.steps = dict(kept.arrays), [*kept.course.history], kept.course.steps
         return kept is not None
 
 
@@ -255,15 +310,15 @@ def train_epochs(
     *,
     until: int,
     epochs: int,
-    facts: Mapping[str, Any],
+    side: int | None = None,
     checkpoint: Checkpoint,
     key: str,
     progress: Progress,
 ) -> None:
     """Train from the epoch that `state` has come to up to, not including, `until`; of all there are `epochs`.
 
-    `facts` stand in each row of the figures. Raises UsageProblem `training_diverged` when a loss is not a number (the
-    checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be written.
+    `side` is that of the images, where the figures are to name it. Raises UsageProblem `training_diverged` when a loss
+    is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be written.
     """
     for epoch in range(len(state.history), until):
         started, losses = time.monotonic(), list[float]()
@@ -274,11 +329,11 @@ def train_epochs(
             state.steps += 1
             if share := np.float32(task.share(state.steps)):
                 _average(state.average, engine.weights(), share=share)
-        row = {"epoch": epoch + 1, "epochs": epochs, **facts, "loss": float(np.mean(losses))}
-        row |= task.validate(state.average, epoch)
-        state.history.append(row | {"seconds": round(time.monotonic() - started, 3)})
-        kept = Kept(facts={"history": state.history, "steps": state.steps}, arrays=state.average)
-        checkpoint.save(engine, kept, key=key)
+        ended = EpochFigures(epoch=epoch + 1, epochs=epochs, side=side, loss=float(np.mean(losses)))
+        ended = task.validate(state.average, ended)
+        state.history.append(structs.replace(ended, seconds=round(time.monotonic() - started, 3)))
+        course = TrainingCourse(history=tuple(state.history), steps=state.steps)
+        checkpoint.save(engine, Kept(course=course, arrays=state.average), key=key)
         progress(state.history[-1])
 
 
@@ -291,7 +346,7 @@ def train_whole(
     folder: Path,
     key: str,
     progress: Progress,
-) -> tuple[Weights, list[dict[str, Any]]]:
+) -> tuple[Weights, list[EpochFigures]]:
     """Train all epochs with one engine, or resume this very training from the folder's checkpoint.
 
     Averaged weights, whose mean begins with `average`, and figures by epoch. The checkpoint stays until the caller has
@@ -299,9 +354,7 @@ def train_whole(
     """
     state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT)
     state.resume(checkpoint, engine, key=key)
-    train_epochs(
-        task, engine, state, until=epochs, epochs=epochs, facts={}, checkpoint=checkpoint, key=key, progress=progress
-    )
+    train_epochs(task, engine, state, until=epochs, epochs=epochs, checkpoint=checkpoint, key=key, progress=progress)
     return state.average, state.history
 
 
@@ -415,9 +468,9 @@ class _FitTask:
         """As `TrainingTask`."""
         return 0.0
 
-    def validate(self, _average: Weights, _epoch: int) -> dict[str, Any]:
-        """As `TrainingTask`."""
-        return {}
+    def validate(self, _average: Weights, ended: EpochFigures) -> EpochFigures:
+        """As `TrainingTask`; nothing is looked at."""
+        return ended
 
 
 def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:

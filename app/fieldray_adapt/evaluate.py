@@ -8,8 +8,8 @@ of the evidence lies inside the lungs, and shortcuts: what is not the finding bu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,17 @@ from fieldray.audit.figures import category_at, class_shares
 from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, share, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
-from fieldray.reports.audit_files import plain_classes
+from fieldray.domain.purpose import TRUTHS
 from fieldray_adapt.dataset import thumbnails
+from fieldray_adapt.figures import (
+    EvidenceFigures,
+    GroupFigures,
+    Groups,
+    IntegerFigures,
+    Interval,
+    PartFigures,
+    PointFigures,
+)
 from fieldray_adapt.layouts import Row
 from fieldray_adapt.recipe import Point
 
@@ -88,19 +97,19 @@ def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero
     return shares
 
 
-def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> dict[str, Any]:
+def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> EvidenceFigures:
     """Mean share inside the lungs, what chance would give, and the share that only one image in twenty is below.
 
     Parameters as of `evidence_shares`.
     """
     shares = evidence_shares(maps, lungs, zero=zero)
     known = shares[~np.isnan(shares)]
-    return {
-        "images": len(known),
-        "mean": float(known.mean()) if len(known) else None,
-        "chance": float(lungs.mean() / 255),
-        "limit": float(np.quantile(known, _LOW)) if len(known) else None,
-    }
+    return EvidenceFigures(
+        images=len(known),
+        mean=float(known.mean()) if len(known) else None,
+        chance=float(lungs.mean() / 255),
+        limit=float(np.quantile(known, _LOW)) if len(known) else None,
+    )
 
 
 def map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zero: float) -> float | None:
@@ -140,19 +149,26 @@ _AGE_EDGES: Final = (0, 18, 40, 60, 200)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Evaluated:
-    """Images of one part with a known answer: score in 0..1, truth, their rows, and what becomes of them whatever their
-    score (see `ImageSet.aside`).
+    """Images of one part with a known answer: score in 0..1, truth, their rows, and the outcome that is forced whatever
+    the score (see `ImageSet.forced_outcome`).
     """
 
     scores: Scores
     truth: Truth
     rows: Sequence[Row]
-    aside: NDArray[np.str_]
+    forced_outcome: NDArray[np.str_]
 
     @property
     def patients(self) -> list[str]:
         """Who each image is of."""
         return [row.person for row in self.rows]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The fields of `figures.ImageCounts`."""
+        positive = int(self.truth.sum())
+        whole = {"images": len(self.rows), "patients": len(set(self.patients))}
+        return whole | {"positive": positive, "negative": len(self.rows) - positive}
 
     @property
     def area(self) -> Estimate:
@@ -174,7 +190,8 @@ class Evaluated:
     def where(self, keep: NDArray[np.bool_]) -> Evaluated:
         """Those that `keep` marks."""
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
-        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows, aside=self.aside[keep])
+        outcome = self.forced_outcome[keep]
+        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows, forced_outcome=outcome)
 
     def calibrated(self, calibration: Calibration) -> Evaluated:
         """The same images with calibrated scores."""
@@ -186,12 +203,12 @@ def known(
     targets: NDArray[np.float32],
     rows: Sequence[Row],
     *,
-    aside: NDArray[np.str_] | None = None,
+    forced_outcome: NDArray[np.str_] | None = None,
 ) -> Evaluated:
-    """One label's images (scores, targets and aside (n,)) whose answer is known; without it every score decides."""
+    """One label's images (all arrays (n,)) whose answer is known; without `forced_outcome` every score decides."""
     keep = ~np.isnan(targets)
-    nobody = np.zeros(len(rows), np.str_) if aside is None else aside
-    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows, aside=nobody)
+    outcome = np.zeros(len(rows), np.str_) if forced_outcome is None else forced_outcome
+    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows, forced_outcome=outcome)
     return whole.where(keep)
 
 
@@ -233,56 +250,47 @@ def choose_point(
     )
 
 
-def figures(test: Evaluated, *, points: Sequence[OperatingPoint]) -> dict[str, Any]:
-    """Everything measured on one part with calibrated scores, ready for JSON."""
-    return {
-        "images": len(test.rows),
-        "patients": len(set(test.patients)),
-        "positive": int(test.truth.sum()),
-        "negative": int((~test.truth).sum()),
-        "auc": asdict(test.area),
-        "specificity_at_sensitivity": {
-            f"{wanted:.2f}": asdict(test.specificity_at(wanted)) for wanted in WANTED_SENSITIVITIES
-        },
-        "calibration_error": metrics.calibration_error(test.scores, test.truth),
-        "score_counts": list(score_counts(test.scores.tolist())),
-        "points": {point.name: point_figures(test, point) for point in points},
-    }
+def figures(test: Evaluated, *, points: Sequence[OperatingPoint]) -> PartFigures:
+    """Everything measured on one part with calibrated scores."""
+    return PartFigures(
+        **test.counts,
+        auc=test.area,
+        specificity_at_sensitivity={f"{wanted:.2f}": test.specificity_at(wanted) for wanted in WANTED_SENSITIVITIES},
+        calibration_error=metrics.calibration_error(test.scores, test.truth),
+        score_counts=tuple(score_counts(test.scores.tolist())),
+        points={point.name: point_figures(test, point) for point in points},
+    )
 
 
-def point_figures(test: Evaluated, point: OperatingPoint) -> dict[str, Any]:
+def point_figures(test: Evaluated, point: OperatingPoint) -> PointFigures:
     """Sensitivity, specificity and accuracy at the threshold, and what the not-sure band changes.
 
     sensitivity_with_band counts "not sure" as caught, since a person looks at it. classes are what a person sees of the
-    images with and without the finding, by the zone's edges; what is set aside whatever its score (refused, read first)
-    is that, as an audit counts it.
+    images with and without the finding, by the zone's edges; an outcome that is forced
+    whatever the score (refused, read first) counts as an audit counts it.
     """
     threshold, low, high = point.threshold, point.unsure_low, point.unsure_high
     unsure = (test.scores >= low) & (test.scores < high)
     right = (test.scores >= threshold) == test.truth
-    return {
-        "threshold": threshold,
-        "unsure_low": low,
-        "unsure_high": high,
-        "sensitivity": asdict(test.sensitivity(threshold)),
-        "specificity": asdict(test.specificity(threshold)),
-        "accuracy": asdict(share(right, patients=test.patients)),
-        "sensitivity_with_band": asdict(test.sensitivity(low)),
-        "unsure_share": asdict(share(unsure, patients=test.patients)),
-        "classes": plain_classes(
-            class_shares(
-                [
-                    category_at(point, None if own == "refused" else score, otherwise=own or "refused")
-                    for score, own in zip(test.scores.tolist(), test.aside.tolist(), strict=True)
-                ],
-                test.truth,
-                patients=test.patients,
-            )
-        ),
-    }
+    categories = [
+        category_at(point, None if own == "refused" else score, otherwise=own or "refused")
+        for score, own in zip(test.scores.tolist(), test.forced_outcome.tolist(), strict=True)
+    ]
+    classes = class_shares(categories, test.truth, patients=test.patients)
+    return PointFigures(
+        threshold=threshold,
+        unsure_low=low,
+        unsure_high=high,
+        sensitivity=test.sensitivity(threshold),
+        specificity=test.specificity(threshold),
+        accuracy=share(right, patients=test.patients),
+        sensitivity_with_band=test.sensitivity(low),
+        unsure_share=share(unsure, patients=test.patients),
+        classes={TRUTHS[truth]: {str(one): own for one, own in found.items()} for truth, found in classes.items()},
+    )
 
 
-def by_group(test: Evaluated) -> dict[str, dict[str, Any]]:
+def by_group(test: Evaluated) -> Groups:
     """AUC by view, sex, age and source, where a group has ten images of each class."""
     groups: Mapping[str, list[str]] = {
         "view": [row.view for row in test.rows],
@@ -290,29 +298,30 @@ def by_group(test: Evaluated) -> dict[str, dict[str, Any]]:
         "age": [_age_group(row.age_years) for row in test.rows],
         "source": [row.source for row in test.rows],
     }
-    found: dict[str, dict[str, Any]] = {}
+    found: Groups = {}
     for name, values in groups.items():
         for value in sorted(set(values) - {""}):
             part = test.where(np.array([own == value for own in values]))
             if min(part.truth.sum(), (~part.truth).sum()) >= _SMALLEST_GROUP:
-                facts = {"images": len(part.rows), "positive": int(part.truth.sum()), "auc": asdict(part.area)}
-                found.setdefault(name, {})[value] = facts
+                own = GroupFigures(images=len(part.rows), positive=int(part.truth.sum()), auc=part.area)
+                found.setdefault(name, {})[value] = own
     return found
 
 
-def compare(whole: Evaluated, integer: Evaluated) -> dict[str, float]:
+def compare(whole: Evaluated, integer: Evaluated) -> IntegerFigures:
     """Float against int8 on the same images, raw scores."""
-    return {
-        "mean_absolute_difference": float(np.abs(whole.scores - integer.scores).mean()),
-        "largest_difference": float(np.abs(whole.scores - integer.scores).max()),
-        "auc_float": metrics.auc(whole.scores, whole.truth),
-        "auc_int8": metrics.auc(integer.scores, integer.truth),
-    }
+    return IntegerFigures(
+        mean_absolute_difference=float(np.abs(whole.scores - integer.scores).mean()),
+        largest_difference=float(np.abs(whole.scores - integer.scores).max()),
+        auc_float=metrics.auc(whole.scores, whole.truth),
+        auc_int8=metrics.auc(integer.scores, integer.truth),
+    )
 
 
-def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> dict[str, float]:
+def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> Interval:
     """The AUC of the second column of scores (images, 2) less the first's: value, and an interval over patients."""
-    return dict(zip(("value", "low", "high"), metrics.area_difference(scores, truth, patients=patients), strict=True))
+    value, low, high = metrics.area_difference(scores, truth, patients=patients)
+    return Interval(value=value, low=low, high=high)
 
 
 def _age_group(years: float | None) -> str:

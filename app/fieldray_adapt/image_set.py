@@ -134,7 +134,7 @@ class ImageSet:
         Origin and sentence of each image that could not be read or is refused.
     lungs
         (n, CELLS, CELLS) uint8, the share of lung in each cell of what the network sees; None without a finder.
-    aside
+    forced_outcome
         (n,) what becomes of each image whatever its score: refused, read_first, "" where the score decides.
     """
 
@@ -142,7 +142,7 @@ class ImageSet:
     images: NDArray[np.uint8]
     left_out: tuple[tuple[str, str], ...]
     lungs: NDArray[np.uint8] | None = None
-    aside: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
+    forced_outcome: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
 
 
 def read_images(
@@ -180,7 +180,7 @@ def read_images(
     if stored is None:
         stored = _read_all(rows, _Reading(spec, shrink_to, LungFinder(finder) if finder else None, accepted), progress)
         _store(cache, key, stored)
-    images, lungs, aside, problems = stored
+    images, lungs, forced_outcome, problems = stored
     kept = [index for index in range(len(rows)) if str(index) not in problems]
     if not kept:
         raise UsageProblem(reason("data_none_readable", path=rows[0].path, detail=problems["0"]))
@@ -189,7 +189,7 @@ def read_images(
         images=images[kept] if len(kept) < len(rows) else images,
         left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
         lungs=lungs[kept] if finder else None,
-        aside=aside[kept],
+        forced_outcome=forced_outcome[kept],
     )
 
 
@@ -232,36 +232,37 @@ class _Reading:
         is_others = (
             self.accepted is not None and check_header(header, self.accepted, finds_lungs=finds_lungs) is not None
         )
-        aside = "refused" if is_others else ""
+        forced_outcome = "refused" if is_others else ""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
         none = np.zeros((CELLS, CELLS), np.uint8)
         if self.finder is None:
-            return to_tensor(image, self.spec).values[0], none, aside
+            return to_tensor(image, self.spec).values[0], none, forced_outcome
         says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
         lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.size
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
-        if not aside:
-            aside = "refused" if lungs.refusal else "read_first" if lungs.read_first else ""
+        if not forced_outcome:
+            forced_outcome = "refused" if lungs.refusal else "read_first" if lungs.read_first else ""
         tensor = to_tensor(image, self.spec, box=box)
-        return tensor.values[0], lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width)), aside
+        shares = lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width))
+        return tensor.values[0], shares, forced_outcome
 
 
 def _read_all(rows: Sequence[Row], reading: _Reading, progress: Progress) -> _Stored:
     spec, count = reading.spec, len(rows)
     images = np.zeros((count, spec.height, spec.width, spec.channels), np.uint8)
     lungs = np.zeros((count if reading.finder else 0, CELLS, CELLS), np.uint8)
-    problems, aside = dict[str, str](), np.zeros(count, "<U16")
+    problems, forced_outcome = dict[str, str](), np.zeros(count, "<U16")
     for index, row in enumerate(rows):
         found = _read_one(row, reading)
         if isinstance(found, Reason):
             problems[str(index)] = found.text
         else:
-            images[index], shares, aside[index] = found
+            images[index], shares, forced_outcome[index] = found
             lungs[index : index + 1] = shares
         progress("images", index + 1, count)
-    return images, lungs, aside, problems
+    return images, lungs, forced_outcome, problems
 
 
 def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
@@ -291,9 +292,9 @@ def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | No
 
 
 def _store(path: Path, key: str, stored: _Stored) -> None:
-    images, lungs, aside, problems = stored
+    images, lungs, forced_outcome, problems = stored
     facts = json.dumps({"key": key, "problems": problems})
-    arrays = {"images": images, "lungs": lungs, "aside": aside}
+    arrays = {"images": images, "lungs": lungs, "aside": forced_outcome}
     save_arrays(path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
 
 

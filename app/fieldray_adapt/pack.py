@@ -14,23 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Image
-from fieldray.domain.metrics import as_text
+from fieldray.domain.metrics import Share
 from fieldray.domain.model import (
-    Calibration,
     Estimate,
     GoldenVectors,
     InputSpec,
     Label,
     Manifest,
     OodGate,
-    OperatingPoint,
     OutputRoles,
     Requirement,
 )
@@ -42,17 +41,36 @@ from fieldray.packs.signing import own_key
 from fieldray.packs.verified import list_files, read_verified_manifest, require_pack, write_described, write_pack
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator, languages
+from fieldray.typed_json import converted, decoded
 from fieldray_adapt.cross import CROSS_RESULTS
 from fieldray_adapt.edgetpu import card_section
-from fieldray_adapt.files import content_digest, digest
-from fieldray_adapt.recipe import NO_WEIGHTS, PackTexts, Recipe, what_is_made, what_is_trained
+from fieldray_adapt.figures import (
+    Choices,
+    ClassifierFigures,
+    CrossFigures,
+    DataDigests,
+    DataFigures,
+    EvidenceFigures,
+    GateFigures,
+    GroupFigures,
+    Groups,
+    HeatMapScale,
+    ImageCounts,
+    IntegerFigures,
+    LabelFigures,
+    PartFigures,
+    PublishedCross,
+    as_text,
+)
+from fieldray_adapt.files import as_json, content_digest, digest, plain, reading
+from fieldray_adapt.prune.tasks import PrunedNetwork
+from fieldray_adapt.recipe import NO_WEIGHTS, PackRecipe, PackTexts, Recipe, what_is_made, what_is_trained
 from fieldray_adapt.recipe_data import LabelRule
-from fieldray_adapt.run import Run, Step
+from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.specification import Specification, multiply_adds, parameters
-from fieldray_adapt.steps import answers_of, converted, last_network, whole_network
+from fieldray_adapt.steps import answers_of, converted_file, last_network, whole_network
 
-Facts = Mapping[str, Any]
-
+T = TypeVar("T")
 _CLOSE: Final = 0.05
 _SHORTCUT_AUC: Final = 0.65
 _FEW: Final = 100  # test images of the rarer kind: Wilson's interval of nine in ten is wider than +/- 6 points
@@ -75,7 +93,7 @@ def card(
     *,
     specification: Specification,
     files: Mapping[str, bytes],
-    tools: Facts,
+    tools: Mapping[str, str],
     warnings: Sequence[Reason] = (),
     **facts: Any,
 ) -> str:
@@ -91,14 +109,13 @@ def model_card(
     *,
     specification: Specification,
     files: Mapping[str, bytes],
-    data: Facts,
-    results: Facts,
-    tools: Facts,
-    cross: Facts | None = None,
-    pruned: Sequence[Facts] = (),
+    results: ClassifierFigures,
+    tools: Mapping[str, str],
+    cross: Mapping[str, CrossFigures] | None = None,
+    pruned: Sequence[PrunedNetwork] = (),
 ) -> str:
-    """The card's Markdown. `data` are `dataset.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
-    cross-validation, where there was one, and `pruned` the iterations of the prune step.
+    """The card's Markdown. `results` are the evaluation's figures, `cross` those of a cross-validation by label, where
+    there was one, and `pruned` the iterations of the prune step.
     """
     meanings = {label.code: label.meaning["en"] for label in recipe.kept_labels}
     return card(
@@ -107,9 +124,9 @@ def model_card(
         specification=specification,
         files=files,
         tools=tools,
-        warnings=warnings_of(results["labels"], results.get("gate") or {}, meanings=meanings),
+        warnings=warnings_of(results, meanings=meanings),
         recipe=recipe,
-        data=data,
+        data=results.data,
         results=results,
         cross=cross,
         pruned=pruned,
@@ -120,11 +137,11 @@ def model_card(
     )
 
 
-def _group_rows(groups: Mapping[str, Mapping[str, Facts]]) -> list[tuple[str, str, Facts]]:
-    return [(name, value, facts) for name, values in groups.items() for value, facts in values.items()]
+def _group_rows(groups: Groups) -> list[tuple[str, str, GroupFigures]]:
+    return [(name, value, own) for name, values in groups.items() for value, own in values.items()]
 
 
-def _verdict(area: float, shortcuts: Facts) -> str:
+def _verdict(area: float, shortcuts: Mapping[str, float]) -> str:
     """In words, how far what cannot be the finding explains the result."""
     best = max(shortcuts.values())
     if best > area - _CLOSE:
@@ -137,27 +154,26 @@ def _verdict(area: float, shortcuts: Facts) -> str:
     return "The network is well above both."
 
 
-def warnings_of(labels: Mapping[str, Facts], gate: Facts, *, meanings: Mapping[str, str]) -> list[Reason]:
+def warnings_of(results: ClassifierFigures, *, meanings: Mapping[str, str]) -> list[Reason]:
     """What speaks against the figures of a pack: a shortcut does nearly as well, few patients, a strict gate.
 
     meanings  of the labels, in the language of whoever reads it
     """
     found = []
-    for code, figures in labels.items():
-        test, best = figures["test"], max(figures["shortcuts"].values())
-        area = test["auc"]["value"]
+    for code, figures in results.labels.items():
+        test, best = figures.test, max(figures.shortcuts.values())
+        area = test.auc.value
         if best > _SHORTCUT_AUC or best > area - _CLOSE:
             which = "pack_shortcut_close" if best > area - _CLOSE else "pack_shortcut"
             found.append(reason(which, label=meanings[code], area=f"{best:.2f}", own=f"{area:.2f}"))
-        if (fewer := min(test["positive"], test["negative"])) < _FEW:
+        if (fewer := min(test.positive, test.negative)) < _FEW:
             found.append(reason("pack_few_images", label=meanings[code], count=fewer))
-    refused = max((gate[name]["value"] for name in ("images_refused", "elsewhere_refused") if name in gate), default=0)
+    refused = max(share.value for share in results.gate.refused)
     if refused > _MANY_REFUSED:
         found.append(reason("pack_gate_refuses", percent=f"{100 * refused:.0f}"))
     return found
 
 
-_MEASURED: Final = ("test", "external_test")
 _GOLDEN_IMAGES: Final = 6
 _GOLDEN_CANDIDATES: Final = 36
 _GOLDEN_SIDE: Final = 512
@@ -166,25 +182,94 @@ GOLDEN_TOLERANCE: Final = 0.06
 _TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
 
 
-def pack_step(run: Run) -> Mapping[str, Any]:
+class PackPart(ImageCounts, frozen=True, kw_only=True):
+    """What a manifest says of one part; `classes` by operating point, then as in `PointFigures`."""
+
+    auc: Estimate
+    specificity_at_sensitivity: dict[str, Share]
+    calibration_error: float
+    classes: dict[str, dict[str, dict[str, Share]]]
+
+    @classmethod
+    def of(cls, found: PartFigures) -> PackPart:
+        """What a clinician may ask for; the rest is on the card."""
+        return cls(
+            images=found.images,
+            patients=found.patients,
+            positive=found.positive,
+            negative=found.negative,
+            auc=found.auc,
+            specificity_at_sensitivity=found.specificity_at_sensitivity,
+            calibration_error=found.calibration_error,
+            classes={name: point.classes for name, point in found.points.items()},
+        )
+
+
+class ReferenceScores(Struct, frozen=True, kw_only=True):
+    """Numbers of test images by their score, with which a site compares its own images."""
+
+    scores: tuple[int, ...]
+
+
+class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a manifest says of one label, on the test images and at another hospital."""
+
+    test: PackPart
+    external_test: PackPart | None = None
+    reference: ReferenceScores
+    heat_map: HeatMapScale | None = None
+    shortcuts: dict[str, float]
+    float_against_int8: IntegerFigures
+
+    @classmethod
+    def of(cls, found: LabelFigures) -> PackLabel:
+        """The figures of a label that the manifest holds."""
+        return cls(
+            test=PackPart.of(found.test),
+            external_test=PackPart.of(found.external_test) if found.external_test else None,
+            reference=ReferenceScores(scores=found.test.score_counts),
+            heat_map=found.heat_map,
+            shortcuts=found.shortcuts,
+            float_against_int8=found.float_against_int8,
+        )
+
+
+class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The metrics of a classifier's manifest; `evidence_inside` is the first label's."""
+
+    labels: dict[str, PackLabel]
+    ood_gate: GateFigures
+    evidence_inside: EvidenceFigures | None = None
+
+
+class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the status has of a pack that was written: its folder, by whom it is signed, and what was warned of."""
+
+    pack: str
+    signer: str = ""
+    manifest_sha256: str
+    bytes: int
+    warnings: tuple[str, ...] = ()
+
+
+def pack_step(run: Run) -> Facts:
     """Write the pack; the signing key is made where the recipe says, if it is not there.
 
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
     recipe = run.recipe
-    results, chosen = evaluated(run), evaluated(run, "points.json")
-    file, (specification, _) = converted(run, "int8"), last_network(run)
+    results, chosen = evaluated(run, ClassifierFigures), evaluated(run, Choices, "points.json")
+    file, (specification, _) = converted_file(run, "int8"), last_network(run)
     manifest = _manifest(run, file.roles(specification), results, chosen)
     files = {"litert": file.data}
     card = model_card(
         recipe,
         specification=specification,
         files=files,
-        data=results["data"],
         results=results,
         tools=manifest.provenance,
         cross=cross_validation_of(run),
-        pruned=run.read("prune", "table.json") if recipe.prune else [],
+        pruned=run.read("prune", "table.json", list[PrunedNetwork]) if recipe.prune else [],
     )
     folder = write_pack(
         recipe.packs_folder,
@@ -194,30 +279,30 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         golden=_golden(run, manifest),
         key=own_key(recipe.signing_key),
     )
-    warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
-    return pack_facts(folder) | ({"warnings": warnings} if warnings else {})
+    warnings = tuple(manifest.warnings["en"].splitlines()) if manifest.warnings else ()
+    return dict(plain(written_pack(folder, warnings=warnings)))
 
 
-def evaluated(run: Run, name: str = "metrics.json") -> Any:
+def evaluated(run: Run, kind: type[T], name: str = "metrics.json") -> T:
     """What the evaluation left under this name. Raises UsageProblem `step_missing`."""
     try:
-        return run.read("evaluate", name)
+        return run.read("evaluate", name, kind)
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="evaluate")) from problem
 
 
-def described(recipe: Any) -> dict[str, Any]:
-    """What the recipe of a square, grey network says of its pack; what its files are is not said yet."""
+def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> Facts:
+    """Write the signed pack of the recipe of a square, grey network; the facts of its step."""
     texts, spec = recipe.pack, recipe.input
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "id": texts.id,
-        "version": texts.version,
-        "names": dict(texts.names),
-        "descriptions": dict(texts.descriptions),
-        "intended_use": dict(texts.intended_use),
-        "limits": dict(texts.limits),
-        "input": Input(
+    whole = kind(
+        schema_version=SCHEMA_VERSION,
+        id=texts.id,
+        version=texts.version,
+        names=dict(texts.names),
+        descriptions=dict(texts.descriptions),
+        intended_use=dict(texts.intended_use),
+        limits=dict(texts.limits),
+        input=Input(
             height=spec.height,
             width=spec.width,
             channels=1,
@@ -226,47 +311,55 @@ def described(recipe: Any) -> dict[str, Any]:
             fit=spec.fit,
             margin=spec.margin,
         ),
-    }
+        files=list_files(contents),
+        **facts,
+    )
+    folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=own_key(recipe.signing_key))
+    return dict(plain(written_pack(folder)))
 
 
-def write_whole(recipe: Any, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> dict[str, Any]:
-    """Write the signed pack of such a recipe; the facts of its step."""
-    whole = kind(**described(recipe), files=list_files(contents), **facts)
-    key = own_key(recipe.signing_key)
-    return pack_facts(write_described(recipe.packs_folder, description=whole, contents=contents, key=key))
-
-
-def pack_facts(folder: Path) -> dict[str, Any]:
+def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
     """What the status has of a pack that was written, by which `is_as_written` knows it again."""
     signed = read_verified_manifest(folder)
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    return {"pack": str(folder), "signer": signed.fingerprint, "manifest_sha256": signed.manifest_sha256, "bytes": size}
+    return WrittenPack(
+        pack=str(folder),
+        signer=signed.fingerprint,
+        manifest_sha256=signed.manifest_sha256,
+        bytes=sum(path.stat().st_size for path in folder.iterdir()),
+        warnings=warnings,
+    )
 
 
-def is_as_written(facts: Mapping[str, Any]) -> bool:
+def is_as_written(facts: Facts) -> bool:
     """Whether the very pack that a step wrote is where it wrote it, whole and alone."""
-    folder = Path(facts["pack"])
+    written = converted(facts, WrittenPack)
+    folder = Path(written.pack)
     try:
-        require_pack(folder, fingerprint=facts.get("signer", ""))
-        return bool(read_verified_manifest(folder).manifest_sha256 == facts["manifest_sha256"])
+        require_pack(folder, fingerprint=written.signer)
+        return bool(read_verified_manifest(folder).manifest_sha256 == written.manifest_sha256)
     except (PackProblem, OSError):
         return False
 
 
-def cross_validation_of(run: Run) -> Mapping[str, Any] | None:
-    """The figures of the published cross-validation; None if there is none, or one of another recipe or other data."""
+def cross_validation_of(run: Run) -> Mapping[str, CrossFigures] | None:
+    """The figures of the published cross-validation; None if there is none, or one of another recipe or other data.
+
+    Raises StorageProblem (run_file_damaged).
+    """
+    path = run.recipe.published / CROSS_RESULTS
     try:
-        facts = run.read("data", "facts.json")
-        found = json.loads((run.recipe.published / CROSS_RESULTS).read_text(encoding="utf-8"))
+        data_sha256 = run.read("data", "facts.json", DataFigures).data_sha256
+        with reading(path):
+            found = decoded(path.read_bytes(), PublishedCross)
     except OSError:
         return None
-    figures: Mapping[str, Any] = found["labels"]
-    wanted = json.loads(json.dumps({"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}))
-    is_of_this = found["trained"] == wanted["trained"] and found.get("made", wanted["made"]) == wanted["made"]
-    return figures if is_of_this and found.get("data_sha256") == facts["data_sha256"] else None
+    wanted = (what_is_trained(run.recipe), what_is_made(run.recipe))
+    trained, made = (json.loads(as_json(document)) for document in wanted)
+    is_of_this = found.trained == trained and found.made in (None, made)
+    return found.labels if is_of_this and found.data_sha256 == data_sha256 else None
 
 
-def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> Manifest:
+def _manifest(run: Run, outputs: OutputRoles, results: ClassifierFigures, chosen: Choices) -> Manifest:
     recipe, texts = run.recipe, run.recipe.pack
     return Manifest(
         pack_id=texts.id,
@@ -282,26 +375,30 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
             Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
         ),
         outputs=outputs,
-        operating_points=tuple(_point(entry) for entry in chosen["points"]),
-        calibration={code: Calibration(**values) for code, values in chosen["calibration"].items()},
+        operating_points=chosen.points,
+        calibration=chosen.calibration,
         ood_gate=_ood_gate(run),
         accepted=texts.accepted,
         requires=_requires(run),
         provenance=provenance(run, data=[source.name for source in recipe.data]),
-        metrics={
-            "labels": _figures(results["labels"]),
-            "ood_gate": results["gate"],
-            **_evidence(run, results["labels"]),
-        },
+        metrics=plain(_figures(run, results)),
     )
 
 
-def _warning_texts(labels: Sequence[LabelRule], results: Mapping[str, Any]) -> dict[str, str] | None:
+def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
+    return PackFigures(
+        labels={code: PackLabel.of(found) for code, found in results.labels.items()},
+        ood_gate=results.gate,
+        evidence_inside=results.labels[run.recipe.kept_labels[0].code].evidence_inside,
+    )
+
+
+def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> dict[str, str] | None:
     """A line for each warning, in every language of the program; None where there is none."""
     texts = {}
     for translator in map(Translator, languages()):
         meanings = {label.code: translator.pick(label.meaning) for label in labels}
-        found = warnings_of(results["labels"], results["gate"], meanings=meanings)
+        found = warnings_of(results, meanings=meanings)
         texts[translator.language] = "\n".join(map(translator.reason, found))
     return texts if any(texts.values()) else None
 
@@ -315,42 +412,6 @@ def _requires(run: Run) -> tuple[Requirement, ...]:
     return (Requirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)
 
 
-def _point(entry: Mapping[str, Any]) -> OperatingPoint:
-    estimates = {name: Estimate(**entry[name]) for name in ("sensitivity", "specificity")}
-    return OperatingPoint(**{**entry, **estimates})
-
-
-def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
-    """What a clinician may ask for; the rest is in the card."""
-    names = ("images", "patients", "positive", "negative", "auc", "specificity_at_sensitivity", "calibration_error")
-    return {
-        code: {
-            **{
-                part: {name: found[part][name] for name in names}
-                | {"classes": {name: point["classes"] for name, point in found[part]["points"].items()}}
-                for part in _MEASURED
-                if part in found
-            },
-            "reference": {"scores": found["test"]["score_counts"]},
-            **_heat_map(found),
-            "shortcuts": found["shortcuts"],
-            "float_against_int8": found["float_against_int8"],
-        }
-        for code, found in labels.items()
-    }
-
-
-def _heat_map(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The scale on which the label's map is shown; a run without evidence has none."""
-    return {"heat_map": found["heat_map"]} if "heat_map" in found else {}
-
-
-def _evidence(run: Run, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Share of the first label's evidence inside the lungs; screening points out what lies below its limit."""
-    found = labels[run.recipe.kept_labels[0].code].get("evidence_inside")
-    return {"evidence_inside": found} if found else {}
-
-
 def _ood_gate(run: Run) -> OodGate:
     with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
         return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
@@ -358,7 +419,7 @@ def _ood_gate(run: Run) -> OodGate:
 
 def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
     """What a pack was made of and with; `data` are the names of its sources."""
-    recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json")
+    recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json", DataDigests)
     licences = {name: getattr(run.recipe.pack, name) for name in ("data_licence", "weights_licence")}
     return {
         "data": ", ".join(data),
@@ -366,7 +427,7 @@ def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
         "split": f"by patient, {run.recipe.split.by}",
         "seed": str(run.recipe.training.seed),
         "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
-        **{name: facts[name] for name in ("data_sha256", "split_sha256")},
+        **plain(facts),
         "python": platform.python_version(),
         **{name: found for name in _TOOLS if (found := _version(name))},
     }
@@ -394,7 +455,7 @@ def phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
     return values
 
 
-def whole_pack_step(perform: Callable[[Run], Mapping[str, Any]]) -> Step:
+def whole_pack_step(perform: Callable[[Run], Facts]) -> Step:
     """The step of a pack that is written by `write_whole`."""
     return Step(
         name="pack",

@@ -25,7 +25,10 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import Scores, Truth
 from fieldray.paths import VERSION
 from fieldray.reports.outputs import GENERATOR
+from fieldray_adapt.engine import EpochFigures
+from fieldray_adapt.figures import PointFigures
 from fieldray_adapt.files import write_atomically
+from fieldray_adapt.run import Run
 
 _NUMBER: Final = re.compile(r"[-+]?[\d,]+(\.\d+)?( ?%| ms| s| MiB)?")
 _NOTHING: Final = ("", "-")
@@ -115,14 +118,14 @@ def page(report: Report) -> bytes:
     return environment.get_template("report.html").render(context).encode()
 
 
-def keep_page(run: Any, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
-    """Write report.html of a run (`run.Run`); the facts of the step. Raises StorageProblem."""
-    path: Path = run.recipe.run / "report.html"
+def keep_page(run: Run, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
+    """Write report.html of a run; the facts of the step. Raises StorageProblem."""
+    path = run.recipe.run / "report.html"
     write_atomically(path, page(Report(title=title, lead=lead, sections=sections)))
     return {"report": str(path)}
 
 
-def facts(rows: Mapping[str, Any], *, caption: str = "") -> Table:
+def facts(rows: Mapping[str, object], *, caption: str = "") -> Table:
     """A table of names and values."""
     return Table(rows=[[name, value_text(value)] for name, value in rows.items()], caption=caption)
 
@@ -141,7 +144,7 @@ def settings(document: Mapping[str, Any]) -> list[Part]:
     return parts
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A value for a person: no brackets, no None, four digits."""
     if value is None or value in ((), [], {}, ""):
         return "-"
@@ -168,7 +171,7 @@ def _spoken(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _is_group(value: Any) -> bool:
+def _is_group(value: object) -> bool:
     is_rows = isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
     return is_rows or (isinstance(value, Mapping) and bool(value))
 
@@ -200,17 +203,17 @@ _BINS: Final = 10
 _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
-def training_curves(history: Sequence[Mapping[str, Any]], *, labels: Sequence[str]) -> str:
+def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -> str:
     """Loss, and AUC of each label on the validation images, against the epoch."""
     with rc_context(_STYLE):
         figure, (left, right) = _figure_of(2)
-        epochs = [row["epoch"] for row in history]
-        left.plot(epochs, [row["loss"] for row in history], color=_BLUE)
+        epochs = [row.epoch for row in history]
+        left.plot(epochs, [row.loss for row in history], color=_BLUE)
         left.set(xlabel="epoch", ylabel="training loss")
         for axes in (left, right):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for column, label in enumerate(labels):
-            areas = [row["auc"][column] if row["auc"] else None for row in history]
+            areas = [row.auc[column] if row.auc else None for row in history]
             right.plot(epochs, [np.nan if area is None else area for area in areas], label=label)
         right.set(xlabel="epoch", ylabel="validation AUC", ylim=(min(0.5, *right.get_ylim()), 1.01))
         right.legend(frameon=False, fontsize=7)
@@ -235,7 +238,7 @@ def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: s
         return _svg(whole)
 
 
-def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[str, Any]]) -> str:
+def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigures]) -> str:
     """ROC curve with the operating points, calibration, and the two classes' calibrated scores."""
     with rc_context(_STYLE):
         figure, (roc, calibration, spread) = _figure_of(3)
@@ -245,7 +248,7 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[st
         spread.hist(scores[~truth], bins=bins, color=_BLUE, alpha=0.6, label="without")
         spread.hist(scores[truth], bins=bins, color=_RED, alpha=0.6, label="with")
         for point in points.values():
-            spread.axvline(point["threshold"], color=_GREY, linewidth=1)
+            spread.axvline(point.threshold, color=_GREY, linewidth=1)
         spread.set(xlabel="score", ylabel="images (logarithmic)", yscale="log", xlim=(0, 1), ylim=(0.8, None))
         _label_plainly(spread.yaxis)
         spread.legend(frameon=False)
@@ -322,14 +325,14 @@ def pruning_plots(curves: Sequence[Curve], *, quality: str, points: Mapping[str,
         return _svg(figure)
 
 
-def _draw_roc(axes: Axes, scores: Scores, truth: Truth, points: Mapping[str, Mapping[str, Any]]) -> None:
+def _draw_roc(axes: Axes, scores: Scores, truth: Truth, points: Mapping[str, PointFigures]) -> None:
     order = np.argsort(-scores, kind="stable")
     caught = np.concatenate([[0], np.cumsum(truth[order]) / truth.sum()])
     alarms = np.concatenate([[0], np.cumsum(~truth[order]) / (~truth).sum()])
     axes.plot(alarms, caught, color=_BLUE)
     axes.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
     for name, point in points.items():
-        axes.plot(1 - point["specificity"]["value"], point["sensitivity"]["value"], "o", label=name)
+        axes.plot(1 - point.specificity.value, point.sensitivity.value, "o", label=name)
     axes.set(xlabel="1 - specificity", ylabel="sensitivity", aspect="equal")
     if points:
         axes.legend(frameon=False, loc="lower right")

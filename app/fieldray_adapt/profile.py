@@ -12,24 +12,24 @@ Two kinds, and each network is only ever compared with the original of the same 
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fieldray_adapt.engine import EngineSettings, open_engine
-from fieldray_adapt.files import write_atomically
+from fieldray_adapt.files import as_json, write_atomically
 from fieldray_adapt.networks import vgg16_dense
 from fieldray_adapt.page import Part, Table, Text
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.recipe_data import ProfileChoice
-from fieldray_adapt.run import Progress, Run, Step
+from fieldray_adapt.run import Facts, Progress, Run, Step
 from fieldray_adapt.specification import Specification, Weights, initial_weights
 from fieldray_adapt.steps import specification_of, starting_digest
 
@@ -40,13 +40,28 @@ _BATCH: Final = 100
 _SLICE_S: Final = 0.15
 
 
-Row = dict[str, Any]
-"""Mode, batch_size and side in pixels; first_ms, second_ms, later_ms and later_ms_per_image of its iterations."""
+class ProfileRow(Struct, frozen=True, kw_only=True):
+    """Milliseconds of the iterations with one batch size at one side in pixels; `later_ms` is a median."""
+
+    mode: Mode
+    side: int
+    batch_size: int
+    first_ms: float
+    second_ms: float
+    later_ms: float
+    later_ms_per_image: float
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """profile.json: what was measured, and by side the batch size to train with."""
+
+    rows: tuple[ProfileRow, ...]
+    proposed_batch_size: dict[str, int]
 
 
 def time_iterations(
     run: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
-) -> dict[str, float]:
+) -> tuple[float, float, float]:
     """Milliseconds of the first and the second iteration, and the median of those from the third on."""
     milliseconds = []
     for _ in range(iterations):
@@ -54,7 +69,7 @@ def time_iterations(
         run()
         milliseconds.append((clock() - begun) * 1e3)
     first, second, *later = milliseconds
-    return {"first_ms": first, "second_ms": second, "later_ms": statistics.median(later)}
+    return first, second, statistics.median(later)
 
 
 def profile(
@@ -67,19 +82,27 @@ def profile(
     settings: EngineSettings,
     iterations: int = 5,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> list[Row]:
+) -> list[ProfileRow]:
     """Measure each mode at each batch size and image side (none: the specification's own), on a fresh engine each.
 
     Another side than the specification's needs a network without dense layers. The images are noise.
     """
-    rows: list[Row] = []
+    rows: list[ProfileRow] = []
     wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
     for side, size, mode in wanted:
         sized = specification if side == specification.height else replace(specification, height=side, width=side)
         run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
-        times = time_iterations(run, iterations=iterations)
-        setting = {"mode": mode, "side": side, "batch_size": size}
-        rows.append({**setting, **times, "later_ms_per_image": times["later_ms"] / size})
+        first, second, later = time_iterations(run, iterations=iterations)
+        row = ProfileRow(
+            mode=mode,
+            side=side,
+            batch_size=size,
+            first_ms=first,
+            second_ms=second,
+            later_ms=later,
+            later_ms_per_image=later / size,
+        )
+        rows.append(row)
         progress(len(rows), len(wanted))
     return rows
 
@@ -103,14 +126,14 @@ def _iteration(
     return lambda: engine.step(images, targets, learning_rate=1e-6)
 
 
-def propose_batch_size(rows: Sequence[Row]) -> int:
+def propose_batch_size(rows: Sequence[ProfileRow]) -> int:
     """The smallest batch size within a tenth of the one that trains fastest per image.
 
     Larger batches than that win no time and make fewer steps of the same images. Raises ValueError without rows.
     """
-    per_image = {row["batch_size"]: row["later_ms_per_image"] for row in rows if row["mode"] == "training"}
+    per_image = {row.batch_size: row.later_ms_per_image for row in rows if row.mode == "training"}
     limit = min(per_image.values()) * _TOLERANCE
-    return min(int(size) for size, milliseconds in per_image.items() if milliseconds <= limit)
+    return min(size for size, milliseconds in per_image.items() if milliseconds <= limit)
 
 
 def fastest_batch_size(
@@ -138,7 +161,7 @@ def inference_seconds(
 ) -> float:
     """Seconds per image of inference in batches of these images (n, height, width, channels), once it runs."""
     engine = open_engine(specification, weights, settings=settings)
-    return time_iterations(lambda: engine.logits(images), iterations=7)["later_ms"] / 1e3 / len(images)
+    return time_iterations(lambda: engine.logits(images), iterations=7)[-1] / 1e3 / len(images)
 
 
 Network = tuple[Specification, Weights]
@@ -216,13 +239,13 @@ PROFILE_NAME: Final = "profile.json"
 _WHAT: Final = "profile"
 
 
-def profile_step(run: Run) -> Mapping[str, Any]:
+def profile_step(run: Run) -> Facts:
     """Profile the recipe's network with its initial weights, since times do not depend on them; profile.json."""
     training = run.recipe.training
     settings = EngineSettings(precision=training.precision, threads=training.threads)
     found = _profiled(specification_of(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
     run.write("profile", PROFILE_NAME, found)
-    return found["proposed_batch_size"]  # type: ignore[no-any-return]
+    return found.proposed_batch_size
 
 
 def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: Progress) -> None:
@@ -230,15 +253,14 @@ def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: 
     specification = vgg16_dense(dropout=recipe.original.dropout).scaled(recipe.original.width)
     settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
     found = _profiled(specification, recipe.profile, settings=settings, progress=progress)
-    write_atomically(recipe.run / "profile" / PROFILE_NAME, json.dumps(found, indent=1).encode())
-    for side, size in found["proposed_batch_size"].items():
+    write_atomically(recipe.run / "profile" / PROFILE_NAME, as_json(found))
+    for side, size in found.proposed_batch_size.items():
         say(f"profile: at {side} pixels train with batches of {size}")
 
 
 def _profiled(
     specification: Specification, choice: ProfileChoice, *, settings: EngineSettings, progress: Progress
-) -> dict[str, Any]:
-    """Rows and proposals, ready for JSON."""
+) -> Profile:
     rows = profile(
         specification,
         initial_weights(specification, seed=0),
@@ -248,23 +270,23 @@ def _profiled(
         iterations=choice.iterations,
         progress=lambda done, total: progress(_WHAT, done, total),
     )
-    sides = {row["side"]: [own for own in rows if own["side"] == row["side"]] for row in rows}
+    sides = {row.side: [own for own in rows if own.side == row.side] for row in rows}
     proposed = {str(side): propose_batch_size(sides[side]) for side in sorted(sides)}
-    return {"rows": rows, "proposed_batch_size": proposed}
+    return Profile(rows=tuple(rows), proposed_batch_size=proposed)
 
 
-def profile_parts(found: Mapping[str, Any]) -> list[Part]:
+def profile_parts(found: Profile) -> list[Part]:
     """The profile for a report: a row for each mode, side and batch size."""
     head = (
         *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),
         "later, ms per image",
     )
-    times = ("first_ms", "second_ms", "later_ms", "later_ms_per_image")
     rows = [
-        [row["mode"], str(row["side"]), str(row["batch_size"]), *(f"{row[key]:.2f}" for key in times)]
-        for row in found["rows"]
-    ]
-    chosen = ", ".join(f"{size} at {side} pixels" for side, size in found["proposed_batch_size"].items())
+        [row.mode, str(row.side), str(row.batch_size), f"{row.first_ms:.2f}", f"{row.second_ms:.2f}",
+         f"{row.later_ms:.2f}", f"{row.later_ms_per_image:.2f}"]
+        for row in found.rows
+    ]  # fmt: skip
+    chosen = ", ".join(f"{size} at {side} pixels" for side, size in found.proposed_batch_size.items())
     return [Table(head=head, rows=rows), Text(f"Batch size proposed for training: {chosen}.")]
 
 

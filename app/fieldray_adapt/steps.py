@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import EngineSettings
-from fieldray_adapt.files import content_digest, digest, write_atomically
+from fieldray_adapt.engine import EngineSettings, EpochFigures
+from fieldray_adapt.files import content_digest, digest, plain, write_atomically
 from fieldray_adapt.networks import LABELS, NETWORKS, pack_channels, pack_weights
 from fieldray_adapt.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
 from fieldray_adapt.recipe import NO_WEIGHTS, NetworkChoice, Recipe, Training
-from fieldray_adapt.run import Run, Step
+from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.specification import (
     Specification,
     Weights,
@@ -70,7 +70,7 @@ def trained_weights(run: Run) -> Weights:
     return load_weights(path)
 
 
-def train_step(run: Run) -> Mapping[str, Any]:
+def train_step(run: Run) -> Facts:
     """Train the network from the weights that the recipe names."""
     recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
     specification = specification_of(recipe)
@@ -82,19 +82,19 @@ def train_step(run: Run) -> Mapping[str, Any]:
     return {
         "parameters": parameters(specification),
         "multiply_adds": multiply_adds(specification),
-        **history[-1],
+        **plain(history[-1]),
         **trainer_facts(run),
     }
 
 
-def trainer_facts(run: Run) -> Mapping[str, Any]:
+def trainer_facts(run: Run) -> Facts:
     """What the status has of who trained, where it was not this process."""
     return run.trainer.facts() if run.trainer else {}
 
 
 def train_recipe(
     run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
-) -> tuple[Weights, list[dict[str, Any]]]:
+) -> tuple[Weights, list[EpochFigures]]:
     """Train the recipe's network as the recipe says; see `train.train_groups`."""
     recipe, specification = run.recipe, specification_of(run.recipe)
     return train_groups(
@@ -153,10 +153,15 @@ def specification_of(recipe: Recipe) -> Specification:
 def whole_network(recipe: Recipe) -> Specification:
     """The network of the recipe's kind and stages at its published width."""
     choice, spec = recipe.network, recipe.input
-    extra: dict[str, Any] = {"last_stride": choice.last_stride} if choice.is_residual else {}
-    extra |= {"blocks": choice.blocks} if choice.blocks else {}
+    stride = {"last_stride": choice.last_stride} if choice.is_residual else {}
+    blocks = {"blocks": choice.blocks} if choice.blocks else {}
     return NETWORKS[choice.kind](
-        height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
+        height=spec.height,
+        width=spec.width,
+        labels=len(recipe.labels),
+        input_channels=spec.channels,
+        **stride,
+        **blocks,
     )
 
 
@@ -238,7 +243,7 @@ class Files:
     integer: Converted
 
 
-def quantise_step(run: Run) -> Mapping[str, Any]:
+def quantise_step(run: Run) -> Facts:
     """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
     data = dataset_of(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
@@ -271,7 +276,7 @@ def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, 
     return Files(specification=specification, weights=weights, whole=whole, integer=integer)
 
 
-def write_files(run: Run, files: Mapping[str, Converted]) -> Mapping[str, Any]:
+def write_files(run: Run, files: Mapping[str, Converted]) -> Facts:
     """Write int8.tflite and float.tflite, and which output of each is what; the facts of the quantise step."""
     for name, file in files.items():
         write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
@@ -279,17 +284,17 @@ def write_files(run: Run, files: Mapping[str, Converted]) -> Mapping[str, Any]:
     return {f"{name}_bytes": len(file.data) for name, file in files.items()}
 
 
-def converted(run: Run, name: str) -> Converted:
+def converted_file(run: Run, name: str) -> Converted:
     """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
     path = run.folder("quantise") / f"{name}.tflite"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="quantise"))
-    return Converted(path.read_bytes(), run.read("quantise", "outputs.json")[name])
+    return Converted(path.read_bytes(), run.read("quantise", "outputs.json", dict[str, dict[str, int]])[name])
 
 
 def answers_of(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
     """What the file "int8" or "float" of a run answers; `what` is told of as it goes on. Raises UsageProblem."""
-    file, (specification, _) = converted(run, name), last_network(run)
+    file, (specification, _) = converted_file(run, name), last_network(run)
     return answer(
         file.data,
         images,

@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
@@ -21,6 +22,7 @@ from fieldray_adapt.engine import (
     Engine,
     EngineName,
     EngineSettings,
+    EpochFigures,
     Progress,
     cosine_rate,
     open_engine,
@@ -155,7 +157,7 @@ def train(
     folder: Path,
     engine: EngineName = "auto",
     progress: Progress = lambda _: None,
-) -> tuple[Weights, list[dict[str, Any]]]:
+) -> tuple[Weights, list[EpochFigures]]:
     """Train, or resume this very training from the folder's checkpoint; the averaged weights, and figures by epoch.
 
     It resumes as it would have gone on, but for what a dropout draws. The checkpoint stays until the caller has kept
@@ -187,15 +189,15 @@ def train_groups(
     folder: Path,
     engine: EngineName = "auto",
     progress: Callable[[Path], Progress],
-    one: Callable[..., tuple[Weights, list[dict[str, Any]]]] = train,
-) -> tuple[Weights, list[dict[str, Any]]]:
+    one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
+) -> tuple[Weights, list[EpochFigures]]:
     """Train a network, or the mean of one for each of the schedule's groups; its weights, and figures by epoch.
 
     `progress` gives what is told of each epoch of a network that is trained in a folder; `one` trains it as `train`
     does. Raises as `train`.
     """
 
-    def on(own: Samples, own_folder: Path) -> tuple[Weights, list[dict[str, Any]]]:
+    def on(own: Samples, own_folder: Path) -> tuple[Weights, list[EpochFigures]]:
         return one(
             specification,
             dict(weights),
@@ -218,7 +220,8 @@ def train_groups(
     last, history = open_engine(specification, mean, settings=settings, name=engine), parts[-1][1]
     recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=augmentation)
     averaged = last.weights()
-    history[-1] |= validate(last, averaged, validation)  # of what goes on from here, not of the last group's network
+    areas = validation_areas(last, averaged, validation)
+    history[-1] = structs.replace(history[-1], auc=areas)  # of what goes on from here, not of the last group's network
     return averaged, history
 
 
@@ -261,9 +264,9 @@ class ClassifierTask:
         horizon = self.schedule.average_epochs * self._steps_per_epoch
         return max(1 / max(horizon, 1.0), 9 / (steps + 9))
 
-    def validate(self, average: Weights, _epoch: int) -> dict[str, Any]:
-        """As `TrainingTask`."""
-        return validate(self.engine, average, self.validation)
+    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
+        """As `TrainingTask`: the AUC of each label."""
+        return structs.replace(ended, auc=validation_areas(self.engine, average, self.validation))
 
 
 def predict(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -274,20 +277,20 @@ def predict(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.concatenate(parts)
 
 
-def validate(engine: Engine, weights: Weights, samples: Samples) -> dict[str, Any]:
+def validation_areas(engine: Engine, weights: Weights, samples: Samples) -> tuple[float | None, ...]:
     """AUC of each label (None where a class is missing) with the weights given; the engine keeps its own."""
     if not len(samples):
-        return {"auc": []}
+        return ()
     kept = engine.weights()
     engine.set_weights(weights)
     logits = predict(engine, samples.images)
     engine.set_weights(kept)
-    areas = []
+    areas = list[float | None]()
     for label in range(samples.targets.shape[1]):
         known = ~np.isnan(samples.targets[:, label])
         area = auc(logits[known, label].astype(np.float64), samples.targets[known, label] >= 0.5)
         areas.append(None if math.isnan(area) else area)
-    return {"auc": areas}
+    return tuple(areas)
 
 
 _NOTED_BATCHES: Final = 60

@@ -96,7 +96,7 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
 
     cropped, plain = read(spec, finder), read(whole, None)
     assert plain.lungs is None and cropped.lungs is not None and cropped.lungs.shape == (4, 64, 64)
-    assert cropped.aside[0] == "" and plain.aside.tolist() == [""] * 4
+    assert cropped.forced_outcome[0] == "" and plain.forced_outcome.tolist() == [""] * 4
     # all rows between the lungs' ends: much more of the picture is dark
     assert (cropped.images < 100).mean() > 1.5 * (plain.images < 100).mean()
     dark = cropped.images[0, ::, ::, 0] < 100
@@ -104,7 +104,7 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
     assert share[dark].mean() > 0.7
     # the lungs of the whole image, whatever is cropped, and the same again from the cache
     found = read(whole, finder)
-    assert found.lungs is not None and found.aside.tolist() == cropped.aside.tolist()
+    assert found.lungs is not None and found.forced_outcome.tolist() == cropped.forced_outcome.tolist()
     assert np.array_equal(read(whole, finder).images, plain.images)
 
 
@@ -121,7 +121,7 @@ def test_what_screening_sets_aside_whatever_its_score_is_known_of_each_image(tmp
     found = read_images(
         rows, spec, cache=tmp_path / "images.npz", progress=lambda *_: None, accepted=HeaderRules(views=("PA", "AP"))
     )
-    assert found.aside.tolist() == ["", "refused"]
+    assert found.forced_outcome.tolist() == ["", "refused"]
 
 
 @pytest.mark.adapt
@@ -287,7 +287,7 @@ def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> Non
     np.testing.assert_allclose(shares[:2], [1.0, 0.25])
     assert np.isnan(shares[2])
     found = evidence_figures(maps, lungs, zero=1.0)
-    assert found == {"images": 2, "mean": 0.625, "chance": 0.5, "limit": pytest.approx(0.2875)}
+    assert (found.images, found.mean, found.chance) == (2, 0.625, 0.5) and found.limit == pytest.approx(0.2875)
 
 
 def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach() -> None:

@@ -123,16 +123,16 @@ def test_a_training_killed_in_a_later_stage_goes_on_there_and_ends_alike(
     whole, _ = training.train(recipe, _data(), folder=tmp_path / "whole")
 
     def kill(row: Mapping[str, Any]) -> None:
-        if row["epoch"] == 2:
+        if row.epoch == 2:
             raise Killed
 
     with pytest.raises(Killed):
         training.train(recipe, _data(), folder=tmp_path / "killed", progress=kill)
     done = list[int]()
     resumed, history = training.train(
-        recipe, _data(), folder=tmp_path / "killed", progress=lambda row: done.append(row["epoch"])
+        recipe, _data(), folder=tmp_path / "killed", progress=lambda row: done.append(row.epoch)
     )
-    assert done == [3] and [row["epoch"] for row in history] == [1, 2, 3]
+    assert done == [3] and [row.epoch for row in history] == [1, 2, 3]
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
 
 

@@ -161,7 +161,7 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
     run = _run(tmp_path)
     facts = placement_step(run)
     assert facts["mapped"] == facts["operators"] and facts["subgraphs"] == 1
-    assert run.read("placement", "placement.json")["left_on_cpu"] == {}
+    assert run.read("placement", "placement.json", dict[str, Any])["left_on_cpu"] == {}
     assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
 
 

@@ -63,8 +63,8 @@ def _train(
 ):
     def progress(row) -> None:
         if seen is not None:
-            seen.append(row["epoch"])
-        if row["epoch"] == stop_after:
+            seen.append(row.epoch)
+        if row.epoch == stop_after:
             raise Killed
 
     options = {
@@ -82,11 +82,11 @@ def _train(
 @pytest.mark.adapt
 def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:
     whole, history = _train(tmp_path / "whole")
-    assert history[-1]["auc"] == [1.0] and len(history) == 4
+    assert history[-1].auc == (1.0,) and len(history) == 4
     with pytest.raises(Killed):
         _train(tmp_path / "killed", stop_after=2)
     resumed, again = _train(tmp_path / "killed")
-    assert [row["loss"] for row in again] == pytest.approx([row["loss"] for row in history], rel=5e-3)
+    assert [row.loss for row in again] == pytest.approx([row.loss for row in history], rel=5e-3)
     # Rounding differs with where arrays lie in memory and Adam enlarges it: compare with how far training moved.
     start = initial_weights(NETWORK, seed=1)
     moved, apart = (sum(float(((whole[key] - other[key]) ** 2).sum()) for key in whole) for other in (start, resumed))
@@ -187,20 +187,20 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     whole = fit(DENSE, weights, data=DATA, folder=tmp_path / "whole", **args)  # type: ignore[arg-type]
 
     def die(row: Mapping[str, Any]) -> None:
-        if row["epoch"] == 3:
+        if row.epoch == 3:
             raise Killed
 
     done = list[int]()
     with pytest.raises(Killed):
         fit(DENSE, weights, data=DATA, folder=tmp_path, progress=die, **args)  # type: ignore[arg-type]
-    resumed = fit(DENSE, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **args)  # type: ignore[arg-type]
+    resumed = fit(DENSE, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
     # two epochs of 16 images in eights are four steps, and so four parts, of which three were done
     assert done == [4]
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
     assert (tmp_path / CHECKPOINT).exists()  # until what came of it is kept
     done.clear()
     other = Labelled(1 - DATA.images, DATA.targets)
-    fit(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **args)  # type: ignore[arg-type]
+    fit(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
     assert done == [1, 2, 3, 4]  # other data are not fitted from it
 
 

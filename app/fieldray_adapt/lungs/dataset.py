@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,10 @@ from fieldray_adapt.augmentation import CheckImages
 from fieldray_adapt.files import content_digest, digest, save_arrays
 from fieldray_adapt.image_set import read_every_image, read_images, read_rows, rows_digest, with_digests
 from fieldray_adapt.layouts import Row, Wrong, find_rows, parts_of, table_rows
+from fieldray_adapt.lungs.figures import LungDataFigures
 from fieldray_adapt.lungs.recipe import LungRecipe, MaskSource, recipe_of
 from fieldray_adapt.recipe_data import Source
-from fieldray_adapt.run import Run, Step
+from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.tables import Problem
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
@@ -331,7 +332,7 @@ def _image_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> list[str]:
     return ["evaluate" if pair.evaluate_only else part for pair, part in zip(pairs, parts, strict=True)]
 
 
-def data_step(run: Run) -> Mapping[str, Any]:
+def data_step(run: Run) -> Facts:
     """Read images and masks, split them by patient; arrays.npz and facts.json.
 
     Raises UsageProblem for anything wrong with a mask, StorageProblem.
@@ -361,15 +362,15 @@ def data_step(run: Run) -> Mapping[str, Any]:
         **{f"ood_image{name}": found for name, found in ood_images.items() if name in ("s", "_parts")},
     }
     save_arrays(run.folder("data") / _ARRAYS, arrays)
-    facts = _facts(arrays)
-    run.write("data", "facts.json", facts | {"data_sha256": _outside(run), "split_sha256": digest(parts)})
-    return dict(facts["images"])
+    found = _figures(arrays, data_sha256=_outside(run), split_sha256=digest(parts))
+    run.write("data", "facts.json", found)
+    return dict(found.images)
 
 
 def data_of(run: Run) -> LungData:
     """What the data step left. Raises UsageProblem `step_missing`."""
     with run.arrays("data", _ARRAYS) as arrays:
-        return LungData(**arrays)
+        return LungData(**{name: cast("Any", array) for name, array in arrays.items()})
 
 
 def _pairs(recipe: LungRecipe) -> list[Pair]:
@@ -397,16 +398,19 @@ def _check_images(run: Run, sources: Sequence[Source], name: str, *, taken: set[
     }
 
 
-def _facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def _figures(arrays: Mapping[str, NDArray[Any]], *, data_sha256: str, split_sha256: str) -> LungDataFigures:
     parts, patients, sources = (arrays[f"image_{name}"] for name in ("parts", "patients", "sources"))
     names = ("training", "validation", "test", "evaluate")
-    return {
-        "images": {part: int((parts == part).sum()) for part in names},
-        "patients": {part: len(set(patients[parts == part])) for part in names},
-        "sources": {name: int((sources == name).sum()) for name in sorted(set(sources))},
-        "chests": {str(name): int((arrays["chest_sources"] == name).sum()) for name in set(arrays["chest_sources"])},
-        "ood_images": len(arrays["ood_images"]),
-    }
+    chests = arrays["chest_sources"]
+    return LungDataFigures(
+        images={part: int((parts == part).sum()) for part in names},
+        patients={part: len(set(patients[parts == part])) for part in names},
+        sources={str(name): int((sources == name).sum()) for name in sorted(set(sources))},
+        chests={str(name): int((chests == name).sum()) for name in set(chests)},
+        ood_images=len(arrays["ood_images"]),
+        data_sha256=data_sha256,
+        split_sha256=split_sha256,
+    )
 
 
 def _outside(run: Run) -> str:

@@ -17,25 +17,38 @@ The report draws the best, a median and the worst mask. The pack holds manifest,
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.domain.metrics import as_text, drawn_interval, share
+from fieldray.domain.metrics import Share, drawn_interval, share
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.errors import UsageProblem
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import golden_files
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import DRAWN, WEIGHTS, CheckImages, apply
+from fieldray_adapt.engine import EpochFigures
+from fieldray_adapt.figures import Interval, as_text
+from fieldray_adapt.files import plain
 from fieldray_adapt.lungs.dataset import REFERENCE_SIDE, Fit, LungData, data_of, fit_of, read_mask
+from fieldray_adapt.lungs.figures import (
+    CheckFigures,
+    CheckRates,
+    FitDifference,
+    LeftOutFigures,
+    LungCrossFigures,
+    LungDataFigures,
+    LungFigures,
+    SourceFits,
+)
 from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
 from fieldray_adapt.lungs.train import (
     MaskEngine,
@@ -50,8 +63,8 @@ from fieldray_adapt.lungs.train import (
 from fieldray_adapt.pack import GOLDEN_TOLERANCE, card, evaluated, phantom, provenance, whole_pack_step, write_whole
 from fieldray_adapt.page import Code, Figure, Part, Section, Table, Text, facts, keep_page
 from fieldray_adapt.quantise import Converted
-from fieldray_adapt.run import Run, Step
-from fieldray_adapt.steps import converted, trained_weights
+from fieldray_adapt.run import HISTORY, Facts, Run, Step
+from fieldray_adapt.steps import converted_file, trained_weights
 
 Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 _MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")
@@ -62,27 +75,27 @@ _FRONTAL_BOUNDS: Final = (0.2, 0.8)
 _FRONTAL_STEPS: Final = 61
 
 
-def evaluate_step(run: Run) -> Mapping[str, Any]:
+def evaluate_step(run: Run) -> Facts:
     """Measure; metrics.json, fits.json (by image) and, for a network with checks, thresholds.json."""
     recipe, data = recipe_of(run), data_of(run)
     answers = _answers(run)
     fits = {name: fits_of(recipe, data, answer) for name, answer in answers.items()}
     best = fits["int8" if "int8" in fits else "trained"]
-    metrics: dict[str, Any] = {"masks": {name: summary(data, found) for name, found in fits.items()}}
+    metrics = LungFigures(masks={name: summary(data, found) for name, found in fits.items()})
     if "int8" in fits:
-        metrics["int8_less_float"] = _difference(fits["int8"], fits["float"])
-        metrics |= (checks := checks_of(recipe, data, answers["int8"]))
-        run.write("evaluate", "thresholds.json", checks["thresholds"])
-    run.write("evaluate", "fits.json", {data.image_paths[index]: asdict(fit) for index, fit in best.items()})
+        checks, difference = checks_of(recipe, data, answers["int8"]), _difference(fits["int8"], fits["float"])
+        metrics = structs.replace(metrics, int8_less_float=difference, **structs.asdict(checks))
+        run.write("evaluate", "thresholds.json", checks.thresholds)
+    run.write("evaluate", "fits.json", {str(data.image_paths[index]): fit for index, fit in best.items()})
     run.write("evaluate", "metrics.json", metrics)
-    return {name: found["dice"]["value"] for name, found in metrics["masks"][next(iter(metrics["masks"]))].items()}
+    return {name: found.dice.value for name, found in next(iter(metrics.masks.values())).items()}
 
 
 def _answers(run: Run) -> dict[str, Answer]:
     """What answers: the int8 and the float file, or the published network as it was trained."""
     recipe = recipe_of(run)
     if recipe.network.kind == "compact":
-        files = {name: converted(run, name) for name in ("int8", "float")}
+        files = {name: converted_file(run, name) for name in ("int8", "float")}
         return {name: partial(run_file, file) for name, file in files.items()}
     engine = MaskEngine(recipe.network, recipe.input.height, recipe.training)
     engine.set_weights(trained_weights(run))
@@ -117,36 +130,40 @@ def mask_for(recipe: LungRecipe, data: LungData, index: int, found: NDArray[np.f
     return np.ascontiguousarray(found[..., int(data.image_sources[index] in recipe.region_sources)])
 
 
-def summary(data: LungData, fits: Mapping[int, Fit]) -> dict[str, Any]:
+def summary(data: LungData, fits: Mapping[int, Fit]) -> dict[str, SourceFits]:
     """By source: the mean of each measure with its interval, and the least Dice."""
     found = {}
     indices = np.array(list(fits), np.int64)
     for source in sorted(set(data.image_sources[indices])):
         own = [int(index) for index in indices if data.image_sources[index] == source]
         patients = [str(data.image_patients[index]) for index in own]
-        rows = {name: _mean([getattr(fits[index], name) for index in own], patients) for name in _MEASURES}
-        rows["average_distance_percent_of_width"] = {
-            key: value / REFERENCE_SIDE * 100 for key, value in rows["average_distance"].items()
+        means = {name: _mean([getattr(fits[index], name) for index in own], patients) for name in _MEASURES}
+        share_of_width = {
+            key: value / REFERENCE_SIDE * 100 for key, value in structs.asdict(means["average_distance"]).items()
         }
-        least = min(fits[index].dice for index in own)
-        found[str(source)] = {"images": len(own), "patients": len(set(patients)), **rows, "least_dice": least}
+        found[str(source)] = SourceFits(
+            images=len(own),
+            patients=len(set(patients)),
+            **means,
+            average_distance_percent_of_width=Interval(**share_of_width),
+            least_dice=min(fits[index].dice for index in own),
+        )
     return found
 
 
-def _mean(values: list[float], patients: list[str]) -> dict[str, float]:
+def _mean(values: list[float], patients: list[str]) -> Interval:
     scores = np.array(values)
     none = np.zeros(len(scores), np.bool_)
     value, low, high = drawn_interval(lambda drawn, _: float(drawn.mean()), scores, none, patients=patients)
-    return {"value": value, "low": low, "high": high}
+    return Interval(value=value, low=low, high=high)
 
 
-def _difference(integer: Mapping[int, Fit], whole: Mapping[int, Fit]) -> dict[str, float]:
-    """int8 less float: of the mean Dice, and the largest of one image."""
+def _difference(integer: Mapping[int, Fit], whole: Mapping[int, Fit]) -> FitDifference:
     each = np.array([integer[index].dice - whole[index].dice for index in integer])
-    return {"dice": float(each.mean()), "largest": float(np.abs(each).max())}
+    return FitDifference(dice=float(each.mean()), largest=float(np.abs(each).max()))
 
 
-def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> dict[str, Any]:
+def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> CheckFigures:
     """Thresholds of the checks, chosen on validation images; by source and kind what they say of test images."""
     validation = data.checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
@@ -158,11 +175,11 @@ def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> dict[str, A
         )
     test = data.checks("test", {}, side=recipe.input.height)
     if test is None:
-        return {"thresholds": thresholds}
+        return CheckFigures(thresholds=thresholds)
     accepted = {name: check_rates(images, answer, thresholds) for name, (images, _) in test.chests.items()}
     limit = thresholds[LUNG_CHECKS[0]]
     refused = {kind: _share(answer(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
-    return {"thresholds": thresholds, "chests": accepted, "ood_images": refused}
+    return CheckFigures(thresholds=thresholds, chests=accepted, ood_images=refused)
 
 
 def choose_thresholds(
@@ -183,21 +200,21 @@ def choose_thresholds(
 
 def check_rates(
     images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
-) -> dict[str, Any]:
+) -> CheckRates:
     """Of a source's images, at most so many: how many are accepted upright, and how many each change is noticed in."""
     images, limits = _some(images, most), np.array([thresholds[name] for name in LUNG_CHECKS])
-    changes: Mapping[str, Mapping[str, Any]] = {
-        "rotated_90": {"turns": 1},
-        "rotated_180": {"turns": 2},
-        "rotated_270": {"turns": 3},
-        "inverted": {"is_inverted": True},
-        "mirrored": {"is_mirrored": True},
+    changes = {
+        "rotated_90": partial(apply, turns=1),
+        "rotated_180": partial(apply, turns=2),
+        "rotated_270": partial(apply, turns=3),
+        "inverted": partial(apply, is_inverted=True),
+        "mirrored": partial(apply, is_mirrored=True),
     }
     upright = answer(images)[1] >= limits
     rows = {"frontal_chest": _share(upright[:, 0])}
     rows["left_as_it_is"] = _share(upright[:, 0] & ~upright[:, 1:5].any(axis=1))
-    for name, how in changes.items():
-        held = answer(np.stack([apply(image, **how)[0] for image in images]))[1] >= limits
+    for name, change in changes.items():
+        held = answer(np.stack([change(image)[0] for image in images]))[1] >= limits
         rows[name] = _share(held[:, LUNG_CHECKS.index(name)])
         rows[f"{name}_false"] = _share(upright[:, LUNG_CHECKS.index(name)])
     return rows
@@ -215,8 +232,8 @@ def _ood_images_of(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArra
     return np.stack([images.ood_image(settings, generator=generator, kind=kind) for _ in range(_OOD_IMAGES)])
 
 
-def _share(hits: NDArray[np.bool_]) -> dict[str, Any]:
-    return asdict(share(hits, patients=[str(index) for index in range(len(hits))]))
+def _share(hits: NDArray[np.bool_]) -> Share:
+    return share(hits, patients=[str(index) for index in range(len(hits))])
 
 
 def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
@@ -270,7 +287,7 @@ def left_out(recipe: LungRecipe, data: LungData, number: int) -> LungData:
     return replace(data, image_parts=images, chest_parts=chests, masks_are_chests=not is_masks)
 
 
-def cross_step(run: Run) -> Mapping[str, Any]:
+def cross_step(run: Run) -> Facts:
     """A network for each hospital left out; metrics.json.
 
     Raises UsageProblem where the chest images are of fewer than two hospitals: the checks could learn from none.
@@ -280,7 +297,7 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     if len(chests) < 2:
         raise UsageProblem(reason("cross_one_hospital", found=", ".join(chests) or "-"))
     use_threads(recipe.training.threads)
-    fits, found = dict[int, Fit](), dict[str, Any]()
+    fits, found = dict[int, Fit](), dict[str, LeftOutFigures]()
     for number, name in enumerate(names):
         data, folder = left_out(recipe, whole, number), run.folder("cross") / str(number)
         weights, _ = train(recipe, data, folder=folder, progress=partial(run.report_epoch, folder))
@@ -288,12 +305,12 @@ def cross_step(run: Run) -> Mapping[str, Any]:
         fits |= fits_of(recipe, data, answer, parts=(_HELD, "evaluate"))
         checks = checks_of(recipe, data, answer)
         unseen = {
-            source: check_rates(images, answer, checks["thresholds"], most=len(images))
+            source: check_rates(images, answer, checks.thresholds, most=len(images))
             for source, images in _unseen(data, name).items()
         }
-        found[name] = {"unseen": unseen, "ood_images": checks["ood_images"], "thresholds": checks["thresholds"]}
-    run.write("cross", "metrics.json", {"masks": summary(whole, fits), "hospitals": found})
-    return {f"{name}_accepted": _accepted(one["unseen"]) for name, one in found.items()}
+        found[name] = LeftOutFigures(unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds)
+    run.write("cross", "metrics.json", LungCrossFigures(masks=summary(whole, fits), hospitals=found))
+    return {f"{name}_accepted": _accepted(one.unseen) for name, one in found.items()}
 
 
 def _unseen(data: LungData, name: str) -> dict[str, NDArray[np.uint8]]:
@@ -304,9 +321,9 @@ def _unseen(data: LungData, name: str) -> dict[str, NDArray[np.uint8]]:
     return found | ({name: data.images[held]} if held.any() else {})
 
 
-def _accepted(unseen: Mapping[str, Any]) -> float:
+def _accepted(unseen: Mapping[str, CheckRates]) -> float:
     rows = [one["frontal_chest"] for one in unseen.values()]
-    accepted, asked = sum(row["count"] for row in rows), sum(row["of"] for row in rows)
+    accepted, asked = sum(row.count for row in rows), sum(row.of for row in rows)
     return float(accepted / asked)
 
 
@@ -318,7 +335,6 @@ LUNG_CROSS: Final = Step(
 )
 
 
-Facts = Mapping[str, Any]
 _MEASURE_TITLES: Final = {
     "dice": "Dice of the lungs",
     "jaccard": "Jaccard",
@@ -329,8 +345,8 @@ _MEASURE_TITLES: Final = {
 _HEAD: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")
 
 
-def lung_card(recipe: LungRecipe, *, data: Facts, metrics: Facts, **made: Any) -> str:
-    """The card's Markdown. `data` are the facts of the data step, `metrics` those of the evaluation."""
+def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures, **made: Any) -> str:
+    """The card's Markdown, of the figures of the data and of the evaluation; `made` goes to `pack.card`."""
     evaluated_only = [source.name for source in recipe.masks if source.evaluate_only]
     return card(
         "lungs_card.md",
@@ -339,67 +355,67 @@ def lung_card(recipe: LungRecipe, *, data: Facts, metrics: Facts, **made: Any) -
         data=data,
         metrics=metrics,
         only=evaluated_only,
-        both=sorted(set(evaluated_only) & set(data["chests"])),
+        both=sorted(set(evaluated_only) & set(data.chests)),
         head=_HEAD,
-        fits=[_fit_row(name, found) for name, found in metrics["masks"]["int8"].items()],
+        fits=[_fit_row(name, found) for name, found in metrics.masks["int8"].items()],
         **made,
     )
 
 
-def _fit_row(name: str, found: Facts) -> list[str]:
+def _fit_row(name: str, found: SourceFits) -> list[str]:
     digits = {"dice": ".4f", "jaccard": ".4f"}
-    cells = [as_text(found[key], digits.get(key, ".2f")) for key in _MEASURE_TITLES]
-    return [name, str(found["images"]), str(found["patients"]), *cells, f"{found['least_dice']:.4f}"]
+    cells = [as_text(getattr(found, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
+    return [name, str(found.images), str(found.patients), *cells, f"{found.least_dice:.4f}"]
 
 
-def report_step(run: Run) -> Mapping[str, Any]:
+def report_step(run: Run) -> Facts:
     """report.html: how the training went, how the masks fit, and overlays of the best, a median and the worst."""
-    metrics, history = run.read("evaluate", "metrics.json"), run.read("train", "history.json")
-    recipe = recipe_of(run)
-    curves = [[str(row["epoch"]), str(row["side"]), f"{row['loss']:.4f}", *_seen(row)] for row in history]
+    metrics = run.read("evaluate", "metrics.json", LungFigures)
+    history, recipe = run.read("train", HISTORY, list[EpochFigures]), recipe_of(run)
+    curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_seen(row)] for row in history]
     masks = [
         Table(rows=[_fit_row(*item) for item in found.items()], head=_HEAD, caption=name)
-        for name, found in metrics["masks"].items()
+        for name, found in metrics.masks.items()
         if found
     ]
     sections = [
         Section(title="How well the masks fit", parts=masks),
-        Section(title="Best, median and worst", parts=_overlays(run) if "int8" in metrics["masks"] else []),
-        Section(title="Thresholds", parts=[facts(metrics["thresholds"])] if "thresholds" in metrics else []),
+        Section(title="Best, median and worst", parts=_overlays(run) if "int8" in metrics.masks else []),
+        Section(title="Thresholds", parts=[facts(metrics.thresholds)] if metrics.thresholds else []),
         Section(
             title="Training",
             parts=[Table(rows=curves, head=("epoch", "side", "loss", "validation Dice", "least Dice", "frontal"))],
         ),
-        Section(title="Recipe", parts=[Code(run.text or json.dumps({}))]),
+        Section(title="Recipe", parts=[Code(run.text or "{}")]),
     ]
     return keep_page(run, f"Lung fields: {recipe.pack.id} {recipe.pack.version}", sections)
 
 
-def _seen(row: Facts) -> list[str]:
-    return [str(row.get(name, "-")) for name in ("dice", "least_dice", "frontal")]
+def _seen(row: EpochFigures) -> list[str]:
+    return ["-" if value is None else str(value) for value in (row.dice, row.least_dice, row.frontal)]
 
 
 def _overlays(run: Run) -> list[Part]:
     """By source; without the images themselves where they may not be shown."""
-    recipe, data, fits = recipe_of(run), data_of(run), run.read("evaluate", "fits.json")
+    recipe, data, fits = recipe_of(run), data_of(run), run.read("evaluate", "fits.json", dict[str, Fit])
     parts: list[Part] = [Text("Green: the true outline; red: the one found.")]
     for source in sorted({str(data.image_sources[index]) for index in _known(data, fits)}):
         own = [index for index in _known(data, fits) if data.image_sources[index] == source]
-        ranked = sorted(own, key=lambda index: float(fits[data.image_paths[index]]["dice"]))
+        ranked = sorted(own, key=lambda index: fits[str(data.image_paths[index])].dice)
         chosen = {"best": ranked[-1], "median": ranked[len(ranked) // 2], "worst": ranked[0]}
         drawn = np.hstack([_drawn(run, recipe, data, index) for index in chosen.values()])
-        said = ", ".join(f"{name} {fits[data.image_paths[i]]['dice']:.3f}" for name, i in chosen.items())
+        said = ", ".join(f"{name} {fits[str(data.image_paths[i])].dice:.3f}" for name, i in chosen.items())
         parts.append(Figure(svg=_embedded(drawn), caption=f"{source}: {said}"))
     return parts
 
 
-def _known(data: LungData, fits: Facts) -> list[int]:
+def _known(data: LungData, fits: Mapping[str, Fit]) -> list[int]:
     return [index for index, path in enumerate(data.image_paths) if str(path) in fits]
 
 
 def _drawn(run: Run, recipe: LungRecipe, data: LungData, index: int) -> NDArray[np.uint8]:
     truth = read_mask(Path(str(data.mask_paths[index])))
-    shares, _ = run_file(converted(run, "int8"), data.images[index : index + 1])
+    shares, _ = run_file(converted_file(run, "int8"), data.images[index : index + 1])
     found = enlarged(mask_for(recipe, data, index, shares[0]), truth.shape, recipe.evaluation.mask_threshold)
     image = data.images[index] if recipe.evaluation.shows_images else np.zeros_like(data.images[index])
     return overlay(image, truth, found)
@@ -420,18 +436,20 @@ LUNG_REPORT: Final = Step(name="report", perform=report_step, reads=("evaluation
 _GOLDEN_SEED: Final = 5
 
 
-def pack_step(run: Run) -> Mapping[str, Any]:
+def pack_step(run: Run) -> Facts:
     """Write the pack; the signing key is made where the recipe says, if it is not there.
 
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
-    recipe, metrics, thresholds = recipe_of(run), evaluated(run), evaluated(run, "thresholds.json")
-    file, made_with, golden = converted(run, "int8"), _provenance(run), _golden(recipe, converted(run, "int8"))
+    recipe, metrics = recipe_of(run), evaluated(run, LungFigures)
+    thresholds = evaluated(run, dict[str, float], "thresholds.json")
+    file, made_with = converted_file(run, "int8"), _provenance(run)
+    golden = _golden(recipe, file)
     card = lung_card(
         recipe,
         specification=specification_of(recipe),
         files={"litert": file.data},
-        data=run.read("data", "facts.json"),
+        data=run.read("data", "facts.json", LungDataFigures),
         metrics=metrics,
         tools=made_with,
     )
@@ -444,7 +462,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_CHECKS),
         mask_threshold=recipe.evaluation.mask_threshold,
         provenance=made_with,
-        metrics=metrics,
+        metrics=plain(metrics),
     )
 
 
@@ -458,8 +476,9 @@ def _golden(recipe: LungRecipe, file: Converted) -> GoldenVectors:
     """Synthetic images, no patient's: chests upright, turned, mirrored and inverted, and an OOD image."""
     chest: NDArray[np.uint8] = phantom(1, recipe.input)[..., 0]
     generator = np.random.default_rng(_GOLDEN_SEED)
-    changes: tuple[dict[str, Any], ...] = ({}, {"turns": 1}, {"turns": 2}, {"is_inverted": True}, {"is_mirrored": True})
-    images = [apply(chest, **how)[0] for how in changes] + [DRAWN["scene"](len(chest), generator)]
+    turned = [apply(chest, turns=turns)[0] for turns in range(3)]
+    changed = [apply(chest, is_inverted=True)[0], apply(chest, is_mirrored=True)[0]]
+    images = [*turned, *changed, DRAWN["scene"](len(chest), generator)]
     inputs = np.stack(images)
     return GoldenVectors(inputs=inputs[..., None], scores=run_file(file, inputs)[1], tolerance=GOLDEN_TOLERANCE)
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
@@ -31,13 +32,14 @@ from fieldray_adapt.augmentation import UNKNOWN, CheckImages, augment_pair, whit
 from fieldray_adapt.engine import (
     CHECKPOINT,
     Checkpoint,
+    EpochFigures,
     Progress,
     TrainingState,
     cosine_rate,
     share_of_some,
     train_epochs,
 )
-from fieldray_adapt.files import digest, write_atomically
+from fieldray_adapt.files import digest, plain, write_atomically
 from fieldray_adapt.keras_engine import KerasGradients, KerasState, build_network, compiled
 from fieldray_adapt.lungs.dataset import LungData, data_of, dice, shrunk
 from fieldray_adapt.lungs.recipe import (
@@ -52,7 +54,7 @@ from fieldray_adapt.lungs.recipe import (
     recipe_of,
 )
 from fieldray_adapt.quantise import Converted, equalise, quantise, to_float_file
-from fieldray_adapt.run import Run, Step
+from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.specification import Specification, Weights, save_weights
 from fieldray_adapt.steps import trained_weights, trainer_facts, write_files
 
@@ -179,7 +181,7 @@ _WARM_UP: Final = 0.15
 """Share of a stage in which the rate rises."""
 
 
-def train_step(run: Run) -> Mapping[str, Any]:
+def train_step(run: Run) -> Facts:
     """Train the network; weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
     recipe = recipe_of(run)
     use_threads(recipe.training.threads)
@@ -191,12 +193,12 @@ def train_step(run: Run) -> Mapping[str, Any]:
     )
     save_weights(run.folder("train") / "weights.npz", weights)
     run.write("train", "history.json", history)
-    return {**history[-1], **trainer_facts(run)}
+    return {**plain(history[-1]), **trainer_facts(run)}
 
 
 def train(
     recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
-) -> tuple[Weights, list[dict[str, Any]]]:
+) -> tuple[Weights, list[EpochFigures]]:
     """Train, or resume this very training from the folder's checkpoint; averaged weights, and figures by epoch.
 
     Raises UsageProblem `training_diverged` when a loss is not a number, StorageProblem.
@@ -222,7 +224,7 @@ def train(
                 state,
                 until=until,
                 epochs=total,
-                facts={"side": stage.side},
+                side=stage.side,
                 checkpoint=checkpoint,
                 key=own_key,
                 progress=progress,
@@ -253,9 +255,9 @@ class StageTask:
         """As `TrainingTask`."""
         return share_of_some(steps)
 
-    def validate(self, average: Weights, epoch: int) -> dict[str, Any]:
+    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
         """As `TrainingTask`; draws the epoch's panel."""
-        return self.samples.validate(average, self.panels / f"epoch-{epoch + 1:03d}.png")
+        return self.samples.validate(average, ended, self.panels)
 
 
 class StageSamples:
@@ -310,10 +312,10 @@ class StageSamples:
         settings, share = self._recipe.checks_augmentation, self.training.ood_share
         return self._checks.draw(settings, ood_share=share, generator=generator)
 
-    def validate(self, average: Weights, panel: Path) -> dict[str, Any]:
-        """Mean and least Dice of the validation images with the averaged weights; draws the panel of fixed samples."""
+    def validate(self, average: Weights, ended: EpochFigures, panels: Path) -> EpochFigures:
+        """The epoch with the Dice of the validation images by the averaged weights; draws a panel of fixed samples."""
         if not len(self._seen_images):
-            return {}
+            return ended
         kept = self._engine.weights()
         self._engine.set_weights(average)
         found, checks = self._engine.predict(self._seen_images)
@@ -322,14 +324,16 @@ class StageSamples:
         found = found[np.arange(len(found)), :, :, self._seen_region.astype(int)]
         values = np.array([dice(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)])
         if count := self.training.panel_images:
+            panel = panels / f"epoch-{ended.epoch:03d}.png"
             draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
-        row = dict[str, Any]()
+        row = dict[str, float]()
         for name, is_own in (("", ~self._seen_region), ("region_", self._seen_region)):
             if is_own.any():
                 row |= {f"{name}dice": round(float(values[is_own].mean()), 4)}
                 row |= {f"{name}least_dice": round(float(values[is_own].min()), 4)}
         row["cells_wrong"] = round(float(((found >= 0.5) != (truth > 127)).mean()), 4)
-        return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
+        row |= {"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {}
+        return structs.replace(ended, **row)
 
 
 def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
@@ -406,7 +410,7 @@ def specification_of(recipe: LungRecipe) -> Specification:
     return compact_unet(height=wanted.height, width=wanted.width, channels=network.channels, masks=network.masks)
 
 
-def quantise_step(run: Run) -> Mapping[str, Any]:
+def quantise_step(run: Run) -> Facts:
     """Write int8.tflite, float.tflite, and which output of each is what."""
     return write_files(run, to_files(recipe_of(run), data_of(run), trained_weights(run)))
 

@@ -22,6 +22,7 @@ from typing import Final, Literal, Protocol
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
+from fieldray.typed_json import decoded
 from fieldray_adapt.engine import Effort
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.prune.selection import Cut, CutKind, Keep, Scores, select
@@ -183,14 +184,6 @@ class Iteration:
     settings: Settings | None = None
 
 
-def _row(line: str) -> Iteration:
-    fields_of = json.loads(line)
-    settings = fields_of.pop("settings")
-    if set(fields_of) != {field.name for field in fields(Iteration)} - {"settings"}:
-        raise ValueError("other fields than an iteration has")
-    return Iteration(**fields_of, settings=None if settings is None else Settings(**settings))
-
-
 class RunFolder:
     """The iterations of one pruning run.
 
@@ -220,8 +213,8 @@ class RunFolder:
         if not path.exists():
             return ()
         try:
-            return tuple(_row(line) for line in path.read_text().splitlines())
-        except (OSError, ValueError, TypeError, AttributeError, KeyError) as problem:
+            return tuple(decoded(line, Iteration) for line in path.read_text().splitlines())
+        except (OSError, ValueError) as problem:
             raise StorageProblem(reason("run_damaged", path=path)) from problem
 
     def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:

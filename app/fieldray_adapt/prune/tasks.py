@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
@@ -30,12 +31,12 @@ from fieldray_adapt.engine import (
     remove_checkpoints,
 )
 from fieldray_adapt.engine import Progress as RowProgress
-from fieldray_adapt.files import digest
+from fieldray_adapt.files import digest, plain
 from fieldray_adapt.keras_engine import layer_reader
 from fieldray_adapt.profile import fastest_batch_size, inference_seconds, time_networks
 from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
 from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
-from fieldray_adapt.run import Progress, Run, Step
+from fieldray_adapt.run import Facts, Progress, Run, Step
 from fieldray_adapt.specification import Specification, Weights, channel_sets, keep_channels
 from fieldray_adapt.steps import keep_network, learnt_from, network_of, schedule_of, settings_of
 from fieldray_adapt.train import Samples, Schedule, predict, train_groups
@@ -231,7 +232,7 @@ class ImageTask:
             settings=self.settings,
             folder=self.folder / f"retraining-{seed}",
             engine=self.engine,
-            progress=lambda _: lambda row: self.progress("epochs of retraining", row["epoch"], row["epochs"]),
+            progress=lambda _: lambda row: self.progress("epochs of retraining", row.epoch, row.epochs),
         )
         return trained
 
@@ -256,7 +257,34 @@ class ImageTask:
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
 
 
-def prune_step(run: Run) -> Mapping[str, Any]:
+class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row of prune/table.json: a network after an iteration, beside the network as trained (iteration 0).
+
+    Attributes
+    ----------
+    removed_share
+        Of the parameters, 0..1.
+    milliseconds
+        Of inference for one image in the engine that trains.
+    auc_before_retraining, auc
+        Of the first label on the validation images.
+    is_kept
+        Whether the steps that follow take this network; None where that is not decided.
+    """
+
+    iteration: int
+    parameters: int
+    removed_share: float
+    multiply_adds: int
+    milliseconds: float
+    times_fewer_multiply_adds: float
+    speed_up: float
+    auc_before_retraining: float
+    auc: float
+    is_kept: bool | None = None
+
+
+def prune_step(run: Run) -> Facts:
     """Prune what the train step left; the smallest network that kept the quality asked for is used from here on.
 
     The table's times are measured once more, of all iterations in turn: between iterations the machine's load changes.
@@ -283,8 +311,9 @@ def prune_step(run: Run) -> Mapping[str, Any]:
     )
     rows = tuple(replace(row, seconds_per_image=times[str(row.number)]["engine_batch"] / 1e3) for row in rows)
     table = [_row(row, rows[0]) for row in rows]
-    run.write("prune", "table.json", [{**line, "is_kept": line["iteration"] == kept.number} for line in table])
-    return {"stopped_by": why, **table[kept.number]}
+    marked = [structs.replace(row, is_kept=row.iteration == kept.number) for row in table]
+    run.write("prune", "table.json", marked)
+    return {"stopped_by": why, **plain(table[kept.number])}
 
 
 def prune_by_recipe(
@@ -333,18 +362,18 @@ def prune_by_recipe(
     return why, best(kept.iterations(), stop=chosen.stop), kept
 
 
-def _row(row: Iteration, original: Iteration) -> dict[str, Any]:
-    return {
-        "iteration": row.number,
-        "parameters": row.parameters,
-        "removed_share": 1 - row.parameters / original.parameters,
-        "multiply_adds": row.multiply_adds,
-        "milliseconds": 1000 * row.seconds_per_image,
-        "times_fewer_multiply_adds": original.multiply_adds / row.multiply_adds,
-        "speed_up": original.seconds_per_image / row.seconds_per_image,
-        "auc_before_retraining": row.quality_before,
-        "auc": row.quality,
-    }
+def _row(row: Iteration, original: Iteration) -> PrunedNetwork:
+    return PrunedNetwork(
+        iteration=row.number,
+        parameters=row.parameters,
+        removed_share=1 - row.parameters / original.parameters,
+        multiply_adds=row.multiply_adds,
+        milliseconds=1000 * row.seconds_per_image,
+        times_fewer_multiply_adds=original.multiply_adds / row.multiply_adds,
+        speed_up=original.seconds_per_image / row.seconds_per_image,
+        auc_before_retraining=row.quality_before,
+        auc=row.quality,
+    )
 
 
 PRUNE: Final = Step(name="prune", perform=prune_step, reads=("prune",))
