@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from fieldray_adapt.command import adapt
-from fieldray_adapt.recipe import Recipe, rooted
-from fieldray_adapt.tables import Document
-from fieldray_adapt.train import Samples
+from fieldray_adapt.recipes.classifier import Recipe, rooted
+from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.training.classifier import Samples
 
 RECIPE = """
 run = "run"

@@ -9,7 +9,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fieldray_adapt.command import KINDS
-from fieldray_adapt.tables import (
+from fieldray_adapt.recipes.tables import (
     Key,
     KnownKey,
     headed,

@@ -20,25 +20,25 @@ from fieldray.packs import signing
 from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
 from fieldray.reasons import reason
 from fieldray.typed_json import converted
-from fieldray_adapt.cross import CROSS
-from fieldray_adapt.dataset import DATA, data_problems
-from fieldray_adapt.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
-from fieldray_adapt.evaluate_step import EVALUATE
+from fieldray_adapt.data.dataset import DATA, data_problems
+from fieldray_adapt.evaluation.cross import CROSS
+from fieldray_adapt.evaluation.evaluate_step import EVALUATE
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.results import LUNG_CROSS, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT
 from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
-from fieldray_adapt.pack import PACK, WrittenPack
-from fieldray_adapt.profile import PROFILE, profile_study
+from fieldray_adapt.networks.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
+from fieldray_adapt.pack.step import PACK, WrittenPack
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE
-from fieldray_adapt.recipe import Recipe, rooted
-from fieldray_adapt.report import REPORT
+from fieldray_adapt.recipes.classifier import Recipe, rooted
+from fieldray_adapt.recipes.tables import Document, Problem, RecipeProblems, template
+from fieldray_adapt.reports.report import REPORT
 from fieldray_adapt.run import Facts, Progress, Run, Step, Trainer, locked
-from fieldray_adapt.steps import QUANTISE, TRAIN, specification_of
-from fieldray_adapt.tables import Document, Problem, RecipeProblems, template
+from fieldray_adapt.training.profile import PROFILE, profile_study
+from fieldray_adapt.training.steps import QUANTISE, TRAIN, specification_of
 
 Say = Callable[[str], None]
 

@@ -25,10 +25,10 @@ from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
 from fieldray.typed_json import converted, decoded
-from fieldray_adapt.engine import EpochFigures, remove_checkpoints
 from fieldray_adapt.files import arrays_in, as_json, content_digest, digest, plain, reading, write_atomically
-from fieldray_adapt.recipe import Recipe
-from fieldray_adapt.specification import Weights
+from fieldray_adapt.networks.specification import Weights
+from fieldray_adapt.recipes.classifier import Recipe
+from fieldray_adapt.training.engine import EpochFigures, remove_checkpoints
 
 T = TypeVar("T")
 Facts = Mapping[str, object]

@@ -19,14 +19,14 @@ from PIL import Image
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.command import STEPS
-from fieldray_adapt.cross import CROSS, training_indices_for_fold
-from fieldray_adapt.dataset import DATA, dataset_of
+from fieldray_adapt.data.dataset import DATA, dataset_of
+from fieldray_adapt.evaluation.cross import CROSS, training_indices_for_fold
 from fieldray_adapt.files import digest
+from fieldray_adapt.networks.specification import Weights, save_weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.run import SPLIT, Run, Step
-from fieldray_adapt.specification import Weights, save_weights
-from fieldray_adapt.steps import specification_of, train_recipe
-from fieldray_adapt.train import Samples
+from fieldray_adapt.training.classifier import Samples
+from fieldray_adapt.training.steps import specification_of, train_recipe
 from tiny_recipe import RECIPE, draw, read_recipe
 
 NAMES = [step.name for step in STEPS]

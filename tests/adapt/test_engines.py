@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pytest
 
-from fieldray_adapt.engine import Engine, EngineSettings, open_engine, seed_dropout
-from fieldray_adapt.networks import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
-from fieldray_adapt.profile import ProfileRow, profile, propose_batch_size, time_iterations
-from fieldray_adapt.specification import Specification, initial_weights
+from fieldray_adapt.networks.architectures import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
+from fieldray_adapt.networks.specification import Specification, initial_weights
+from fieldray_adapt.training.engine import Engine, EngineSettings, open_engine, seed_dropout
+from fieldray_adapt.training.profile import ProfileRow, profile, propose_batch_size, time_iterations
 
 pytestmark = pytest.mark.adapt
 

@@ -26,9 +26,10 @@ from fieldray.packs.verified import read_pack
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
 from fieldray.typed_json import converted
-from fieldray_adapt.cross import CROSS
-from fieldray_adapt.dataset import DATA, data_problems, find_duplicates, thumbnails
-from fieldray_adapt.evaluate import (
+from fieldray_adapt.data.dataset import DATA, data_problems, find_duplicates, thumbnails
+from fieldray_adapt.data.layouts import Row
+from fieldray_adapt.evaluation.cross import CROSS
+from fieldray_adapt.evaluation.evaluate import (
     Evaluated,
     border_pixels,
     by_group,
@@ -41,14 +42,13 @@ from fieldray_adapt.evaluate import (
     shortcut_scores,
     thumbnail_pixels,
 )
-from fieldray_adapt.evaluate_step import EVALUATE
-from fieldray_adapt.figures import ClassifierFigures, CrossFigures, GateFigures, LabelFigures
+from fieldray_adapt.evaluation.evaluate_step import EVALUATE
+from fieldray_adapt.evaluation.figures import ClassifierFigures, CrossFigures, GateFigures, LabelFigures
 from fieldray_adapt.files import plain
-from fieldray_adapt.layouts import Row
-from fieldray_adapt.pack import PACK, cross_validation_of, filled, warnings_of
-from fieldray_adapt.recipe import Point
+from fieldray_adapt.pack.step import PACK, cross_validation_of, filled, warnings_of
+from fieldray_adapt.recipes.classifier import Point
 from fieldray_adapt.run import Run
-from fieldray_adapt.steps import QUANTISE, TRAIN
+from fieldray_adapt.training.steps import QUANTISE, TRAIN
 from tiny_recipe import RECIPE, draw, read_recipe
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}

@@ -19,18 +19,18 @@ from fieldray.domain.model import HeaderRules, InputSpec, Requirement
 from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
 from fieldray_adapt.command import adapt, check
-from fieldray_adapt.engine import EngineSettings
-from fieldray_adapt.evaluate import evidence_figures, evidence_shares, map_span
-from fieldray_adapt.image_set import LungFinder, read_images, read_rows
-from fieldray_adapt.networks import resnet50
-from fieldray_adapt.recipe import Recipe
-from fieldray_adapt.recipe_data import Source
+from fieldray_adapt.data.augmentation import Augmentation, draw_motion, moved
+from fieldray_adapt.data.image_set import LungFinder, read_images, read_rows
+from fieldray_adapt.evaluation.evaluate import evidence_figures, evidence_shares, map_span
+from fieldray_adapt.networks.architectures import resnet50
+from fieldray_adapt.networks.specification import Weights, initial_weights
+from fieldray_adapt.recipes.classifier import Recipe
+from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Run
-from fieldray_adapt.specification import Weights, initial_weights
-from fieldray_adapt.steps import specification_of, train_recipe
-from fieldray_adapt.train import Samples, Schedule, train
+from fieldray_adapt.training.classifier import Samples, Schedule, train
+from fieldray_adapt.training.engine import EngineSettings
+from fieldray_adapt.training.steps import specification_of, train_recipe
 from phantoms import write_dicom
 from shipped_packs import CHILDREN
 from tiny_lungs import write_tiny_lungs
@@ -159,7 +159,7 @@ NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
 
 
 def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:
-    from fieldray_adapt.specification import shapes
+    from fieldray_adapt.networks.specification import shapes
 
     sides = {(2, (3, 4, 6, 3)): 8, (1, (3, 4, 6, 3)): 16, (2, (3, 4, 6)): 16}
     for (stride, blocks), side in sides.items():
@@ -201,7 +201,7 @@ def test_evidence_outside_the_lungs_costs(tmp_path: Path) -> None:
 
 
 def _class_maps(weights, samples: Samples):
-    from fieldray_adapt.keras_engine import build_network, set_weights
+    from fieldray_adapt.training.keras_engine import build_network, set_weights
 
     model = build_network(NETWORK, outputs=["class_maps"])
     set_weights(model, weights)

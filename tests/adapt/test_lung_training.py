@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.model import LUNG_CHECKS, InputSpec
-from fieldray_adapt.augmentation import (
+from fieldray_adapt.data.augmentation import (
     DRAWN,
     PARTS,
     UNKNOWN,
@@ -21,7 +21,6 @@ from fieldray_adapt.augmentation import (
     augment_pair,
     whitened,
 )
-from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
 from fieldray_adapt.lungs import train as training
 from fieldray_adapt.lungs.dataset import LungData, dice, fit_of, jaccard, surface_distances
 from fieldray_adapt.lungs.recipe import (
@@ -35,9 +34,10 @@ from fieldray_adapt.lungs.recipe import (
     published_unet,
 )
 from fieldray_adapt.lungs.train import MaskEngine, checks_loss, dice_loss, mask_loss, mask_targets
-from fieldray_adapt.recipe import PackTexts
-from fieldray_adapt.recipe_data import Source
-from fieldray_adapt.specification import channel_sets, initial_weights, multiply_adds, shapes
+from fieldray_adapt.networks.specification import channel_sets, initial_weights, multiply_adds, shapes
+from fieldray_adapt.recipes.classifier import PackTexts
+from fieldray_adapt.recipes.shared import Source
+from fieldray_adapt.training.keras_engine import build_network, get_weights, set_weights
 from tiny_recipe import Killed
 
 pytestmark = pytest.mark.adapt

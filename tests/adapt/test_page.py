@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.engine import EpochFigures
 from fieldray_adapt.files import publish, require_publishable
-from fieldray_adapt.page import (
+from fieldray_adapt.reports.page import (
     Code,
     Figure,
     Report,
@@ -22,6 +21,7 @@ from fieldray_adapt.page import (
     settings,
     value_text,
 )
+from fieldray_adapt.training.engine import EpochFigures
 
 TRAINED = {
     "input": {"height": 64, "margin": 0.04, "labels": ("a", "b")},
@@ -68,7 +68,7 @@ def test_values_are_told_for_a_person() -> None:
 
 @pytest.mark.parametrize("meaning", ["$x^$", "$\\frac$ of $", "costs $5 or $6", "$"])
 def test_a_label_may_be_called_anything(meaning: str) -> None:
-    from fieldray_adapt.page import class_map_plots, training_curves
+    from fieldray_adapt.reports.page import class_map_plots, training_curves
 
     history = [EpochFigures(epoch=number, epochs=2, loss=1 / number, auc=(0.8,)) for number in (1, 2)]
     assert meaning in training_curves(history, labels=[meaning])

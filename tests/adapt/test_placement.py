@@ -21,7 +21,7 @@ from fieldray.inference.coral import edgetpu_kind, read_package
 from fieldray.inference.worker import WorkerBackend, cpu_kind
 from fieldray.packs.verified import read_card, read_pack, read_verified_manifest
 from fieldray_adapt.command import compile_pack
-from fieldray_adapt.edgetpu import (
+from fieldray_adapt.networks.edgetpu import (
     MIB,
     card_section,
     compile_for_edgetpu,
@@ -30,9 +30,9 @@ from fieldray_adapt.edgetpu import (
     placement_of,
     placement_step,
 )
-from fieldray_adapt.pack import card
+from fieldray_adapt.pack.step import card
 from fieldray_adapt.run import Run
-from fieldray_adapt.steps import specification_of
+from fieldray_adapt.training.steps import specification_of
 from packs_factory import make_lung_fields
 from program import runner
 from tiny_models import changed_model, tiny_model_bytes

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray_adapt.engine import Effort
-from fieldray_adapt.networks import resnet50, vgg16_dense
+from fieldray_adapt.networks.architectures import resnet50, vgg16_dense
+from fieldray_adapt.networks.specification import Specification, Weights, initial_weights, keep_channels, parameters
 from fieldray_adapt.prune.loop import (
     AnyLaw,
     Constant,
@@ -30,7 +30,7 @@ from fieldray_adapt.prune.loop import (
     prune,
 )
 from fieldray_adapt.prune.selection import Cut, Keep, Scores, one_shot, rectified_layers, select, weight_sizes
-from fieldray_adapt.specification import Specification, Weights, initial_weights, keep_channels, parameters
+from fieldray_adapt.training.engine import Effort
 from tiny_recipe import Killed
 
 

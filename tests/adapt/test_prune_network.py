@@ -13,19 +13,26 @@ from numpy.typing import NDArray
 
 from drawn_data import draw_digits
 from fieldray.errors import UsageProblem
-from fieldray_adapt.augmentation import Augmentation
-from fieldray_adapt.engine import Effort, EngineSettings, Labelled, fit, quality
+from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.files import as_json
-from fieldray_adapt.keras_engine import build_network, set_weights
-from fieldray_adapt.networks import mobilenet, resnet50, vgg16_dense
-from fieldray_adapt.profile import Network
+from fieldray_adapt.networks.architectures import mobilenet, resnet50, vgg16_dense
+from fieldray_adapt.networks.specification import (
+    Layer,
+    Specification,
+    Weights,
+    initial_weights,
+    keep_channels,
+    parameters,
+)
 from fieldray_adapt.prune.loop import Constant, PruneRecipe, RunFolder, Stop, prune
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Conversion, Study
 from fieldray_adapt.prune.tasks import ImageTask, restore_scale
-from fieldray_adapt.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters
-from fieldray_adapt.train import Schedule
+from fieldray_adapt.training.classifier import Schedule
+from fieldray_adapt.training.engine import Effort, EngineSettings, Labelled, fit, quality
+from fieldray_adapt.training.keras_engine import build_network, set_weights
+from fieldray_adapt.training.profile import Network
 from tiny_recipe import bright_or_dark, read_recipe
 
 pytestmark = pytest.mark.adapt

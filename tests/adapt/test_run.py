@@ -19,13 +19,13 @@ import pytest
 from fieldray.domain.model import InputSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.engine import Checkpoint, EpochFigures
+from fieldray_adapt.data.image_set import read_images, read_rows
 from fieldray_adapt.files import plain
-from fieldray_adapt.image_set import read_images, read_rows
-from fieldray_adapt.pack import is_as_written, written_pack
+from fieldray_adapt.networks.specification import load_weights
+from fieldray_adapt.pack.step import is_as_written, written_pack
 from fieldray_adapt.run import HISTORY, LOCK_NAME, SPLIT, STATUS, Run, Step, keep_epoch, locked
-from fieldray_adapt.specification import load_weights
-from fieldray_adapt.steps import network_of
+from fieldray_adapt.training.engine import Checkpoint, EpochFigures
+from fieldray_adapt.training.steps import network_of
 from packs_factory import make_pack
 from tiny_recipe import read_recipe
 

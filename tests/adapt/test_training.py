@@ -14,12 +14,27 @@ import numpy as np
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.augmentation import Augmentation, augment
-from fieldray_adapt.engine import CHECKPOINT, Batch, Effort, EngineSettings, Labelled, distillation_targets, fit
-from fieldray_adapt.networks import resnet50, squeezenet, vgg16_dense
-from fieldray_adapt.specification import Specification, Weights, channel_sets, initial_weights, parameters, shapes
-from fieldray_adapt.teacher import efficientnet_lite0, read_weights, teacher_targets
-from fieldray_adapt.train import Samples, Schedule, balanced_draw, train
+from fieldray_adapt.data.augmentation import Augmentation, augment
+from fieldray_adapt.networks.architectures import resnet50, squeezenet, vgg16_dense
+from fieldray_adapt.networks.specification import (
+    Specification,
+    Weights,
+    channel_sets,
+    initial_weights,
+    parameters,
+    shapes,
+)
+from fieldray_adapt.training.classifier import Samples, Schedule, balanced_draw, train
+from fieldray_adapt.training.engine import (
+    CHECKPOINT,
+    Batch,
+    Effort,
+    EngineSettings,
+    Labelled,
+    distillation_targets,
+    fit,
+)
+from fieldray_adapt.training.teacher import efficientnet_lite0, read_weights, teacher_targets
 from tiny_recipe import Killed, bright_or_dark
 
 ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"
@@ -131,7 +146,7 @@ class _Idle:
 
 
 def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fieldray_adapt.train.open_engine", _Idle)
+    monkeypatch.setattr("fieldray_adapt.training.classifier.open_engine", _Idle)
     samples = bright_or_dark(64)
     changes: dict[str, dict[str, object]] = {
         "seed": {"schedule": replace(SCHEDULE, seed=6)},

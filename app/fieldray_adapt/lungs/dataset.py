@@ -21,15 +21,15 @@ from scipy import ndimage
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.augmentation import CheckImages
+from fieldray_adapt.data.augmentation import CheckImages
+from fieldray_adapt.data.image_set import read_every_image, read_images, read_rows, rows_digest, with_digests
+from fieldray_adapt.data.layouts import Row, Wrong, find_rows, parts_of, table_rows
 from fieldray_adapt.files import content_digest, digest, save_arrays
-from fieldray_adapt.image_set import read_every_image, read_images, read_rows, rows_digest, with_digests
-from fieldray_adapt.layouts import Row, Wrong, find_rows, parts_of, table_rows
 from fieldray_adapt.lungs.figures import LungDataFigures
 from fieldray_adapt.lungs.recipe import LungRecipe, MaskSource, recipe_of
-from fieldray_adapt.recipe_data import Source
+from fieldray_adapt.recipes.shared import Source
+from fieldray_adapt.recipes.tables import Problem
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.tables import Problem
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
 _NEAR_AN_END: Final = 0.16

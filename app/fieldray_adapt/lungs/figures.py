@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from fieldray.domain.metrics import Share
-from fieldray_adapt.figures import Interval
+from fieldray_adapt.evaluation.figures import Interval
 
 CheckRates = dict[str, Share]
 """Of a source's images, by what was done to them, the share that a check answers so."""

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.augmentation import PairAugmentation
-from fieldray_adapt.networks import LABELS, convolution, depthwise_convolution
-from fieldray_adapt.recipe import PackRecipe, PatientSplit
-from fieldray_adapt.recipe_data import Source, Split
+from fieldray_adapt.data.augmentation import PairAugmentation
+from fieldray_adapt.networks.architectures import LABELS, convolution, depthwise_convolution
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification
+from fieldray_adapt.recipes.classifier import PackRecipe, PatientSplit
+from fieldray_adapt.recipes.shared import Source, Split
+from fieldray_adapt.recipes.tables import Rules, key, table
 from fieldray_adapt.run import Run
-from fieldray_adapt.specification import INPUT, Layer, Specification
-from fieldray_adapt.tables import Rules, key, table
 
 CHANNELS: Final = (8, 32, 64, 96, 128)
 _CHECK_CHANNELS: Final = (64, 96)

@@ -34,9 +34,8 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import golden_files
 from fieldray.reasons import reason
-from fieldray_adapt.augmentation import DRAWN, WEIGHTS, CheckImages, apply
-from fieldray_adapt.engine import EpochFigures
-from fieldray_adapt.figures import Interval, as_text
+from fieldray_adapt.data.augmentation import DRAWN, WEIGHTS, CheckImages, apply
+from fieldray_adapt.evaluation.figures import Interval, as_text
 from fieldray_adapt.files import plain
 from fieldray_adapt.lungs.dataset import REFERENCE_SIDE, Fit, LungData, data_of, fit_of, read_mask
 from fieldray_adapt.lungs.figures import (
@@ -60,11 +59,20 @@ from fieldray_adapt.lungs.train import (
     train,
     use_threads,
 )
-from fieldray_adapt.pack import GOLDEN_TOLERANCE, card, evaluated, phantom, provenance, whole_pack_step, write_whole
-from fieldray_adapt.page import Code, Figure, Part, Section, Table, Text, facts, keep_page
-from fieldray_adapt.quantise import Converted
+from fieldray_adapt.networks.quantise import Converted
+from fieldray_adapt.pack.step import (
+    GOLDEN_TOLERANCE,
+    card,
+    evaluated,
+    phantom,
+    provenance,
+    whole_pack_step,
+    write_whole,
+)
+from fieldray_adapt.reports.page import Code, Figure, Part, Section, Table, Text, facts, keep_page
 from fieldray_adapt.run import HISTORY, Facts, Run, Step
-from fieldray_adapt.steps import converted_file, trained_weights
+from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.steps import converted_file, trained_weights
 
 Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 _MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")

@@ -28,19 +28,8 @@ from scipy import ndimage
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray_adapt.augmentation import UNKNOWN, CheckImages, augment_pair, whitened
-from fieldray_adapt.engine import (
-    CHECKPOINT,
-    Checkpoint,
-    EpochFigures,
-    Progress,
-    TrainingState,
-    cosine_rate,
-    share_of_some,
-    train_epochs,
-)
+from fieldray_adapt.data.augmentation import UNKNOWN, CheckImages, augment_pair, whitened
 from fieldray_adapt.files import digest, plain, write_atomically
-from fieldray_adapt.keras_engine import KerasGradients, KerasState, build_network, compiled
 from fieldray_adapt.lungs.dataset import LungData, data_of, dice, shrunk
 from fieldray_adapt.lungs.recipe import (
     MARGIN,
@@ -53,10 +42,21 @@ from fieldray_adapt.lungs.recipe import (
     published_unet,
     recipe_of,
 )
-from fieldray_adapt.quantise import Converted, equalise, quantise, to_float_file
+from fieldray_adapt.networks.quantise import Converted, equalise, quantise, to_float_file
+from fieldray_adapt.networks.specification import Specification, Weights, save_weights
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.specification import Specification, Weights, save_weights
-from fieldray_adapt.steps import trained_weights, trainer_facts, write_files
+from fieldray_adapt.training.engine import (
+    CHECKPOINT,
+    Checkpoint,
+    EpochFigures,
+    Progress,
+    TrainingState,
+    cosine_rate,
+    share_of_some,
+    train_epochs,
+)
+from fieldray_adapt.training.keras_engine import KerasGradients, KerasState, build_network, compiled
+from fieldray_adapt.training.steps import trained_weights, trainer_facts, write_files
 
 _SMOOTHING: Final = 1.0
 """Cells added to both sides of the fraction, so that two empty masks have a loss of 0 and not 0 / 0."""

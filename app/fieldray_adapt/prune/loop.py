@@ -23,11 +23,18 @@ from typing import Final, Literal, Protocol
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.typed_json import decoded
-from fieldray_adapt.engine import Effort
 from fieldray_adapt.files import write_atomically
+from fieldray_adapt.networks.specification import (
+    Specification,
+    Weights,
+    load_network,
+    multiply_adds,
+    parameters,
+    save_network,
+)
 from fieldray_adapt.prune.selection import Cut, CutKind, Keep, Scores, select
-from fieldray_adapt.specification import Specification, Weights, load_network, multiply_adds, parameters, save_network
-from fieldray_adapt.tables import key, table
+from fieldray_adapt.recipes.tables import key, table
+from fieldray_adapt.training.engine import Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.keras_engine import layer_reader
-from fieldray_adapt.specification import Specification, channel_sets, weight_axes
+from fieldray_adapt.networks.specification import Specification, channel_sets, weight_axes
+from fieldray_adapt.training.keras_engine import layer_reader
 
 Scores = dict[str, NDArray[np.float64]]
 

@@ -18,7 +18,25 @@ from numpy.typing import NDArray
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray.typed_json import decoded
-from fieldray_adapt.engine import (
+from fieldray_adapt.files import as_json, digest, publish, reading, require_publishable, write_atomically
+from fieldray_adapt.networks.architectures import vgg16_dense
+from fieldray_adapt.networks.quantise import quantise
+from fieldray_adapt.networks.specification import (
+    initial_weights,
+    load_network,
+    load_weights,
+    multiply_adds,
+    parameters,
+    save_network,
+    save_weights,
+)
+from fieldray_adapt.prune.loop import Iteration, RunFolder, Settings, prune
+from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, Scratch, StudyRecipe
+from fieldray_adapt.prune.selection import one_shot
+from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
+from fieldray_adapt.reports.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
+from fieldray_adapt.run import Progress as RunProgress
+from fieldray_adapt.training.engine import (
     EngineSettings,
     EpochFigures,
     Labelled,
@@ -28,25 +46,7 @@ from fieldray_adapt.engine import (
     quality,
     remove_checkpoints,
 )
-from fieldray_adapt.files import as_json, digest, publish, reading, require_publishable, write_atomically
-from fieldray_adapt.networks import vgg16_dense
-from fieldray_adapt.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
-from fieldray_adapt.profile import PROFILE_NAME, Network, Profile, profile_parts, time_networks
-from fieldray_adapt.prune.loop import Iteration, RunFolder, Settings, prune
-from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, Scratch, StudyRecipe
-from fieldray_adapt.prune.selection import one_shot
-from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
-from fieldray_adapt.quantise import quantise
-from fieldray_adapt.run import Progress as RunProgress
-from fieldray_adapt.specification import (
-    initial_weights,
-    load_network,
-    load_weights,
-    multiply_adds,
-    parameters,
-    save_network,
-    save_weights,
-)
+from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, profile_parts, time_networks
 
 T = TypeVar("T")
 ORIGINAL: Final = "original"

@@ -18,9 +18,15 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray_adapt.augmentation import Augmentation
-from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import (
+from fieldray_adapt.data.augmentation import Augmentation
+from fieldray_adapt.data.dataset import dataset_of
+from fieldray_adapt.files import digest, plain
+from fieldray_adapt.networks.specification import Specification, Weights, channel_sets, keep_channels
+from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
+from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
+from fieldray_adapt.run import Facts, Progress, Run, Step
+from fieldray_adapt.training.classifier import Samples, Schedule, predict, train_groups
+from fieldray_adapt.training.engine import (
     Effort,
     EngineName,
     EngineSettings,
@@ -30,16 +36,10 @@ from fieldray_adapt.engine import (
     quality,
     remove_checkpoints,
 )
-from fieldray_adapt.engine import Progress as RowProgress
-from fieldray_adapt.files import digest, plain
-from fieldray_adapt.keras_engine import layer_reader
-from fieldray_adapt.profile import fastest_batch_size, inference_seconds, time_networks
-from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
-from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
-from fieldray_adapt.run import Facts, Progress, Run, Step
-from fieldray_adapt.specification import Specification, Weights, channel_sets, keep_channels
-from fieldray_adapt.steps import keep_network, learnt_from, network_of, schedule_of, settings_of
-from fieldray_adapt.train import Samples, Schedule, predict, train_groups
+from fieldray_adapt.training.engine import Progress as RowProgress
+from fieldray_adapt.training.keras_engine import layer_reader
+from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
+from fieldray_adapt.training.steps import keep_network, learnt_from, network_of, schedule_of, settings_of
 
 _LARGEST_FACTOR: Final = 10.0
 _TIMED_ARRAYS: Final = 100

@@ -28,10 +28,19 @@ from numpy.typing import NDArray
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.command import kind_of, perform
-from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import (
+from fieldray_adapt.data.augmentation import Augmentation
+from fieldray_adapt.data.dataset import dataset_of
+from fieldray_adapt.files import digest
+from fieldray_adapt.lungs.dataset import LungData, data_of
+from fieldray_adapt.lungs.recipe import LungRecipe, compact_unet
+from fieldray_adapt.lungs.train import MaskEngine, StageSamples, first_weights, use_threads
+from fieldray_adapt.networks.specification import Layer, Specification, Weights
+from fieldray_adapt.recipes.classifier import Recipe, rooted
+from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.run import Facts, Run, locked
+from fieldray_adapt.training.classifier import Samples, Schedule, validation_areas
+from fieldray_adapt.training.engine import (
     CHECKPOINT,
     Checkpoint,
     EngineName,
@@ -42,16 +51,7 @@ from fieldray_adapt.engine import (
     TrainingCourse,
     open_engine,
 )
-from fieldray_adapt.files import digest
-from fieldray_adapt.lungs.dataset import LungData, data_of
-from fieldray_adapt.lungs.recipe import LungRecipe, compact_unet
-from fieldray_adapt.lungs.train import MaskEngine, StageSamples, first_weights, use_threads
-from fieldray_adapt.recipe import Recipe, rooted
-from fieldray_adapt.run import Facts, Run, locked
-from fieldray_adapt.specification import Layer, Specification, Weights
-from fieldray_adapt.steps import schedule_of, settings_of, specification_of
-from fieldray_adapt.tables import Document
-from fieldray_adapt.train import Samples, Schedule, validation_areas
+from fieldray_adapt.training.steps import schedule_of, settings_of, specification_of
 from fieldray_cluster.connection import connecting_context, host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.pool import LOST, WorkerLost, result_of

@@ -26,7 +26,7 @@ from typing import Final, Literal, TypeGuard, get_args
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.tables import Document, Problem, RecipeProblems, Rules, key, rooted_in, table, template
+from fieldray_adapt.recipes.tables import Document, Problem, RecipeProblems, Rules, key, rooted_in, table, template
 
 # ---- parameters and their samples
 

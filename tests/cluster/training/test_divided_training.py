@@ -19,7 +19,7 @@ import pytest
 from distributed import Client
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray_adapt.specification import Weights
+from fieldray_adapt.networks.specification import Weights
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import session, trainer
 from fieldray_cluster.training.session import Epoch, epochs, opened

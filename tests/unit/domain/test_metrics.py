@@ -14,8 +14,8 @@ from fieldray.domain import metrics
 from fieldray.domain.finding import calibrate
 from fieldray.domain.metrics import Share, area, area_difference, auc, drawn_interval, share, share_difference
 from fieldray.domain.model import Calibration
-from fieldray_adapt.evaluate import fit_calibration, fit_logistic, shortcut_scores
-from fieldray_adapt.figures import as_text
+from fieldray_adapt.evaluation.evaluate import fit_calibration, fit_logistic, shortcut_scores
+from fieldray_adapt.evaluation.figures import as_text
 
 SCORES = np.array([0.1, 0.2, 0.2, 0.6, 0.7, 0.9])
 TRUTH = np.array([False, False, True, False, True, True])

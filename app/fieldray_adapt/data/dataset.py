@@ -25,10 +25,8 @@ from numpy.typing import NDArray
 from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
-from fieldray_adapt.files import content_digest, digest, plain, write_atomically
-from fieldray_adapt.image_set import ImageSet, read_images, read_rows, rows_digest
-from fieldray_adapt.layouts import (
+from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
+from fieldray_adapt.data.layouts import (
     PARTS,
     Row,
     evaluated_parts,
@@ -40,11 +38,13 @@ from fieldray_adapt.layouts import (
     table_counts,
     table_digest,
 )
-from fieldray_adapt.recipe import NO_WEIGHTS, Recipe
-from fieldray_adapt.recipe_data import LabelRule, Source
+from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
+from fieldray_adapt.files import content_digest, digest, plain, write_atomically
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, Recipe
+from fieldray_adapt.recipes.shared import LabelRule, Source
+from fieldray_adapt.recipes.tables import Location, Problem
 from fieldray_adapt.run import SPLIT, Facts, Run, Step
-from fieldray_adapt.tables import Location, Problem
-from fieldray_adapt.train import Samples
+from fieldray_adapt.training.classifier import Samples
 
 _THUMBNAIL_SIDE: Final = 32
 _ALIKE: Final = 0.998

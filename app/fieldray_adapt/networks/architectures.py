@@ -37,8 +37,16 @@ from numpy.typing import NDArray
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack, require_classifier
 from fieldray.reasons import reason
-from fieldray_adapt.keras_engine import build_network, set_weights
-from fieldray_adapt.specification import INPUT, Activation, Kind, Layer, Specification, Weights, initial_weights
+from fieldray_adapt.networks.specification import (
+    INPUT,
+    Activation,
+    Kind,
+    Layer,
+    Specification,
+    Weights,
+    initial_weights,
+)
+from fieldray_adapt.training.keras_engine import build_network, set_weights
 
 LABELS: Final = "labels"
 _RESNET_BLOCKS: Final = (3, 4, 6, 3)

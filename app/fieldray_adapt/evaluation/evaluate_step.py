@@ -17,8 +17,10 @@ from fieldray.domain import metrics
 from fieldray.domain.heat_map import zero_logit
 from fieldray.domain.metrics import Share, share
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
-from fieldray_adapt.dataset import Dataset, dataset_of, images_of, targets_of
-from fieldray_adapt.evaluate import (
+from fieldray_adapt.data.dataset import Dataset, dataset_of, images_of, targets_of
+from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
+from fieldray_adapt.data.layouts import Row, refuse_leak, refuse_settled
+from fieldray_adapt.evaluation.evaluate import (
     SHORTCUTS,
     by_group,
     choose_point,
@@ -32,7 +34,7 @@ from fieldray_adapt.evaluate import (
     map_span,
     shortcut_scores,
 )
-from fieldray_adapt.figures import (
+from fieldray_adapt.evaluation.figures import (
     Choices,
     ClassifierFigures,
     EvidenceFigures,
@@ -42,12 +44,10 @@ from fieldray_adapt.figures import (
     LabelFigures,
 )
 from fieldray_adapt.files import plain, save_arrays
-from fieldray_adapt.image_set import ImageSet, read_images, read_rows, rows_digest
-from fieldray_adapt.layouts import Row, refuse_leak, refuse_settled
-from fieldray_adapt.quantise import Answers
-from fieldray_adapt.recipe_data import LabelRule
+from fieldray_adapt.networks.quantise import Answers
+from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.steps import answers_of
+from fieldray_adapt.training.steps import answers_of
 
 
 def rows_elsewhere(run: Run) -> list[Row]:

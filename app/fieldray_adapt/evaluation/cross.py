@@ -14,21 +14,29 @@ from numpy.typing import NDArray
 
 from fieldray.domain import metrics
 from fieldray.domain.metrics import sigmoid
-from fieldray_adapt.dataset import Dataset, dataset_of
-from fieldray_adapt.engine import EngineSettings, open_engine
-from fieldray_adapt.evaluate import SHORTCUTS, Evaluated, auc_difference, by_group, compare, known, shortcut_scores
-from fieldray_adapt.figures import CrossFigures, Interval, PublishedCross, StageFigures
+from fieldray_adapt.data.dataset import Dataset, dataset_of
+from fieldray_adapt.data.layouts import refuse_leak
+from fieldray_adapt.evaluation.evaluate import (
+    SHORTCUTS,
+    Evaluated,
+    auc_difference,
+    by_group,
+    compare,
+    known,
+    shortcut_scores,
+)
+from fieldray_adapt.evaluation.figures import CrossFigures, Interval, PublishedCross, StageFigures
 from fieldray_adapt.files import as_json, plain, publish, require_publishable, save_arrays
-from fieldray_adapt.layouts import refuse_leak
+from fieldray_adapt.networks.quantise import answer
+from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
-from fieldray_adapt.quantise import answer
-from fieldray_adapt.recipe import Recipe, what_is_made, what_is_trained
-from fieldray_adapt.recipe_data import LabelRule
-from fieldray_adapt.report import write_cross_validation
+from fieldray_adapt.recipes.classifier import Recipe, what_is_made, what_is_trained
+from fieldray_adapt.recipes.shared import LabelRule
+from fieldray_adapt.reports.report import write_cross_validation
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.specification import Specification, Weights
-from fieldray_adapt.steps import FITTED_IMAGES, specification_of, starting_digests, to_files, train_recipe
-from fieldray_adapt.train import predict
+from fieldray_adapt.training.classifier import predict
+from fieldray_adapt.training.engine import EngineSettings, open_engine
+from fieldray_adapt.training.steps import FITTED_IMAGES, specification_of, starting_digests, to_files, train_recipe
 
 CROSS_RESULTS: Final = "cross.json"
 TRAINED: Final = "trained"

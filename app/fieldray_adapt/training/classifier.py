@@ -17,8 +17,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray_adapt.augmentation import Augmentation, augment, draw_motion, moved
-from fieldray_adapt.engine import (
+from fieldray_adapt.data.augmentation import Augmentation, augment, draw_motion, moved
+from fieldray_adapt.files import digest
+from fieldray_adapt.networks.specification import Specification, Weights
+from fieldray_adapt.training.engine import (
     Engine,
     EngineName,
     EngineSettings,
@@ -29,8 +31,6 @@ from fieldray_adapt.engine import (
     seed_dropout,
     train_whole,
 )
-from fieldray_adapt.files import digest
-from fieldray_adapt.specification import Specification, Weights
 
 
 def balanced_draw(

@@ -21,8 +21,9 @@ from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, share, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
 from fieldray.domain.purpose import TRUTHS
-from fieldray_adapt.dataset import thumbnails
-from fieldray_adapt.figures import (
+from fieldray_adapt.data.dataset import thumbnails
+from fieldray_adapt.data.layouts import Row
+from fieldray_adapt.evaluation.figures import (
     EvidenceFigures,
     GroupFigures,
     Groups,
@@ -31,8 +32,7 @@ from fieldray_adapt.figures import (
     PartFigures,
     PointFigures,
 )
-from fieldray_adapt.layouts import Row
-from fieldray_adapt.recipe import Point
+from fieldray_adapt.recipes.classifier import Point
 
 
 def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:

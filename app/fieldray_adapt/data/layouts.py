@@ -20,7 +20,7 @@ from typing import Final, NoReturn, Protocol
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import content_digest
-from fieldray_adapt.recipe_data import Source, Split
+from fieldray_adapt.recipes.shared import Source, Split
 
 
 class Table(Protocol):

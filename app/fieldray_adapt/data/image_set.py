@@ -29,9 +29,9 @@ from fieldray.imaging.reading import ImageFile
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import Reason, reason
+from fieldray_adapt.data.layouts import Row, read_source
 from fieldray_adapt.files import arrays_in, content_digest, digest, reading, save_arrays, write_atomically
-from fieldray_adapt.layouts import Row, read_source
-from fieldray_adapt.recipe_data import Source
+from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Progress
 
 CELLS: Final = 64

@@ -28,7 +28,7 @@ from fieldray.inference.coral import OPERATOR, read_package
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.steps import converted_file
+from fieldray_adapt.training.steps import converted_file
 
 MIB: Final = 2**20
 _BUDGET_BYTES: Final = int(6.5 * MIB)

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import Scores, Truth
 from fieldray.paths import VERSION
 from fieldray.reports.outputs import GENERATOR
-from fieldray_adapt.engine import EpochFigures
-from fieldray_adapt.figures import PointFigures
+from fieldray_adapt.evaluation.figures import PointFigures
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Run
+from fieldray_adapt.training.engine import EpochFigures
 
 _NUMBER: Final = re.compile(r"[-+]?[\d,]+(\.\d+)?( ?%| ms| s| MiB)?")
 _NOTHING: Final = ("", "-")

@@ -41,8 +41,8 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray.typed_json import decoded
 from fieldray_adapt.files import arrays_in, digest, plain, save_arrays
-from fieldray_adapt.specification import Specification, Weights
-from fieldray_adapt.tables import key, table
+from fieldray_adapt.networks.specification import Specification, Weights
+from fieldray_adapt.recipes.tables import key, table
 
 EngineName = Literal["auto", "tensorflow", "torch"]
 Precision = Literal["float32", "bfloat16"]
@@ -133,10 +133,10 @@ def open_engine(
     if _is_torch(name):
         # Read when the library loads: threads that spin while they wait are five times slower on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        from fieldray_adapt.torch_engine import TorchEngine
+        from fieldray_adapt.training.torch_engine import TorchEngine
 
         return TorchEngine(specification, weights, settings=settings)
-    from fieldray_adapt.keras_engine import KerasEngine
+    from fieldray_adapt.training.keras_engine import KerasEngine
 
     return KerasEngine(specification, weights, settings=settings)
 

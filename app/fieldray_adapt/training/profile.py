@@ -23,15 +23,15 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.files import as_json, write_atomically
-from fieldray_adapt.networks import vgg16_dense
-from fieldray_adapt.page import Part, Table, Text
+from fieldray_adapt.networks.architectures import vgg16_dense
+from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
 from fieldray_adapt.prune.recipe import StudyRecipe
-from fieldray_adapt.recipe_data import ProfileChoice
+from fieldray_adapt.recipes.shared import ProfileChoice
+from fieldray_adapt.reports.page import Part, Table, Text
 from fieldray_adapt.run import Facts, Progress, Run, Step
-from fieldray_adapt.specification import Specification, Weights, initial_weights
-from fieldray_adapt.steps import specification_of, starting_digest
+from fieldray_adapt.training.engine import EngineSettings, open_engine
+from fieldray_adapt.training.steps import specification_of, starting_digest
 
 Mode = Literal["training", "inference"]
 Clock = Callable[[], float]

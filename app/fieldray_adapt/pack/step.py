@@ -42,9 +42,8 @@ from fieldray.packs.verified import list_files, read_verified_manifest, require_
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import converted, decoded
-from fieldray_adapt.cross import CROSS_RESULTS
-from fieldray_adapt.edgetpu import card_section
-from fieldray_adapt.figures import (
+from fieldray_adapt.evaluation.cross import CROSS_RESULTS
+from fieldray_adapt.evaluation.figures import (
     Choices,
     ClassifierFigures,
     CrossFigures,
@@ -63,12 +62,13 @@ from fieldray_adapt.figures import (
     as_text,
 )
 from fieldray_adapt.files import as_json, content_digest, digest, plain, reading
+from fieldray_adapt.networks.edgetpu import card_section
+from fieldray_adapt.networks.specification import Specification, multiply_adds, parameters
 from fieldray_adapt.prune.tasks import PrunedNetwork
-from fieldray_adapt.recipe import NO_WEIGHTS, PackRecipe, PackTexts, Recipe, what_is_made, what_is_trained
-from fieldray_adapt.recipe_data import LabelRule
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, PackRecipe, PackTexts, Recipe, what_is_made, what_is_trained
+from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.specification import Specification, multiply_adds, parameters
-from fieldray_adapt.steps import answers_of, converted_file, last_network, whole_network
+from fieldray_adapt.training.steps import answers_of, converted_file, last_network, whole_network
 
 T = TypeVar("T")
 _CLOSE: Final = 0.05

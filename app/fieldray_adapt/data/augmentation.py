@@ -29,7 +29,7 @@ from scipy import ndimage
 from scipy.spatial import ConvexHull
 
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.tables import key, table
+from fieldray_adapt.recipes.tables import key, table
 
 Grey = NDArray[np.uint8]
 _SHADING_KNOTS: Final = 4

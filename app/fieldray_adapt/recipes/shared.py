@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from fieldray_adapt.tables import Key, Rules, key, table
+from fieldray_adapt.recipes.tables import Key, Rules, key, table
 
 _LANGUAGE: Final = re.compile(
     r"[A-Za-z]{2,3}(-[A-Za-z]{4})?(-([A-Za-z]{2}|\d{3}))?(-([A-Za-z\d]{5,8}|\d[A-Za-z\d]{3}))*"

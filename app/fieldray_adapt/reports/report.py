@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain import metrics
-from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import EpochFigures
-from fieldray_adapt.figures import (
+from fieldray_adapt.data.dataset import dataset_of
+from fieldray_adapt.data.layouts import PARTS
+from fieldray_adapt.evaluation.figures import (
     Choices,
     ClassifierFigures,
     CrossFigures,
@@ -26,8 +26,9 @@ from fieldray_adapt.figures import (
     as_text,
 )
 from fieldray_adapt.files import content_digest, publish
-from fieldray_adapt.layouts import PARTS
-from fieldray_adapt.page import (
+from fieldray_adapt.prune.tasks import PrunedNetwork
+from fieldray_adapt.recipes.shared import LabelRule
+from fieldray_adapt.reports.page import (
     Code,
     Curve,
     Figure,
@@ -46,11 +47,10 @@ from fieldray_adapt.page import (
     settings,
     training_curves,
 )
-from fieldray_adapt.profile import PROFILE_NAME, Profile, profile_parts
-from fieldray_adapt.prune.tasks import PrunedNetwork
-from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import HISTORY, RECIPE_TEXT, Facts, Run, Step, StepStatus
-from fieldray_adapt.steps import answers_of
+from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.profile import PROFILE_NAME, Profile, profile_parts
+from fieldray_adapt.training.steps import answers_of
 
 _DOES: Final = {
     "data": "read the images and freeze their split",

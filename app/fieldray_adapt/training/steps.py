@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import EngineSettings, EpochFigures
+from fieldray_adapt.data.dataset import dataset_of
 from fieldray_adapt.files import content_digest, digest, plain, write_atomically
-from fieldray_adapt.networks import LABELS, NETWORKS, pack_channels, pack_weights
-from fieldray_adapt.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
-from fieldray_adapt.recipe import NO_WEIGHTS, NetworkChoice, Recipe, Training
-from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.specification import (
+from fieldray_adapt.networks.architectures import LABELS, NETWORKS, pack_channels, pack_weights
+from fieldray_adapt.networks.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
+from fieldray_adapt.networks.specification import (
     Specification,
     Weights,
     copy_matching,
@@ -35,8 +32,11 @@ from fieldray_adapt.specification import (
     parameters,
     save_network,
 )
-from fieldray_adapt.teacher import teacher_targets
-from fieldray_adapt.train import Samples, Schedule, train, train_groups
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, NetworkChoice, Recipe, Training
+from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.training.classifier import Samples, Schedule, train, train_groups
+from fieldray_adapt.training.engine import EngineSettings, EpochFigures
+from fieldray_adapt.training.teacher import teacher_targets
 
 NETWORK: Final = ("weights.npz", "specification.json")
 """What is kept of a network that a step has changed."""

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.engine import STATISTICS, Batch, EngineSettings
-from fieldray_adapt.specification import INPUT, Layer, Shape, Specification, Weights, shapes
+from fieldray_adapt.networks.specification import INPUT, Layer, Shape, Specification, Weights, shapes
+from fieldray_adapt.training.engine import STATISTICS, Batch, EngineSettings
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 

@@ -24,13 +24,13 @@ from PIL import Image
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.engine import Batch
 from fieldray_adapt.files import arrays_in, content_digest, save_arrays
-from fieldray_adapt.keras_engine import layer_reader
-from fieldray_adapt.networks import convolution, depthwise_convolution
+from fieldray_adapt.networks.architectures import convolution, depthwise_convolution
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, weight_shapes
 from fieldray_adapt.run import Progress
-from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, weight_shapes
-from fieldray_adapt.train import Samples
+from fieldray_adapt.training.classifier import Samples
+from fieldray_adapt.training.engine import Batch
+from fieldray_adapt.training.keras_engine import layer_reader
 
 SIDE: Final = 224
 # Blocks of a stage, side of its windows, stride of its first, channels of its sum; all but the first expand sixfold.

@@ -33,8 +33,8 @@ from sklearn.linear_model import Ridge
 
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray_adapt.keras_engine import build_network, layer_reader, set_weights
-from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, channel_sets, weight_axes
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, channel_sets, weight_axes
+from fieldray_adapt.training.keras_engine import build_network, layer_reader, set_weights
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

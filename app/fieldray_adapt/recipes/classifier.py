@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fieldray.domain.model import HeaderRules, InputSpec
-from fieldray_adapt.augmentation import Augmentation
-from fieldray_adapt.engine import EngineName, Precision
+from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.prune.loop import PruneRecipe
-from fieldray_adapt.recipe_data import (
+from fieldray_adapt.recipes.shared import (
     LabelRule,
     ProfileChoice,
     Source,
@@ -23,7 +22,8 @@ from fieldray_adapt.recipe_data import (
     Texts,
     pack_id_problem,
 )
-from fieldray_adapt.tables import Key, Rules, key, rooted_in, table
+from fieldray_adapt.recipes.tables import Key, Rules, key, rooted_in, table
+from fieldray_adapt.training.engine import EngineName, Precision
 
 NO_WEIGHTS: Final = "none"
 """Beginnings of a network that are no path."""
