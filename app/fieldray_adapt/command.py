@@ -24,12 +24,17 @@ from fieldray_adapt.data.dataset import DATA, data_problems
 from fieldray_adapt.evaluation.cross import CROSS
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE
 from fieldray_adapt.files import write_atomically
+from fieldray_adapt.lungs.cross import LUNG_CROSS
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
+from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE
+from fieldray_adapt.lungs.pack import LUNG_PACK
+from fieldray_adapt.lungs.quantise import LUNG_QUANTISE
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.results import LUNG_CROSS, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT
-from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
+from fieldray_adapt.lungs.report import LUNG_REPORT
+from fieldray_adapt.lungs.train import LUNG_TRAIN
 from fieldray_adapt.networks.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
-from fieldray_adapt.pack.step import PACK, WrittenPack
+from fieldray_adapt.pack.step import PACK
+from fieldray_adapt.pack.written import WrittenPack
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE

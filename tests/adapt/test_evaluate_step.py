@@ -45,7 +45,8 @@ from fieldray_adapt.evaluation.evaluate import (
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE
 from fieldray_adapt.evaluation.figures import ClassifierFigures, CrossFigures, GateFigures, LabelFigures
 from fieldray_adapt.files import plain
-from fieldray_adapt.pack.step import PACK, cross_validation_of, filled, warnings_of
+from fieldray_adapt.pack.card import filled, warnings_of
+from fieldray_adapt.pack.step import PACK, cross_validation_of
 from fieldray_adapt.recipes.classifier import Point
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.steps import QUANTISE, TRAIN

@@ -22,18 +22,12 @@ from fieldray_adapt.data.augmentation import (
     whitened,
 )
 from fieldray_adapt.lungs import train as training
-from fieldray_adapt.lungs.dataset import LungData, dice, fit_of, jaccard, surface_distances
-from fieldray_adapt.lungs.recipe import (
-    LungNetwork,
-    LungRecipe,
-    LungTraining,
-    MaskSource,
-    Stage,
-    compact_unet,
-    mask_side,
-    published_unet,
-)
-from fieldray_adapt.lungs.train import MaskEngine, checks_loss, dice_loss, mask_loss, mask_targets
+from fieldray_adapt.lungs.dataset import LungData
+from fieldray_adapt.lungs.engine import MaskEngine, checks_loss, dice_loss, mask_loss
+from fieldray_adapt.lungs.mask_fit import dice, fit_of, jaccard, surface_distances
+from fieldray_adapt.lungs.networks import compact_unet, mask_side, published_unet
+from fieldray_adapt.lungs.recipe import LungNetwork, LungRecipe, LungTraining, MaskSource, Stage
+from fieldray_adapt.lungs.train import mask_targets
 from fieldray_adapt.networks.specification import channel_sets, initial_weights, multiply_adds, shapes
 from fieldray_adapt.recipes.classifier import PackTexts
 from fieldray_adapt.recipes.shared import Source

@@ -30,7 +30,7 @@ from fieldray_adapt.networks.edgetpu import (
     placement_of,
     placement_step,
 )
-from fieldray_adapt.pack.step import card
+from fieldray_adapt.pack.card import card
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.steps import specification_of
 from packs_factory import make_lung_fields

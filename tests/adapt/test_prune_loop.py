@@ -14,21 +14,10 @@ import pytest
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.networks.architectures import resnet50, vgg16_dense
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights, keep_channels, parameters
-from fieldray_adapt.prune.loop import (
-    AnyLaw,
-    Constant,
-    Context,
-    ContextDependent,
-    Iteration,
-    Linear,
-    Multiplicative,
-    PruneRecipe,
-    Range,
-    RunFolder,
-    Stop,
-    best,
-    prune,
-)
+from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.laws import AnyLaw, Constant, Context, ContextDependent, Linear, Multiplicative, Range
+from fieldray_adapt.prune.loop import best, prune
+from fieldray_adapt.prune.plan import PruneRecipe, Stop
 from fieldray_adapt.prune.selection import Cut, Keep, Scores, one_shot, rectified_layers, select, weight_sizes
 from fieldray_adapt.training.engine import Effort
 from tiny_recipe import Killed

@@ -24,10 +24,14 @@ from fieldray_adapt.networks.specification import (
     keep_channels,
     parameters,
 )
-from fieldray_adapt.prune.loop import Constant, PruneRecipe, RunFolder, Stop, prune
+from fieldray_adapt.prune.conversion import Conversion
+from fieldray_adapt.prune.iterations import RunFolder
+from fieldray_adapt.prune.laws import Constant
+from fieldray_adapt.prune.loop import prune
+from fieldray_adapt.prune.plan import PruneRecipe, Stop
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
-from fieldray_adapt.prune.study import Conversion, Study
+from fieldray_adapt.prune.study import Study
 from fieldray_adapt.prune.tasks import ImageTask, restore_scale
 from fieldray_adapt.training.classifier import Schedule
 from fieldray_adapt.training.engine import Effort, EngineSettings, Labelled, fit, quality

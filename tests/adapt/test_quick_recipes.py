@@ -19,9 +19,9 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.manifest import LungFieldsManifest, parse
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.command import STEPS
+from fieldray_adapt.lungs.cross import hospitals, left_out
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.results import hospitals, left_out
 from fieldray_adapt.recipes.classifier import rooted
 from fieldray_adapt.recipes.tables import Document
 from fieldray_adapt.run import Run

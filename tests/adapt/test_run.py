@@ -22,7 +22,7 @@ from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.image_set import read_images, read_rows
 from fieldray_adapt.files import plain
 from fieldray_adapt.networks.specification import load_weights
-from fieldray_adapt.pack.step import is_as_written, written_pack
+from fieldray_adapt.pack.written import is_as_written, written_pack
 from fieldray_adapt.run import HISTORY, LOCK_NAME, SPLIT, STATUS, Run, Step, keep_epoch, locked
 from fieldray_adapt.training.engine import Checkpoint, EpochFigures
 from fieldray_adapt.training.steps import network_of

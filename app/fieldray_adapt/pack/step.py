@@ -1,255 +1,51 @@
-"""The model card: what a pack is, what it was made from, what was measured, and what speaks against the figures.
-
-A card is a template in `templates`, filled with the facts of its kind of pack; what stands on every card is `card.md`.
-
-The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder.
-"""
+"""The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from msgspec import Struct
-from numpy.typing import NDArray
 
-from fieldray.domain.image import Image
-from fieldray.domain.metrics import Share
 from fieldray.domain.model import (
-    Estimate,
     GoldenVectors,
-    InputSpec,
     Label,
     Manifest,
     OodGate,
     OutputRoles,
     Requirement,
 )
-from fieldray.errors import PackProblem, UsageProblem
-from fieldray.imaging.preprocess import to_tensor
-from fieldray.imaging.synthetic import chest_phantom
-from fieldray.packs.manifest import SCHEMA_VERSION, Input, PackManifest
+from fieldray.errors import UsageProblem
 from fieldray.packs.signing import own_key
-from fieldray.packs.verified import list_files, read_verified_manifest, require_pack, write_described, write_pack
-from fieldray.reasons import Reason, reason
+from fieldray.packs.verified import read_verified_manifest, write_pack
+from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
-from fieldray.typed_json import converted, decoded
+from fieldray.typed_json import decoded
 from fieldray_adapt.evaluation.cross import CROSS_RESULTS
 from fieldray_adapt.evaluation.figures import (
     Choices,
     ClassifierFigures,
     CrossFigures,
-    DataDigests,
     DataFigures,
-    EvidenceFigures,
-    GateFigures,
-    GroupFigures,
-    Groups,
-    HeatMapScale,
-    ImageCounts,
-    IntegerFigures,
-    LabelFigures,
-    PartFigures,
     PublishedCross,
-    as_text,
 )
 from fieldray_adapt.files import as_json, content_digest, digest, plain, reading
-from fieldray_adapt.networks.edgetpu import card_section
-from fieldray_adapt.networks.specification import Specification, multiply_adds, parameters
+from fieldray_adapt.pack.card import model_card, warnings_of
+from fieldray_adapt.pack.figures import PackFigures, PackLabel
+from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, is_as_written, phantom, provenance, written_pack
 from fieldray_adapt.prune.tasks import PrunedNetwork
-from fieldray_adapt.recipes.classifier import NO_WEIGHTS, PackRecipe, PackTexts, Recipe, what_is_made, what_is_trained
+from fieldray_adapt.recipes.classifier import what_is_made, what_is_trained
 from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.steps import answers_of, converted_file, last_network, whole_network
+from fieldray_adapt.training.steps import answers_of, converted_file, last_network
 
 T = TypeVar("T")
-_CLOSE: Final = 0.05
-_SHORTCUT_AUC: Final = 0.65
-_FEW: Final = 100  # test images of the rarer kind: Wilson's interval of nine in ten is wider than +/- 6 points
-_MANY_REFUSED: Final = 0.05
-
-
-def filled(name: str, **facts: Any) -> str:
-    """The Markdown of a template, filled. Raises jinja2.UndefinedError where a fact is missing."""
-    environment = Environment(
-        loader=PackageLoader("fieldray_adapt"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        autoescape=False, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters |= {"as_text": as_text, "form": format}
-    return environment.get_template(name).render(facts)
-
-
-def card(
-    name: str,
-    texts: PackTexts,
-    *,
-    specification: Specification,
-    files: Mapping[str, bytes],
-    tools: Mapping[str, str],
-    warnings: Sequence[Reason] = (),
-    **facts: Any,
-) -> str:
-    """The Markdown of a pack's card by the template of its kind, and its making. `files` are the networks by role."""
-    sizes = {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification)}
-    sizes["size_bytes"] = len(files["litert"])
-    own = {"specification": specification, "edgetpu": card_section(files), "tools": tools, "warnings": warnings}
-    return filled(name, texts=texts, **own, **sizes, **facts)
-
-
-def model_card(
-    recipe: Recipe,
-    *,
-    specification: Specification,
-    files: Mapping[str, bytes],
-    results: ClassifierFigures,
-    tools: Mapping[str, str],
-    cross: Mapping[str, CrossFigures] | None = None,
-    pruned: Sequence[PrunedNetwork] = (),
-) -> str:
-    """The card's Markdown. `results` are the evaluation's figures, `cross` those of a cross-validation by label, where
-    there was one, and `pruned` the iterations of the prune step.
-    """
-    meanings = {label.code: label.meaning["en"] for label in recipe.kept_labels}
-    return card(
-        "classifier_card.md",
-        recipe.pack,
-        specification=specification,
-        files=files,
-        tools=tools,
-        warnings=warnings_of(results, meanings=meanings),
-        recipe=recipe,
-        data=results.data,
-        results=results,
-        cross=cross,
-        pruned=pruned,
-        start="" if recipe.network.weights == NO_WEIGHTS else Path(recipe.network.weights).name,
-        whole=parameters(whole_network(recipe)),
-        verdict=_verdict,
-        rows_of=_group_rows,
-    )
-
-
-def _group_rows(groups: Groups) -> list[tuple[str, str, GroupFigures]]:
-    return [(name, value, own) for name, values in groups.items() for value, own in values.items()]
-
-
-def _verdict(area: float, shortcuts: Mapping[str, float]) -> str:
-    """In words, how far what cannot be the finding explains the result."""
-    best = max(shortcuts.values())
-    if best > area - _CLOSE:
-        return "**These come close to the network: a figure on this data set says little about lungs.**"
-    if best > _SHORTCUT_AUC:
-        return (
-            "**The network is above both, but these are far above 0.5: the data set gives its classes away by more "
-            "than the lungs, and any figure on it is optimistic.**"
-        )
-    return "The network is well above both."
-
-
-def warnings_of(results: ClassifierFigures, *, meanings: Mapping[str, str]) -> list[Reason]:
-    """What speaks against the figures of a pack: a shortcut does nearly as well, few patients, a strict gate.
-
-    meanings  of the labels, in the language of whoever reads it
-    """
-    found = []
-    for code, figures in results.labels.items():
-        test, best = figures.test, max(figures.shortcuts.values())
-        area = test.auc.value
-        if best > _SHORTCUT_AUC or best > area - _CLOSE:
-            which = "pack_shortcut_close" if best > area - _CLOSE else "pack_shortcut"
-            found.append(reason(which, label=meanings[code], area=f"{best:.2f}", own=f"{area:.2f}"))
-        if (fewer := min(test.positive, test.negative)) < _FEW:
-            found.append(reason("pack_few_images", label=meanings[code], count=fewer))
-    refused = max(share.value for share in results.gate.refused)
-    if refused > _MANY_REFUSED:
-        found.append(reason("pack_gate_refuses", percent=f"{100 * refused:.0f}"))
-    return found
 
 
 _GOLDEN_IMAGES: Final = 6
 _GOLDEN_CANDIDATES: Final = 36
-_GOLDEN_SIDE: Final = 512
-# The kernels of two processors differ by up to 3 steps of the 8-bit scale; a score may move by more where it is steep.
-GOLDEN_TOLERANCE: Final = 0.06
-_TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
-
-
-class PackPart(ImageCounts, frozen=True, kw_only=True):
-    """What a manifest says of one part; `classes` by operating point, then as in `PointFigures`."""
-
-    auc: Estimate
-    specificity_at_sensitivity: dict[str, Share]
-    calibration_error: float
-    classes: dict[str, dict[str, dict[str, Share]]]
-
-    @classmethod
-    def of(cls, found: PartFigures) -> PackPart:
-        """What a clinician may ask for; the rest is on the card."""
-        return cls(
-            images=found.images,
-            patients=found.patients,
-            positive=found.positive,
-            negative=found.negative,
-            auc=found.auc,
-            specificity_at_sensitivity=found.specificity_at_sensitivity,
-            calibration_error=found.calibration_error,
-            classes={name: point.classes for name, point in found.points.items()},
-        )
-
-
-class ReferenceScores(Struct, frozen=True, kw_only=True):
-    """Numbers of test images by their score, with which a site compares its own images."""
-
-    scores: tuple[int, ...]
-
-
-class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a manifest says of one label, on the test images and at another hospital."""
-
-    test: PackPart
-    external_test: PackPart | None = None
-    reference: ReferenceScores
-    heat_map: HeatMapScale | None = None
-    shortcuts: dict[str, float]
-    float_against_int8: IntegerFigures
-
-    @classmethod
-    def of(cls, found: LabelFigures) -> PackLabel:
-        """The figures of a label that the manifest holds."""
-        return cls(
-            test=PackPart.of(found.test),
-            external_test=PackPart.of(found.external_test) if found.external_test else None,
-            reference=ReferenceScores(scores=found.test.score_counts),
-            heat_map=found.heat_map,
-            shortcuts=found.shortcuts,
-            float_against_int8=found.float_against_int8,
-        )
-
-
-class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The metrics of a classifier's manifest; `evidence_inside` is the first label's."""
-
-    labels: dict[str, PackLabel]
-    ood_gate: GateFigures
-    evidence_inside: EvidenceFigures | None = None
-
-
-class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the status has of a pack that was written: its folder, by whom it is signed, and what was warned of."""
-
-    pack: str
-    signer: str = ""
-    manifest_sha256: str
-    bytes: int
-    warnings: tuple[str, ...] = ()
 
 
 def pack_step(run: Run) -> Facts:
@@ -289,56 +85,6 @@ def evaluated(run: Run, kind: type[T], name: str = "metrics.json") -> T:
         return run.read("evaluate", name, kind)
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="evaluate")) from problem
-
-
-def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> Facts:
-    """Write the signed pack of the recipe of a square, grey network; the facts of its step."""
-    texts, spec = recipe.pack, recipe.input
-    whole = kind(
-        schema_version=SCHEMA_VERSION,
-        id=texts.id,
-        version=texts.version,
-        names=dict(texts.names),
-        descriptions=dict(texts.descriptions),
-        intended_use=dict(texts.intended_use),
-        limits=dict(texts.limits),
-        input=Input(
-            height=spec.height,
-            width=spec.width,
-            channels=1,
-            dtype="uint8",
-            intensity=spec.intensity,
-            fit=spec.fit,
-            margin=spec.margin,
-        ),
-        files=list_files(contents),
-        **facts,
-    )
-    folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=own_key(recipe.signing_key))
-    return dict(plain(written_pack(folder)))
-
-
-def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
-    """What the status has of a pack that was written, by which `is_as_written` knows it again."""
-    signed = read_verified_manifest(folder)
-    return WrittenPack(
-        pack=str(folder),
-        signer=signed.fingerprint,
-        manifest_sha256=signed.manifest_sha256,
-        bytes=sum(path.stat().st_size for path in folder.iterdir()),
-        warnings=warnings,
-    )
-
-
-def is_as_written(facts: Facts) -> bool:
-    """Whether the very pack that a step wrote is where it wrote it, whole and alone."""
-    written = converted(facts, WrittenPack)
-    folder = Path(written.pack)
-    try:
-        require_pack(folder, fingerprint=written.signer)
-        return bool(read_verified_manifest(folder).manifest_sha256 == written.manifest_sha256)
-    except (PackProblem, OSError):
-        return False
 
 
 def cross_validation_of(run: Run) -> Mapping[str, CrossFigures] | None:
@@ -417,53 +163,12 @@ def _ood_gate(run: Run) -> OodGate:
         return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
 
 
-def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
-    """What a pack was made of and with; `data` are the names of its sources."""
-    recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json", DataDigests)
-    licences = {name: getattr(run.recipe.pack, name) for name in ("data_licence", "weights_licence")}
-    return {
-        "data": ", ".join(data),
-        **{name: text for name, text in licences.items() if text},
-        "split": f"by patient, {run.recipe.split.by}",
-        "seed": str(run.recipe.training.seed),
-        "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
-        **plain(facts),
-        "python": platform.python_version(),
-        **{name: found for name in _TOOLS if (found := _version(name))},
-    }
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
     """Synthetic images, no patient's, whose scores lie far apart, and what the file gives for them here."""
     inputs = np.stack([phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
     scores = answers_of(run, "int8", inputs, "golden vectors").scores
     spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]
     return GoldenVectors(inputs=inputs[spread], scores=scores[spread].astype(np.float32), tolerance=GOLDEN_TOLERANCE)
-
-
-def phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
-    """A synthetic chest as a network sees it: (height, width, channels)."""
-    pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
-    values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
-    return values
-
-
-def whole_pack_step(perform: Callable[[Run], Facts]) -> Step:
-    """The step of a pack that is written by `write_whole`."""
-    return Step(
-        name="pack",
-        perform=perform,
-        reads=("pack", "packs_folder", "signing_key"),
-        outside=lambda run: digest(run.recipe.pack.credits_text),
-        stands=is_as_written,
-    )
 
 
 PACK: Final = Step(

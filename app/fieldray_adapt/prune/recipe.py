@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from fieldray_adapt.prune.loop import PruneRecipe
+from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import Baseline
 from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.recipes.tables import Rules, key, table

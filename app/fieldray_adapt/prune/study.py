@@ -1,40 +1,45 @@
-"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run.
-
-Its networks are converted and tested once, then timed alternately, then laid out as a report, which has a table for
-each run, and accuracy against iteration and speed.
-"""
+"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray.typed_json import decoded
-from fieldray_adapt.files import as_json, digest, publish, reading, require_publishable, write_atomically
+from fieldray_adapt.files import as_json, digest, publish, require_publishable, write_atomically
 from fieldray_adapt.networks.architectures import vgg16_dense
-from fieldray_adapt.networks.quantise import quantise
 from fieldray_adapt.networks.specification import (
     initial_weights,
     load_network,
     load_weights,
-    multiply_adds,
-    parameters,
     save_network,
     save_weights,
 )
-from fieldray_adapt.prune.loop import Iteration, RunFolder, Settings, prune
+from fieldray_adapt.prune.conversion import Conversion, convert_and_test, read_kept
+from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.loop import prune
 from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, Scratch, StudyRecipe
 from fieldray_adapt.prune.selection import one_shot
+from fieldray_adapt.prune.study_report import write_report
+from fieldray_adapt.prune.study_results import (
+    ORIGINAL,
+    IterationFigures,
+    MeasuredIteration,
+    Milliseconds,
+    NetworkFigures,
+    RunResults,
+    StudyResults,
+    recorded,
+    row_of,
+)
 from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
-from fieldray_adapt.reports.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
 from fieldray_adapt.run import Progress as RunProgress
 from fieldray_adapt.training.engine import (
     EngineSettings,
@@ -46,286 +51,7 @@ from fieldray_adapt.training.engine import (
     quality,
     remove_checkpoints,
 )
-from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, profile_parts, time_networks
-
-T = TypeVar("T")
-ORIGINAL: Final = "original"
-
-
-class NetworkFigures(Struct, frozen=True, kw_only=True):
-    """What a network of a study was measured to be, beside the original.
-
-    Attributes
-    ----------
-    removed_share
-        Of the original's parameters, 0..1.
-    test_accuracy, test_accuracy_int8
-        Of the float network and of its int8 file on the test images, 0..1.
-    milliseconds_per_image, speed_up
-        By kind, see `time_networks`; the latter is how many times faster than the original of that kind.
-    channels
-        By the name of the channel set.
-    """
-
-    parameters: int
-    times_fewer_parameters: float
-    removed_share: float
-    multiply_adds: int
-    test_accuracy: float
-    test_accuracy_int8: float
-    milliseconds_per_image: dict[str, float]
-    speed_up: dict[str, float]
-    int8_bytes: int
-    channels: dict[str, int]
-
-
-class IterationFigures(Struct, frozen=True, kw_only=True):
-    """What a run recorded of an iteration; accuracies are of the validation part, 0..1."""
-
-    iteration: int
-    settings: Settings | None
-    validation_accuracy_before_retraining: float
-    validation_accuracy: float
-    batch_size_proposed: int | None
-    wall_seconds: float
-
-
-class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaults=True):
-    """An iteration with its network, as in `NetworkFigures`.
-
-    Attributes
-    ----------
-    test_accuracy_from_random_weights
-        What the shape gets right when trained from random weights, by seed; None where the study does not ask for it.
-    """
-
-    parameters: int
-    times_fewer_parameters: float
-    removed_share: float
-    multiply_adds: int
-    test_accuracy: float
-    test_accuracy_int8: float
-    milliseconds_per_image: dict[str, float]
-    speed_up: dict[str, float]
-    int8_bytes: int
-    channels: dict[str, int]
-    test_accuracy_from_random_weights: tuple[float, ...] | None = None
-
-
-class RunResults(Struct, frozen=True, kw_only=True):
-    """A run's iterations, the first without a network of its own, and the rule that ended it."""
-
-    stopped_by: str
-    iterations: tuple[IterationFigures, ...]
-
-    @property
-    def measured(self) -> list[MeasuredIteration]:
-        """Those with a network of their own."""
-        return [row for row in self.iterations if isinstance(row, MeasuredIteration)]
-
-
-class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """results.json: the original, its runs and one-shot baselines by name, and the profile where there is one."""
-
-    study: str
-    original: NetworkFigures
-    runs: dict[str, RunResults]
-    baselines: dict[str, NetworkFigures]
-    profile: Profile | None = None
-
-
-class _Tested(Struct, frozen=True, kw_only=True):
-    """tested.json: of which network, and the shares of test images that it and its int8 file get right."""
-
-    key: str
-    accuracy: float
-    accuracy_int8: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Conversion:
-    """A network's int8 file, and the share of test images that the float network and the int8 file get right."""
-
-    int8: bytes
-    accuracy: float
-    accuracy_int8: float
-
-
-def convert_and_test(
-    network: Network,
-    *,
-    folder: Path,
-    images: NDArray[np.uint8],
-    test: Labelled,
-    settings: EngineSettings,
-    say: Callable[[], None] = lambda: None,
-) -> Conversion:
-    """Convert and test a network, or take what `folder` keeps of this very one; `say` is told if there is work to do.
-
-    Parameters
-    ----------
-    images
-        Training images (n, height, width, channels) uint8 that decide the ranges of the integers.
-    """
-    key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
-    tested = _read(path, _Tested)
-    if tested is None or tested.key != key:
-        say()
-        data = quantise(*network, representative=images).data
-        right, _ = quality(*network, data=test, settings=settings)
-        write_atomically(file, data)
-        tested = _Tested(key=key, accuracy=right, accuracy_int8=file_accuracy(data, test))
-        write_atomically(path, as_json(tested))
-    return Conversion(file.read_bytes(), tested.accuracy, tested.accuracy_int8)
-
-
-def _read(path: Path, kind: type[T]) -> T | None:
-    """What a JSON file of a run holds, None without the file. Raises StorageProblem (run_file_damaged)."""
-    if not path.is_file():
-        return None
-    with reading(path):
-        return decoded(path.read_bytes(), kind)
-
-
-def file_accuracy(data: bytes, test: Labelled) -> float:
-    """Share of images, 0..1, whose highest score from a TensorFlow Lite file (uint8 in and out) is the right one."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_content=data, num_threads=1)
-    interpreter.allocate_tensors()
-    entrance, exit_ = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
-    right = 0
-    for image, targets in zip(test.images, test.targets, strict=True):
-        interpreter.set_tensor(entrance, np.rint(image[None] * 255).astype(np.uint8))
-        interpreter.invoke()
-        right += int(interpreter.get_tensor(exit_)[0].argmax() == targets.argmax())
-    return right / len(test)
-
-
-Milliseconds = Mapping[str, float]
-"""Of an image, by kind (see `time_networks`)."""
-
-
-def row_of(
-    network: Network, *, of: Conversion, timed: Milliseconds, original: tuple[Network, Milliseconds]
-) -> NetworkFigures:
-    """A network's line of the table; `original` is what it is compared with."""
-    whole, here = parameters(original[0][0]), parameters(network[0])
-    return NetworkFigures(
-        parameters=here,
-        times_fewer_parameters=whole / here,
-        removed_share=1 - here / whole,
-        multiply_adds=multiply_adds(network[0]),
-        test_accuracy=of.accuracy,
-        test_accuracy_int8=of.accuracy_int8,
-        milliseconds_per_image=dict(timed),
-        speed_up={kind: original[1][kind] / own for kind, own in timed.items()},
-        int8_bytes=len(of.int8),
-        channels=dict(network[0].channels),
-    )
-
-
-def recorded(iteration: Iteration) -> IterationFigures:
-    """What a run recorded of an iteration, as the table has it."""
-    return IterationFigures(
-        iteration=iteration.number,
-        settings=iteration.settings,
-        validation_accuracy_before_retraining=iteration.quality_before,
-        validation_accuracy=iteration.quality,
-        batch_size_proposed=iteration.batch_size_proposed,
-        wall_seconds=iteration.wall_seconds,
-    )
-
-
-_HEAD: Final = (
-    *("network", "parameters", "removed", "times fewer", "accuracy before retraining", "after", "test", "test, int8"),
-    "test, from random weights",
-    *("times faster: int8", "float32, batches of 100"),
-)
-_CURVES: Final = """Accuracy on the test part against the iteration (dotted: on the validation part before retraining),
-how many times faster the int8 file is than the original's, and one against the other. Crosses are one-shot pruning."""
-_NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
-test part, which chose nothing, and "test, int8" the int8 file; "from random weights" is the same shape trained anew:
-the median of its seeds, the least and the largest. The last two columns are times faster than the original
-of the same kind on one thread: the int8 file image by image, and float32 in the engine that trains in batches of 100.
-All networks were timed alternating in one run."""
-
-
-def write_report(path: Path, results: StudyResults) -> None:
-    """Write the page of a study's results. Raises StorageProblem."""
-    runs = {name: found for name, found in results.runs.items() if found.measured}
-    curves = [_curve(name, found.measured, results.original) for name, found in runs.items()]
-    others = {name: (row.speed_up["int8"], row.test_accuracy) for name, row in results.baselines.items()}
-    profiled = profile_parts(results.profile) if results.profile else []
-    sections = [
-        Section(title="Original", parts=[_table({ORIGINAL: results.original}), _milliseconds(results.original)]),
-        Section(title="Accuracy and speed", parts=_plots(curves, others)),
-        *[Section(title=f"Run {name}", parts=_run(found)) for name, found in runs.items()],
-        Section(title="One-shot pruning", parts=[_table(results.baselines)] if results.baselines else []),
-        Section(title="Time per iteration of the original", parts=profiled),
-    ]
-    publish(path, page(Report(title=f"Pruning study {results.study}", lead=_NOTE, sections=sections)))
-
-
-def _plots(curves: Sequence[Curve], others: Mapping[str, tuple[float, float]]) -> list[Part]:
-    if not curves:
-        return []
-    return [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
-
-
-def _run(found: RunResults) -> list[Part]:
-    names = [field.name for field in fields(Settings)]
-    settings = [
-        [str(row.iteration), *(f"{getattr(row.settings, name):.4g}" for name in names)] for row in found.measured
-    ]
-    head = ("iteration", *(name.replace("_", " ") for name in names))
-    return [
-        Text(f"Stopped by: {found.stopped_by.replace('_', ' ')}."),
-        _table({str(row.iteration): row for row in found.measured}),
-        Table(head=head, rows=settings, caption="The settings of each iteration."),
-    ]
-
-
-def _table(rows: Mapping[str, NetworkFigures] | Mapping[str, MeasuredIteration]) -> Table:
-    return Table(head=_HEAD, rows=[_cells(name, row) for name, row in rows.items()])
-
-
-def _cells(name: str, row: NetworkFigures | MeasuredIteration) -> list[str]:
-    validation, seeds = ["-", "-"], None
-    if isinstance(row, MeasuredIteration):
-        validation = [f"{row.validation_accuracy_before_retraining:.4f}", f"{row.validation_accuracy:.4f}"]
-        seeds = row.test_accuracy_from_random_weights
-    return [
-        name,
-        f"{row.parameters:,}",
-        f"{row.removed_share:.2%}",
-        f"{row.times_fewer_parameters:.1f}",
-        *validation,
-        f"{row.test_accuracy:.4f}",
-        f"{row.test_accuracy_int8:.4f}",
-        _spread(seeds or ()),
-        *(f"{row.speed_up[kind]:.1f}" for kind in ("int8", "engine_batch") if kind in row.speed_up),
-    ]
-
-
-def _spread(values: Sequence[float]) -> str:
-    """The median, least and largest of the seeds."""
-    return f"{np.median(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else "-"
-
-
-def _milliseconds(row: NetworkFigures) -> Table:
-    kinds = [[kind.replace("_", " "), f"{taken:.3f}"] for kind, taken in row.milliseconds_per_image.items()]
-    return Table(head=("the original as", "ms per image"), rows=kinds)
-
-
-def _curve(name: str, rows: Sequence[MeasuredIteration], original: NetworkFigures) -> Curve:
-    return Curve(
-        name=name,
-        quality=[original.test_accuracy, *(row.test_accuracy for row in rows)],
-        before=[None, *(row.validation_accuracy_before_retraining for row in rows)],
-        speed_up=[original.speed_up["int8"], *(row.speed_up["int8"] for row in rows)],
-    )
-
+from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, time_networks
 
 _KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name
 
@@ -545,7 +271,7 @@ class Study:
         run, _, number = name.partition("/")
         shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])
         path = self._folder / "scratch" / f"{digest(self._key, shape, scratch.training)}.json"
-        found = _read(path, list[float]) or []
+        found = read_kept(path, list[float]) or []
         for seed in range(len(found), scratch.seeds if trains else 0):
             self._say(f"from random weights: {name}, seed {seed}")
             weights = fit(
@@ -582,7 +308,7 @@ class Study:
             original=rows[ORIGINAL],
             runs={run.name: self._table(run, rows) for run in self._recipe.runs},
             baselines={name: rows[name] for name in names if name in rows},
-            profile=_read(self._folder / "profile" / PROFILE_NAME, Profile),
+            profile=read_kept(self._folder / "profile" / PROFILE_NAME, Profile),
         )
 
     def _tested(self, name: str, network: Network, images: NDArray[np.uint8]) -> Conversion:

@@ -22,7 +22,8 @@ from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.data.dataset import dataset_of
 from fieldray_adapt.files import digest, plain
 from fieldray_adapt.networks.specification import Specification, Weights, channel_sets, keep_channels
-from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
+from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.loop import best, prune
 from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
 from fieldray_adapt.run import Facts, Progress, Run, Step
 from fieldray_adapt.training.classifier import Samples, Schedule, predict, train_groups

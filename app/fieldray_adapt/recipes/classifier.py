@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray_adapt.data.augmentation import Augmentation
-from fieldray_adapt.prune.loop import PruneRecipe
+from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.recipes.shared import (
     LabelRule,
     ProfileChoice,

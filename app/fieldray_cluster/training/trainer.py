@@ -33,8 +33,10 @@ from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.data.dataset import dataset_of
 from fieldray_adapt.files import digest
 from fieldray_adapt.lungs.dataset import LungData, data_of
-from fieldray_adapt.lungs.recipe import LungRecipe, compact_unet
-from fieldray_adapt.lungs.train import MaskEngine, StageSamples, first_weights, use_threads
+from fieldray_adapt.lungs.engine import MaskEngine, use_threads
+from fieldray_adapt.lungs.networks import compact_unet
+from fieldray_adapt.lungs.recipe import LungRecipe
+from fieldray_adapt.lungs.train import StageSamples, first_weights
 from fieldray_adapt.networks.specification import Layer, Specification, Weights
 from fieldray_adapt.recipes.classifier import Recipe, rooted
 from fieldray_adapt.recipes.tables import Document
