@@ -19,6 +19,7 @@ from fieldray_adapt.prune.laws import AnyLaw, Constant, Context, ContextDependen
 from fieldray_adapt.prune.loop import best, prune
 from fieldray_adapt.prune.plan import PruneRecipe, Stop
 from fieldray_adapt.prune.selection import Cut, Keep, Scores, one_shot, rectified_layers, select, weight_sizes
+from fieldray_adapt.recipes.tables import key, parse, table
 from fieldray_adapt.training.engine import Effort
 from tiny_recipe import Killed
 
@@ -201,6 +202,42 @@ def test_bounds_and_factors_that_make_no_sense_are_refused() -> None:
         Range(lowest=2, highest=1)
     with pytest.raises(ValueError, match="factor"):
         Multiplicative(start=1, factor=0)
+
+
+@pytest.mark.parametrize(
+    ("written", "law"),
+    [
+        ({"start": 3.0}, Constant(start=3.0)),
+        ({"start": 1.0, "step": 0.5}, Linear(start=1.0, step=0.5)),
+        (
+            {"start": 1.0, "factor": 2.0, "bounds": {"highest": 4.0}},
+            Multiplicative(start=1.0, factor=2.0, bounds=Range(highest=4.0)),
+        ),
+        ({"start": 1.0, "form": "sum"}, ContextDependent(start=1.0, form="sum")),
+    ],
+)
+def test_a_law_is_named_by_the_key_that_it_has_for_itself(written: dict[str, object], law: AnyLaw) -> None:
+    assert parse(_Moving, {"rate": written}) == _Moving(rate=law)
+
+
+@pytest.mark.parametrize(
+    ("written", "wrong"),
+    [
+        ({"start": 1.0, "step": 0.5, "factor": 2.0}, "has keys of several laws: step, factor"),
+        ({"start": 1.0, "bounds": {}}, "is not known; there are start"),
+        (3.0, "must be a table of keys, not 3.0"),
+    ],
+)
+def test_what_is_no_law_is_named(written: object, wrong: str) -> None:
+    found = parse(_Moving, {"rate": written})
+    assert isinstance(found, list) and [problem.detail for problem in found] == [wrong]
+
+
+@table
+class _Moving:
+    """A setting that moves."""
+
+    rate: AnyLaw = key("Its law.")
 
 
 ZEROS = {"a": np.array([0.9, 0.1, 0.5, 0.1, 0.4])}

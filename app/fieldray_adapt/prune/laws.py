@@ -7,11 +7,12 @@ the context, which is how much size, loss and time changed in the last iteration
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 from fieldray_adapt.prune.iterations import Iteration
-from fieldray_adapt.recipes.tables import key, table
+from fieldray_adapt.recipes.tables import Key, key, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,4 +128,23 @@ class ContextDependent:
         return self.bounds.clip(previous + doublings if self.form == "sum" else previous * 2.0**doublings)
 
 
-AnyLaw = Constant | Linear | Multiplicative | ContextDependent
+_OWN_KEYS: Final[Mapping[str, type]] = {
+    "step": Linear,
+    "factor": Multiplicative,
+    **dict.fromkeys(("size", "loss", "time", "batch", "form"), ContextDependent),
+}
+"""Keys that one law alone has, by which a recipe names the law."""
+
+
+def law_of(law: Mapping[str, object]) -> type:
+    """The law of a recipe's table: the one that has the table's key for itself, constant where there is none.
+
+    Raises ValueError where the keys are of several laws.
+    """
+    named = {name: _OWN_KEYS[name] for name in law if name in _OWN_KEYS}
+    if len(set(named.values())) > 1:
+        raise ValueError(f"has keys of several laws: {', '.join(named)}")
+    return next(iter(named.values()), Constant)
+
+
+AnyLaw = Annotated[Constant | Linear | Multiplicative | ContextDependent, Key(kind="a law", choose=law_of)]

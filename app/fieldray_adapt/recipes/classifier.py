@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fieldray.domain.model import HeaderRules, InputSpec
+from fieldray.translation import Translator, languages
 from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.recipes.shared import (
@@ -214,6 +215,17 @@ class Point:
         return {"titles": {"en": self.name.replace("-", " ").capitalize()}}
 
 
+def _the_test_part() -> Mapping[str, str]:
+    """In every language that says it, with the fields of `Evaluation.measured_on`."""
+    fields, found = {name: f"{{{name}}}" for name in ("images", "patients")}, dict[str, str]()
+    for translator in map(Translator, languages()):
+        # Translators: completes "Measured on", in the case that this asks for.
+        text = translator.text("the test part ({images} images, {patients} patients)", **fields)
+        if text not in found.values():  # a language that lacks it has the English text
+            found[translator.language.replace("_", "-")] = text
+    return found
+
+
 @table
 class Evaluation:
     """What is measured: operating points, and the out-of-distribution (OOD) gate."""
@@ -223,10 +235,7 @@ class Evaluation:
     )
     measured_on: Texts = key(
         "Completes 'Measured on ...' in the program; {images} and {patients} become numbers.",
-        default_factory=lambda: {
-            "en": "the test part ({images} images, {patients} patients)",
-            "uk": "тестовій частині ({images} знімків, {patients} пацієнтів)",
-        },
+        default_factory=_the_test_part,
     )
     ood_images: Source | None = key("Images that are no chest X-rays, which the gate must refuse.", default=None)
     elsewhere: Source | None = key(

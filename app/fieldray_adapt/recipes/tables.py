@@ -58,6 +58,10 @@ class Key:
         Says what is wrong with a value of the right type; None where nothing is.
     keys
         The keys of a table whose class comes from another room and has no descriptions of its own.
+    kind
+        What a table is called that may be of several classes, for example "a law".
+    choose
+        The class of such a table, by what stands in it; raises ValueError where it is of none.
     """
 
     doc: str = ""
@@ -69,6 +73,8 @@ class Key:
     example: Any = None
     check: Callable[[Any], str | None] | None = None
     keys: Mapping[str, Key] = field(default_factory=dict)
+    kind: str = ""
+    choose: Callable[[Mapping[str, Any]], type] | None = None
 
     @property
     def allowed(self) -> str:
@@ -221,9 +227,9 @@ class Problem:
 def parse(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
     """A dataclass from a table, or everything that is wrong with the table.
 
-    Nested dataclasses come from nested tables; of a union of dataclasses the one that has all of a table's keys. A type
-    whose values are written in several ways reads itself: its class method `from_document` takes what TOML gave and
-    raises ValueError.
+    Nested dataclasses come from nested tables; of a union of dataclasses the one that the key chooses, else the one
+    that has all of a table's keys. A type whose values are written in several ways reads itself: its class method
+    `from_document` takes what TOML gave and raises ValueError.
     """
     problems: list[Problem] = []
     value = _Reading(problems).value(kind, table, (), Key())
@@ -256,7 +262,7 @@ class _Reading:
     def _of_type(self, kind: Any, value: object, at: Location, key: Key) -> Any:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if origin in (typing.Union, types.UnionType):
-            return self.value(_nearest(arguments, value), value, at, Key(keys=key.keys))
+            return self._of_union(arguments, value, at, key)
         if origin is typing.Literal:
             allowed = ", ".join(map(str, arguments))
             return value if value in arguments else self._wrong(at, f"must be one of {allowed}, not {value}")
@@ -268,6 +274,13 @@ class _Reading:
             items = {name: self.value(arguments[1], item, (*at, name), Key()) for name, item in value.items()}
             return _WRONG if any(item is _WRONG for item in items.values()) else items
         return self._whole(kind, value, at, key.keys)
+
+    def _of_union(self, kinds: tuple[Any, ...], value: object, at: Location, key: Key) -> Any:
+        try:
+            chosen = key.choose(value) if key.choose and isinstance(value, Mapping) else _nearest(kinds, value)
+        except ValueError as problem:
+            return self._wrong(at, str(problem))
+        return self.value(chosen, value, at, Key(keys=key.keys))
 
     def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
         """Of a type that is made of no other: one that reads itself, a table, or a plain value."""
@@ -451,7 +464,7 @@ def _key_lines(name: str, known: KnownKey) -> Iterator[str]:
     value = key.example if key.example is not None else None if known.is_needed else known.default
     if value is None and known.is_needed:
         value = typing.get_args(known.kind)[0] if typing.get_origin(known.kind) is typing.Literal else ""
-    notes = [type_name(known.kind), key.unit, key.allowed]
+    notes = [kind_name(known), key.unit, key.allowed]
     yield from _comment(f"{key.doc} ({'; '.join(dict.fromkeys(note for note in notes if note))})")
     is_set = known.is_needed or key.example is not None
     if value is None or value in ((), {}, ""):
@@ -509,15 +522,20 @@ def _members(kind: Any) -> list[Any]:
     return [kind] if number is None else _members(typing.get_args(kind)[number])
 
 
-def type_name(kind: Any) -> str:
+def kind_name(known: KnownKey) -> str:
     """What a key's value is, in words."""
+    return known.key.kind or type_name(known.kind)
+
+
+def type_name(kind: Any) -> str:
+    """What a value of a type is, in words."""
     kind = _described(kind)[0]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return " or ".join(map(str, arguments))
     if origin in (typing.Union, types.UnionType):
         names = [type_name(argument) for argument in arguments if argument is not types.NoneType]
-        return names[0] if len(set(names)) == 1 else "a law"
+        return " or ".join(dict.fromkeys(names))
     if origin is tuple:
         return f"list of {type_name(arguments[0])}"
     if origin is Mapping:
