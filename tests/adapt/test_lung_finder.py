@@ -28,7 +28,7 @@ from fieldray_adapt.networks.specification import Weights, initial_weights
 from fieldray_adapt.recipes.classifier import Recipe
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.classifier import Samples, Schedule, train
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train
 from fieldray_adapt.training.engine import EngineSettings
 from fieldray_adapt.training.steps import specification_of, train_recipe
 from phantoms import write_dicom
@@ -189,9 +189,7 @@ def test_evidence_outside_the_lungs_costs(tmp_path: Path) -> None:
             initial_weights(NETWORK, seed=1),
             training=samples,
             validation=samples,
-            schedule=schedule,
-            augmentation=Augmentation(),
-            settings=settings,
+            options=TrainingOptions(schedule=schedule, augmentation=Augmentation(), settings=settings),
             folder=tmp_path / str(weight),
         )
         maps = _class_maps(weights, samples)

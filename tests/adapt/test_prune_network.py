@@ -33,7 +33,7 @@ from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Study
 from fieldray_adapt.prune.tasks import ImageTask, restore_scale
-from fieldray_adapt.training.classifier import Schedule
+from fieldray_adapt.training.classifier import Schedule, TrainingOptions
 from fieldray_adapt.training.engine import Effort, EngineSettings, Labelled, fit, quality
 from fieldray_adapt.training.keras_engine import build_network, set_weights
 from fieldray_adapt.training.profile import Network
@@ -277,10 +277,11 @@ def _task(folder: Path) -> ImageTask:
     return ImageTask(
         training=bright_or_dark(24),
         validation=replace(validation, targets=targets),
-        schedule=Schedule(epochs=3, batch_size=8, images_per_epoch=16, average_epochs=0.5),
-        augmentation=Augmentation(),
-        settings=EngineSettings(threads=1),
-        engine="auto",
+        options=TrainingOptions(
+            schedule=Schedule(epochs=3, batch_size=8, images_per_epoch=16, average_epochs=0.5),
+            augmentation=Augmentation(),
+            settings=EngineSettings(threads=1),
+        ),
         folder=folder,
         calibration=8,
     )

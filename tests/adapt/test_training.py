@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fieldray_adapt.networks.specification import (
     parameters,
     shapes,
 )
-from fieldray_adapt.training.classifier import Samples, Schedule, balanced_draw, train
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, balanced_draw, train
 from fieldray_adapt.training.engine import (
     CHECKPOINT,
     Batch,
@@ -82,7 +82,7 @@ def _train(
         if row.epoch == stop_after:
             raise Killed
 
-    options = {
+    given = {
         "weights": initial_weights(network, seed=1),
         "training": bright_or_dark(64),
         "validation": bright_or_dark(20),
@@ -90,8 +90,10 @@ def _train(
         "augmentation": Augmentation(shift=0.05, gamma=0.2),
         "settings": EngineSettings(threads=1),
         "engine": ENGINE,
+        **changed,
     }
-    return train(network, **{**options, **changed}, folder=folder, progress=progress)
+    options = TrainingOptions(**{field.name: given.pop(field.name) for field in fields(TrainingOptions)})
+    return train(network, **given, options=options, folder=folder, progress=progress)
 
 
 @pytest.mark.adapt

@@ -84,7 +84,6 @@ def train(
                 state,
                 until=until,
                 epochs=total,
-                side=stage.side,
                 checkpoint=checkpoint,
                 key=own_key,
                 progress=progress,
@@ -117,7 +116,7 @@ class StageTask:
 
     def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
         """As `TrainingTask`; draws the epoch's panel."""
-        return self.samples.validate(average, ended, self.panels)
+        return self.samples.validate(average, structs.replace(ended, side=self.stage.side), self.panels)
 
 
 class StageSamples:

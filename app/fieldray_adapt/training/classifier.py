@@ -145,17 +145,24 @@ class Schedule:
         return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, least=0.02)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """How a classifier is trained: how long and fast, on which changes of its images, by which engine."""
+
+    schedule: Schedule
+    augmentation: Augmentation
+    settings: EngineSettings
+    engine: EngineName = "auto"
+
+
 def train(
     specification: Specification,
     weights: Weights,
     *,
     training: Samples,
     validation: Samples,
-    schedule: Schedule,
-    augmentation: Augmentation,
-    settings: EngineSettings,
+    options: TrainingOptions,
     folder: Path,
-    engine: EngineName = "auto",
     progress: Progress = lambda _: None,
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train, or resume this very training from the folder's checkpoint; the averaged weights, and figures by epoch.
@@ -164,8 +171,9 @@ def train(
     what came of it. Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch
     before stays), StorageProblem when a checkpoint cannot be written.
     """
-    seed_dropout(schedule.seed, name=engine)
-    own = open_engine(specification, weights, settings=settings, name=engine)
+    schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
+    seed_dropout(schedule.seed, name=options.engine)
+    own = open_engine(specification, weights, settings=settings, name=options.engine)
     return train_whole(
         ClassifierTask(own, training, validation, schedule, augmentation),
         own,
@@ -183,11 +191,8 @@ def train_groups(
     *,
     training: Samples,
     validation: Samples,
-    schedule: Schedule,
-    augmentation: Augmentation,
-    settings: EngineSettings,
+    options: TrainingOptions,
     folder: Path,
-    engine: EngineName = "auto",
     progress: Callable[[Path], Progress],
     one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
 ) -> tuple[Weights, list[EpochFigures]]:
@@ -203,22 +208,20 @@ def train_groups(
             dict(weights),
             training=own,
             validation=validation,
-            schedule=schedule,
-            augmentation=augmentation,
-            settings=settings,
+            options=options,
             folder=own_folder,
-            engine=engine,
             progress=progress(own_folder),
         )
 
+    schedule = options.schedule
     groups = [names for names in schedule.groups if set(names) & set(training.sources)]
     if not groups:
         return on(training, folder)
     parts = [on(training.of_sources(names), folder / f"group-{number}") for number, names in enumerate(groups)]
     share = dict(schedule.shares)
     mean = _mean([sum(share.get(name, 1.0) for name in names) for names in groups], [own for own, _ in parts])
-    last, history = open_engine(specification, mean, settings=settings, name=engine), parts[-1][1]
-    recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=augmentation)
+    last, history = open_engine(specification, mean, settings=options.settings, name=options.engine), parts[-1][1]
+    recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=options.augmentation)
     averaged = last.weights()
     areas = validation_areas(last, averaged, validation)
     history[-1] = structs.replace(history[-1], auc=areas)  # of what goes on from here, not of the last group's network

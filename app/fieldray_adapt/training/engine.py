@@ -310,15 +310,14 @@ def train_epochs(
     *,
     until: int,
     epochs: int,
-    side: int | None = None,
     checkpoint: Checkpoint,
     key: str,
     progress: Progress,
 ) -> None:
     """Train from the epoch that `state` has come to up to, not including, `until`; of all there are `epochs`.
 
-    `side` is that of the images, where the figures are to name it. Raises UsageProblem `training_diverged` when a loss
-    is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be written.
+    Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch before stays),
+    StorageProblem when a checkpoint cannot be written.
     """
     for epoch in range(len(state.history), until):
         started, losses = time.monotonic(), list[float]()
@@ -329,7 +328,7 @@ def train_epochs(
             state.steps += 1
             if share := np.float32(task.share(state.steps)):
                 _average(state.average, engine.weights(), share=share)
-        ended = EpochFigures(epoch=epoch + 1, epochs=epochs, side=side, loss=float(np.mean(losses)))
+        ended = EpochFigures(epoch=epoch + 1, epochs=epochs, loss=float(np.mean(losses)))
         ended = task.validate(state.average, ended)
         state.history.append(structs.replace(ended, seconds=round(time.monotonic() - started, 3)))
         course = TrainingCourse(history=tuple(state.history), steps=state.steps)

@@ -34,7 +34,7 @@ from fieldray_adapt.networks.specification import (
 )
 from fieldray_adapt.recipes.classifier import NO_WEIGHTS, NetworkChoice, Recipe, Training
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.classifier import Samples, Schedule, train, train_groups
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
 from fieldray_adapt.training.engine import EngineSettings, EpochFigures
 from fieldray_adapt.training.teacher import teacher_targets
 
@@ -102,11 +102,8 @@ def train_recipe(
         starting_weights(recipe, specification),
         training=learnt_from(run, training),
         validation=validation,
-        schedule=schedule_of(recipe),
-        augmentation=recipe.augmentation,
-        settings=settings_of(recipe, specification),
+        options=options_of(recipe, specification),
         folder=folder,
-        engine=recipe.training.engine,
         progress=lambda own_folder: partial(run.report_epoch, own_folder, what=what),
         one=run.trainer.classifier if run.trainer else train,
     )
@@ -118,6 +115,16 @@ def learnt_from(run: Run, samples: Samples) -> Samples:
     if not (teacher := run.recipe.training.teacher):
         return drawn
     return teacher_targets(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
+
+
+def options_of(recipe: Recipe, specification: Specification | None = None) -> TrainingOptions:
+    """How the recipe's network is trained; `specification` as of `settings_of`."""
+    return TrainingOptions(
+        schedule=schedule_of(recipe),
+        augmentation=recipe.augmentation,
+        settings=settings_of(recipe, specification),
+        engine=recipe.training.engine,
+    )
 
 
 def settings_of(recipe: Recipe, specification: Specification | None = None) -> EngineSettings:

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.command import kind_of, perform
-from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.data.dataset import dataset_of
 from fieldray_adapt.files import digest
 from fieldray_adapt.lungs.dataset import LungData, data_of
@@ -41,12 +40,10 @@ from fieldray_adapt.networks.specification import Layer, Specification, Weights
 from fieldray_adapt.recipes.classifier import Recipe, rooted
 from fieldray_adapt.recipes.tables import Document
 from fieldray_adapt.run import Facts, Run, locked
-from fieldray_adapt.training.classifier import Samples, Schedule, validation_areas
+from fieldray_adapt.training.classifier import Samples, TrainingOptions, validation_areas
 from fieldray_adapt.training.engine import (
     CHECKPOINT,
     Checkpoint,
-    EngineName,
-    EngineSettings,
     EpochFigures,
     Kept,
     Progress,
@@ -110,16 +107,14 @@ class DividedTrainer:
         *,
         training: Samples,
         validation: Samples,
-        schedule: Schedule,
-        augmentation: Augmentation,
-        settings: EngineSettings,
+        options: TrainingOptions,
         folder: Path,
-        engine: EngineName = "auto",
         progress: Progress = lambda _: None,
     ) -> tuple[Weights, list[EpochFigures]]:
         """Train a classifier, or resume it; the averaged weights, and figures by epoch. See `train.train`."""
+        schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
         key = digest(specification, weights, training, validation, schedule, augmentation, settings, self._key())
-        own = open_engine(specification, weights, settings=settings, name=engine)
+        own = open_engine(specification, weights, settings=settings, name=options.engine)
         self._note(specification.layers)
 
         def look(average: Weights, ended: EpochFigures) -> EpochFigures:
@@ -132,7 +127,7 @@ class DividedTrainer:
                 schedule=schedule,
                 augmentation=augmentation,
                 settings=settings,
-                engine=engine,
+                engine=options.engine,
                 samples=len(training),
                 arrays=folder / ARRAYS,
                 arrays_sha256=sha256,

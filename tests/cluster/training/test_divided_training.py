@@ -20,6 +20,7 @@ from distributed import Client
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray_adapt.networks.specification import Weights
+from fieldray_adapt.training.classifier import TrainingOptions
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import session, trainer
 from fieldray_cluster.training.session import Epoch, epochs, opened
@@ -63,11 +64,10 @@ def _train(
         weights(),
         training=samples(),
         validation=samples(8),
-        schedule=schedule(epochs=epochs),
-        augmentation=AUGMENTATION,
-        settings=SETTINGS,
+        options=TrainingOptions(
+            schedule=schedule(epochs=epochs), augmentation=AUGMENTATION, settings=SETTINGS, engine="tensorflow"
+        ),
         folder=folder,
-        engine="tensorflow",
         progress=progress,
     )
 
