@@ -38,7 +38,7 @@ from fieldray_adapt.pack.written import WrittenPack
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE
-from fieldray_adapt.recipes.classifier import Recipe, rooted
+from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
 from fieldray_adapt.recipes.tables import Document, Problem, RecipeProblems, template
 from fieldray_adapt.reports.report import REPORT
 from fieldray_adapt.run import Facts, Progress, Run, Step, Trainer, locked
@@ -113,7 +113,7 @@ def perform(step: str, document: Document, *, say: Say, progress: Progress, trai
     """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
     kind = kind_of(document)
-    recipe = rooted(document.parsed(kind.schema), document.path)
+    recipe = with_whole_paths(document.parsed(kind.schema), document.path)
     if trainer and not kind.is_divided:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
     steps = kind.steps(recipe)
@@ -134,7 +134,7 @@ def check(path: Path) -> None:
     """Look for everything that is wrong with a recipe and its data. Raises UsageProblem, RecipeProblems with all."""
     document = Document.read(path)
     kind = kind_of(document)
-    problems = kind.check(rooted(document.parsed(kind.schema), path))
+    problems = kind.check(with_whole_paths(document.parsed(kind.schema), path))
     if problems:
         raise RecipeProblems(path, document.lines(problems))
 

@@ -108,22 +108,22 @@ class Step:
     ----------
     perform
         Does it, and returns a few facts for the status.
-    reads
-        The recipe's keys it reads.
-    outside
+    recipe_keys
+        The recipe's keys that it reads.
+    external_inputs
         A digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack.
-    leaves
+    outputs
         Files in its folder that later steps read: without them it is not done, whatever the status says.
-    stands
+    is_valid
         Whether what it made beyond its folder is still there, by the facts that it returned.
     """
 
     name: str
     perform: Callable[[Run], Facts]
-    reads: tuple[str, ...]
-    outside: Callable[[Run], str] = field(default=_nothing)
-    leaves: tuple[str, ...] = ()
-    stands: Callable[[Facts], bool] = field(default=_report_is_there)
+    recipe_keys: tuple[str, ...]
+    external_inputs: Callable[[Run], str] = field(default=_nothing)
+    outputs: tuple[str, ...] = ()
+    is_valid: Callable[[Facts], bool] = field(default=_report_is_there)
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -247,8 +247,8 @@ class Run:
             write_atomically(self.recipe.run / RECIPE_TEXT, self.text.encode())
         before = ""
         for step in steps:
-            parts = {name: document[name] for name in step.reads}
-            key = digest(before, step.name, parts, step.outside(self))
+            parts = {name: document[name] for name in step.recipe_keys}
+            key = digest(before, step.name, parts, step.external_inputs(self))
             if self._is_done(step, key):
                 say(f"{step.name}: done before")
             else:
@@ -260,8 +260,8 @@ class Run:
         """Raises UsageProblem where the step is done but what it left was changed since."""
         if not (entry := self.status.get(step.name)):
             return False
-        is_there = all((self.folder(step.name) / name).exists() for name in step.leaves)
-        if not (is_there and entry.is_done and entry.record.key == key and step.stands(entry.facts)):
+        is_there = all((self.folder(step.name) / name).exists() for name in step.outputs)
+        if not (is_there and entry.is_done and entry.record.key == key and step.is_valid(entry.facts)):
             return False
         for name, left in (entry.record.left or {}).items():
             path = self.folder(step.name) / name
@@ -284,7 +284,7 @@ class Run:
             key=key,
             made=secrets.token_hex(8),
             seconds=round(time.monotonic() - began, 1),
-            left={name: content_digest(self.folder(step.name) / name) for name in step.leaves},
+            left={name: content_digest(self.folder(step.name) / name) for name in step.outputs},
         )
         done = plain(state)
         self._note(step, done | dict(facts) | done)  # first, and whatever a step calls its own facts

@@ -69,8 +69,8 @@ def _performed(recipe: Path, *, failing: str = "") -> list[str]:
                 raise UsageProblem(reason("training_diverged", epoch=1, step=1))
             return step.perform(run) if step is DATA else {}
 
-        leaves = step.leaves if step is DATA else ()
-        return replace(step, perform=perform, leaves=leaves, stands=lambda _: True)
+        leaves = step.outputs if step is DATA else ()
+        return replace(step, perform=perform, outputs=leaves, is_valid=lambda _: True)
 
     _run(recipe).execute(tuple(map(recording, STEPS)), say=lambda _: None)
     return performed

@@ -18,7 +18,7 @@ from fieldray_adapt.prune.iterations import Iteration, RunFolder
 from fieldray_adapt.prune.laws import AnyLaw, Constant, Context, ContextDependent, Linear, Multiplicative, Range
 from fieldray_adapt.prune.loop import best, prune
 from fieldray_adapt.prune.plan import PruneRecipe, Stop
-from fieldray_adapt.prune.selection import Cut, Keep, Scores, one_shot, rectified_layers, select, weight_sizes
+from fieldray_adapt.prune.selection import Keep, PruningRule, Scores, one_shot, rectified_layers, select, weight_sizes
 from fieldray_adapt.recipes.tables import key, parse, table
 from fieldray_adapt.training.engine import Effort
 from tiny_recipe import Killed
@@ -243,32 +243,32 @@ class _Moving:
 ZEROS = {"a": np.array([0.9, 0.1, 0.5, 0.1, 0.4])}
 
 
-def kept(cut: Cut) -> list[int]:
-    return [int(index) for index in select(ZEROS, cut=cut)["a"]]
+def kept(rule: PruningRule) -> list[int]:
+    return [int(index) for index in select(ZEROS, rule=rule)["a"]]
 
 
 def test_by_level_what_is_zero_more_often_goes() -> None:
-    assert kept(Cut(kind="level", value=0.45)) == [1, 3, 4]
+    assert kept(PruningRule(kind="level", value=0.45)) == [1, 3, 4]
 
 
 def test_by_deviation_the_limit_follows_the_layer() -> None:
     # mean 0.4, standard deviation sqrt((0.25 + 0.09 + 0.01 + 0.09 + 0) / 5) = 0.297: limits 0.4 and 0.697
-    assert kept(Cut(kind="deviation", value=0.0)) == [1, 3, 4]
-    assert kept(Cut(kind="deviation", value=1.0)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="deviation", value=0.0)) == [1, 3, 4]
+    assert kept(PruningRule(kind="deviation", value=1.0)) == [1, 2, 3, 4]
 
 
 def test_minimum_share_and_multiple_hold_channels_back() -> None:
-    assert kept(Cut(kind="level", value=0.0, minimum_channels=2)) == [1, 3]
-    assert kept(Cut(kind="level", value=0.0, largest_share=0.2)) == [1, 2, 3, 4]
-    assert kept(Cut(kind="level", value=0.3, multiple=4)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", value=0.0, minimum_channels=2)) == [1, 3]
+    assert kept(PruningRule(kind="level", value=0.0, largest_share=0.2)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", value=0.3, multiple=4)) == [1, 2, 3, 4]
 
 
 def test_a_set_smaller_than_the_minimum_stays() -> None:
-    assert kept(Cut(kind="level", value=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", value=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
 
 
 def test_equal_channels_all_stay_at_their_own_mean() -> None:
-    assert len(select({"a": np.full(7, 0.1 + 0.2)}, cut=Cut(kind="deviation", value=0.0))["a"]) == 7
+    assert len(select({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(kind="deviation", value=0.0))["a"]) == 7
 
 
 def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:

@@ -48,8 +48,8 @@ def _fails(run: Run) -> Mapping[str, Any]:
     raise UsageProblem(reason("data_class_empty", label="pneumonia", kind="negative", part="test"))
 
 
-FIRST = Step(name="first", perform=_works, reads=("input",))
-SECOND = Step(name="second", perform=_fails, reads=("data",))
+FIRST = Step(name="first", perform=_works, recipe_keys=("input",))
+SECOND = Step(name="second", perform=_fails, recipe_keys=("data",))
 
 
 def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: P
     assert run.status["first"].is_done and run.status["first"].facts["answer"] == 1
     assert run.status["second"].record.state == "failed"
     assert run.status["second"].record.problem == "The label pneumonia has no negative images in the test part."
-    mended = Step(name="second", perform=_works, reads=("data",))
+    mended = Step(name="second", perform=_works, recipe_keys=("data",))
     said.clear()
     run.execute((FIRST, mended), say=said.append)
     assert said == ["first: done before", "second ..."] and run.status["second"].is_done
@@ -92,7 +92,7 @@ def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens
         made.append(make_pack(tmp_path / "packs"))
         return plain(written_pack(made[-1]))
 
-    step = Step(name="pack", perform=packs, reads=("pack",), stands=is_as_written)
+    step = Step(name="pack", perform=packs, recipe_keys=("pack",), is_valid=is_as_written)
     for change in (None, None, happens):
         if change:
             change(made[-1])
@@ -119,7 +119,7 @@ def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: s
         run.write("first", name, [1])
         return {}
 
-    run, step = _run(tmp_path), Step(name="first", perform=perform, reads=("input",), leaves=(name,))
+    run, step = _run(tmp_path), Step(name="first", perform=perform, recipe_keys=("input",), outputs=(name,))
     run.execute((step,), say=lambda _: None)
     run.execute((step,), say=lambda _: None)
     path = run.folder("first") / name

@@ -341,9 +341,9 @@ def _read_split(path: Path) -> list[dict[str, str]]:
 DATA: Final = Step(
     name="data",
     perform=data_step,
-    reads=("input", "labels", "data", "split", "lungs"),
-    outside=_outside,
-    leaves=(SPLIT, "facts.json"),
+    recipe_keys=("input", "labels", "data", "split", "lungs"),
+    external_inputs=_outside,
+    outputs=(SPLIT, "facts.json"),
 )
 
 

@@ -196,9 +196,9 @@ def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
 CROSS: Final = Step(
     name="cross",
     perform=cross_step,
-    reads=(
+    recipe_keys=(
         *("input", "lungs", "network", "labels", "data", "split", "training", "augmentation", "prune"),
         "calibration_images",
     ),
-    outside=lambda run: starting_digests(run.recipe.network, run.recipe.training),
+    external_inputs=lambda run: starting_digests(run.recipe.network, run.recipe.training),
 )

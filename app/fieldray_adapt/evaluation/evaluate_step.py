@@ -292,7 +292,7 @@ def _refused(gate: OodGate, answers: Answers, rows: Sequence[Row]) -> Share:
 EVALUATE: Final = Step(
     name="evaluate",
     perform=evaluate_step,
-    reads=("evaluation",),
-    outside=lambda run: rows_digest([*_ood_rows(run), *rows_elsewhere(run)]),
-    leaves=("metrics.json", "points.json", "gate.npz", "scores.npz"),
+    recipe_keys=("evaluation",),
+    external_inputs=lambda run: rows_digest([*_ood_rows(run), *rows_elsewhere(run)]),
+    outputs=("metrics.json", "points.json", "gate.npz", "scores.npz"),
 )

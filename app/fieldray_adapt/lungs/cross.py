@@ -109,6 +109,6 @@ def _accepted(unseen: Mapping[str, CheckRates]) -> float:
 LUNG_CROSS: Final = Step(
     name="cross",
     perform=cross_step,
-    reads=("network", "training", "augmentation", "checks_augmentation", "calibration_images", "evaluation"),
-    leaves=("metrics.json",),
+    recipe_keys=("network", "training", "augmentation", "checks_augmentation", "calibration_images", "evaluation"),
+    outputs=("metrics.json",),
 )

@@ -212,7 +212,7 @@ def _outside(run: Run) -> str:
 LUNG_DATA: Final = Step(
     name="data",
     perform=data_step,
-    reads=("input", "masks", "chests", "ood_images", "split"),
-    outside=_outside,
-    leaves=(_ARRAYS, "facts.json"),
+    recipe_keys=("input", "masks", "chests", "ood_images", "split"),
+    external_inputs=_outside,
+    outputs=(_ARRAYS, "facts.json"),
 )

@@ -217,6 +217,6 @@ def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
 LUNG_EVALUATE: Final = Step(
     name="evaluate",
     perform=evaluate_step,
-    reads=("evaluation",),
-    leaves=("metrics.json", "fits.json"),
+    recipe_keys=("evaluation",),
+    outputs=("metrics.json", "fits.json"),
 )

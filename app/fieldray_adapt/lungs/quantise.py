@@ -73,6 +73,6 @@ def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.flo
 LUNG_QUANTISE: Final = Step(
     name="quantise",
     perform=quantise_step,
-    reads=("calibration_images",),
-    leaves=("int8.tflite", "float.tflite", "outputs.json"),
+    recipe_keys=("calibration_images",),
+    outputs=("int8.tflite", "float.tflite", "outputs.json"),
 )

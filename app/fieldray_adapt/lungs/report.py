@@ -106,4 +106,4 @@ def _embedded(pixels: NDArray[np.uint8]) -> str:
     )
 
 
-LUNG_REPORT: Final = Step(name="report", perform=report_step, reads=("evaluation",))
+LUNG_REPORT: Final = Step(name="report", perform=report_step, recipe_keys=("evaluation",))

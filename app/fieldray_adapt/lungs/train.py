@@ -238,6 +238,6 @@ def first_weights(engine: MaskEngine, seed: int) -> Weights:
 LUNG_TRAIN: Final = Step(
     name="train",
     perform=train_step,
-    reads=("network", "training", "augmentation", "checks_augmentation"),
-    leaves=("weights.npz", "history.json"),
+    recipe_keys=("network", "training", "augmentation", "checks_augmentation"),
+    outputs=("weights.npz", "history.json"),
 )

@@ -350,4 +350,4 @@ def placement_step(run: Run) -> Facts:
     }
 
 
-PLACEMENT: Final = Step(name="placement", perform=placement_step, reads=())
+PLACEMENT: Final = Step(name="placement", perform=placement_step, recipe_keys=())

@@ -174,7 +174,9 @@ def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
 PACK: Final = Step(
     name="pack",
     perform=pack_step,
-    reads=("pack", "packs_folder", "results", "signing_key"),
-    outside=lambda run: digest(content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.pack.credits_text),
-    stands=is_as_written,
+    recipe_keys=("pack", "packs_folder", "results", "signing_key"),
+    external_inputs=lambda run: digest(
+        content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.pack.credits_text
+    ),
+    is_valid=is_as_written,
 )

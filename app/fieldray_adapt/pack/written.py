@@ -132,7 +132,7 @@ def whole_pack_step(perform: Callable[[Run], Facts]) -> Step:
     return Step(
         name="pack",
         perform=perform,
-        reads=("pack", "packs_folder", "signing_key"),
-        outside=lambda run: digest(run.recipe.pack.credits_text),
-        stands=is_as_written,
+        recipe_keys=("pack", "packs_folder", "signing_key"),
+        external_inputs=lambda run: digest(run.recipe.pack.credits_text),
+        is_valid=is_as_written,
     )

@@ -18,7 +18,7 @@ from fieldray_adapt.networks.specification import (
 )
 from fieldray_adapt.prune.iterations import Iteration, RunFolder, Settings
 from fieldray_adapt.prune.plan import PruneRecipe, Stop
-from fieldray_adapt.prune.selection import Cut, Keep, Scores, select
+from fieldray_adapt.prune.selection import Keep, PruningRule, Scores, select
 from fieldray_adapt.training.engine import Effort
 
 
@@ -84,14 +84,14 @@ def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> 
     begun, rows = time.perf_counter(), folder.iterations()
     number, settings = len(rows), plan.following(rows)
     specification, weights = folder.network(number - 1)
-    cut = Cut(
+    rule = PruningRule(
         kind=plan.cut_kind,
         value=settings.cut_off,
         minimum_channels=round(settings.minimum_channels),
         largest_share=plan.largest_share,
         multiple=plan.multiple,
     )
-    keep = select(task.zero_shares(specification, weights), cut=cut)
+    keep = select(task.zero_shares(specification, weights), rule=rule)
     specification, weights = task.cut(specification, weights, keep=keep)
     before, _ = task.quality(specification, weights)
     effort = Effort(batch_size=round(settings.batch_size), epochs=settings.epochs, learning_rate=settings.learning_rate)

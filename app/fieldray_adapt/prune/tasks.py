@@ -375,4 +375,4 @@ def _row(row: Iteration, original: Iteration) -> PrunedNetwork:
     )
 
 
-PRUNE: Final = Step(name="prune", perform=prune_step, reads=("prune",))
+PRUNE: Final = Step(name="prune", perform=prune_step, recipe_keys=("prune",))

@@ -23,7 +23,7 @@ from fieldray_adapt.recipes.shared import (
     Texts,
     pack_id_problem,
 )
-from fieldray_adapt.recipes.tables import Key, Rules, key, rooted_in, table
+from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
 from fieldray_adapt.training.engine import EngineName, Precision
 
 NO_WEIGHTS: Final = "none"
@@ -137,8 +137,8 @@ class NetworkChoice:
         default=(),
     )
 
-    def rooted(self, base: Path) -> NetworkChoice:
-        """As `tables.rooted_in`."""
+    def resolve_paths(self, base: Path) -> NetworkChoice:
+        """As `tables.resolve_paths`."""
         return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
 
     def rules(self) -> Rules:
@@ -344,9 +344,9 @@ class Recipe(PackRecipe):
 Whole = TypeVar("Whole")
 
 
-def rooted(recipe: Whole, path: Path) -> Whole:
+def with_whole_paths(recipe: Whole, path: Path) -> Whole:
     """The recipe of a file, of any kind, with its paths made whole; its credits lie beside it where it names none."""
-    whole: Any = rooted_in(recipe, path.resolve().parent)
+    whole: Any = resolve_paths(recipe, path.resolve().parent)
     if (pack := getattr(whole, "pack", None)) and pack.credits is None:
         whole = replace(whole, pack=replace(pack, credits=path.resolve().parent / f"{path.stem}.credits.md"))
     return cast("Whole", whole)

@@ -136,28 +136,28 @@ PUBLISHED: Final = ("run", "results", "signing_key", "packs_folder")
 """Paths that are printed, kept in the run and pasted elsewhere: without `..`."""
 
 
-def rooted_in(made: T, base: Path) -> T:
+def resolve_paths(made: T, base: Path) -> T:
     """A table whose relative paths, and those of the tables in it, count from the folder `base`.
 
-    A table with a method `rooted` knows by itself.
+    A table with a method `resolve_paths` knows by itself.
     """
-    if own := getattr(made, "rooted", None):
+    if own := getattr(made, "resolve_paths", None):
         return typing.cast("T", own(base))
     changes = dict[str, Any]()
     for name in (known.name for known in fields(typing.cast("Any", made))):
         before = getattr(made, name)
-        after = _rooted(before, base)
+        after = _resolved(before, base)
         changes |= {name: after.resolve() if name in PUBLISHED and after else after} if after is not before else {}
     return replace(typing.cast("Any", made), **changes) if changes else made
 
 
-def _rooted(value: Any, base: Path) -> Any:
+def _resolved(value: Any, base: Path) -> Any:
     if isinstance(value, Path):
         return base / value
     if isinstance(value, tuple):
-        found = tuple(_rooted(item, base) for item in value)
+        found = tuple(_resolved(item, base) for item in value)
         return value if all(new is old for new, old in zip(found, value, strict=True)) else found
-    return rooted_in(value, base) if is_dataclass(value) else value
+    return resolve_paths(value, base) if is_dataclass(value) else value
 
 
 class KeyProblems(ValueError):

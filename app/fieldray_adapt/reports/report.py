@@ -265,8 +265,8 @@ def _recipe(run: Run) -> list[Part]:
 REPORT: Final = Step(
     name="report",
     perform=report_step,
-    reads=(),
-    outside=lambda run: content_digest(run.folder("profile") / PROFILE_NAME),
+    recipe_keys=(),
+    external_inputs=lambda run: content_digest(run.folder("profile") / PROFILE_NAME),
 )
 
 

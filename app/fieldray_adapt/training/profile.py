@@ -293,6 +293,8 @@ def profile_parts(found: Profile) -> list[Part]:
 PROFILE: Final = Step(
     name="profile",
     perform=profile_step,
-    reads=("input", "network", "labels", "training", "profile"),
-    outside=lambda run: starting_digest(run.recipe.network),  # whose widths the network has where they are a pack's
+    recipe_keys=("input", "network", "labels", "training", "profile"),
+    external_inputs=lambda run: starting_digest(
+        run.recipe.network
+    ),  # whose widths the network has where they are a pack's
 )

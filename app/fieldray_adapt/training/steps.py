@@ -230,9 +230,9 @@ def schedule_of(recipe: Recipe) -> Schedule:
 TRAIN: Final = Step(
     name="train",
     perform=train_step,
-    reads=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
-    outside=lambda run: starting_digests(run.recipe.network, run.recipe.training),
-    leaves=(*NETWORK, "history.json"),
+    recipe_keys=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
+    external_inputs=lambda run: starting_digests(run.recipe.network, run.recipe.training),
+    outputs=(*NETWORK, "history.json"),
 )
 
 
@@ -315,6 +315,6 @@ def answers_of(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Ans
 QUANTISE: Final = Step(
     name="quantise",
     perform=quantise_step,
-    reads=("calibration_images",),
-    leaves=("int8.tflite", "float.tflite", "outputs.json"),
+    recipe_keys=("calibration_images",),
+    outputs=("int8.tflite", "float.tflite", "outputs.json"),
 )

@@ -37,7 +37,7 @@ from fieldray_adapt.lungs.networks import compact_unet
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import StageSamples, first_weights
 from fieldray_adapt.networks.specification import Layer, Specification, Weights
-from fieldray_adapt.recipes.classifier import Recipe, rooted
+from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
 from fieldray_adapt.recipes.tables import Document
 from fieldray_adapt.run import Facts, Run, locked
 from fieldray_adapt.training.classifier import Samples, TrainingOptions, validation_areas
@@ -359,7 +359,7 @@ def task_of(path: Path) -> Iterator[DividedTask]:
     if schema not in (Recipe, LungRecipe):
         raise UsageProblem(reason("training_not_divided", kind=str(document.tables.get("kind"))))
     perform("data", document, say=lambda _line: None, progress=lambda *_: None)
-    recipe = rooted(cast(Any, document.parsed(schema)), document.path)
+    recipe = with_whole_paths(cast(Any, document.parsed(schema)), document.path)
     run, arrays = Run(recipe=recipe, progress=lambda *_: None), recipe.run / _MEASURED_ARRAYS
     data: Any = data_of(run) if schema is LungRecipe else dataset_of(run).samples("training")
     with locked(recipe.run), arrays_kept(arrays, data) as sha256:

@@ -295,7 +295,7 @@ def as_run(path: Path) -> Workflow:
     run = read_workflow(path).run
     if not (run / RECIPE_TEXT).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
-    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).rooted(path.resolve().parent)
+    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).resolve_paths(path.resolve().parent)
     return replace(workflow, run=run)
 
 
