@@ -127,20 +127,10 @@ class Step:
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the status has of every step; beside it stand the facts of the step itself.
+    """What the status has of every step, among the facts of the step itself.
 
-    Attributes
-    ----------
-    key
-        The digest of what decided the step.
-    made
-        Random text, another one each time that the step is performed.
-    seconds
-        That the step took, where it was performed whole.
-    left
-        By file: the SHA-256 of what later steps read.
-    problem
-        Why the step failed, as a sentence.
+    `key` is the digest of what decided the step, `made` a random text of each performance, `left` the SHA-256 of each
+    output, `problem` a sentence.
     """
 
     state: Literal["running", "done", "failed"]

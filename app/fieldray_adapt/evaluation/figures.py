@@ -6,7 +6,7 @@ areas carry a 95 % interval over patients.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,23 +22,7 @@ class Interval(Struct, frozen=True, kw_only=True):
     high: float
 
 
-class HasInterval(Protocol):
-    """A value with the ends of its interval: a `Share`, an `Estimate` or an `Interval`."""
-
-    @property
-    def value(self) -> float:
-        """The value itself."""
-
-    @property
-    def low(self) -> float:
-        """The lower end."""
-
-    @property
-    def high(self) -> float:
-        """The upper end."""
-
-
-def as_text(found: HasInterval, form: str = ".3f") -> str:
+def as_text(found: Share | Estimate | Interval, form: str = ".3f") -> str:
     """In words: the counts of a share, the value and its interval."""
     counts = f"{found.count} of {found.of}: " if isinstance(found, Share) else ""
     return f"{counts}{found.value:{form}} ({found.low:{form}} to {found.high:{form}})"
@@ -71,18 +55,10 @@ class DataDigests(Struct, frozen=True, kw_only=True):
 
 
 class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """data/facts.json of a classifier: numbers of images and patients by part, and digests of data and split.
+    """data/facts.json of a classifier: images and patients by part, labels by label and part, and digests.
 
-    Attributes
-    ----------
-    images, patients
-        By part; of the images also those in no part, "none".
-    left_out, left_out_examples
-        How many images could not be read or used, and of the first ones where they are from, and why.
-    labels
-        By label and part.
-    patients_of_table, patients_of_table_in_data
-        Where the split has a table: how many patients the table names, and how many of these the data have.
+    Images that could not be read are left out, the first of them with origin and sentence. Patients of the table are
+    those whom the table of the split names, if there is one.
     """
 
     images: dict[str, int]
@@ -107,18 +83,10 @@ class ImageCounts(Struct, frozen=True, kw_only=True):
 
 
 class PointFigures(Struct, frozen=True, kw_only=True):
-    """What an operating point gives.
+    """What an operating point gives: its threshold and band as calibrated scores, and what is measured there.
 
-    Attributes
-    ----------
-    threshold, unsure_low, unsure_high
-        Calibrated scores: the point, and the edges of the band of those who are not sure.
-    sensitivity_with_band
-        The sensitivity where "not sure" counts as caught.
-    unsure_share
-        Of all images.
-    classes
-        By "positive" and "negative": the share of each class that a person sees.
+    In `sensitivity_with_band` "not sure" counts as caught. `classes` holds, by "positive" and "negative", the share of
+    each class that a person sees.
     """
 
     threshold: float
@@ -133,16 +101,9 @@ class PointFigures(Struct, frozen=True, kw_only=True):
 
 
 class PartFigures(ImageCounts, frozen=True, kw_only=True):
-    """Everything measured on one part with calibrated scores.
+    """Everything measured on one part with calibrated scores; specificities by the sensitivity, as `0.90`.
 
-    Attributes
-    ----------
-    specificity_at_sensitivity
-        By the sensitivity, as text with two decimals.
-    score_counts
-        Numbers of images in equal bins of the score.
-    points
-        By name.
+    `score_counts` are numbers of images in equal bins of the score.
     """
 
     auc: Estimate
@@ -213,10 +174,7 @@ class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The out-of-distribution gate: its limit, and the shares of images that it refuses.
 
-    Attributes
-    ----------
-    side
-        To which the test images are shrunk before they are compared with images that are no chest X-rays; 0: not.
+    `side` is what test images are shrunk to before they are compared with images that are no chest X-rays; 0: not.
     """
 
     limit: float
@@ -256,14 +214,10 @@ class StageFigures(Struct, frozen=True, kw_only=True):
 
 
 class CrossFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
-    """A cross-validation of one label.
+    """A cross-validation of one label: "trained", "pruned" where the recipe prunes, and "int8".
 
-    Attributes
-    ----------
-    stages
-        "trained", "pruned" where the recipe prunes, "int8"; one that was published earlier may have the first alone.
-    after_training
-        The AUC of the int8 file less that of the network as trained.
+    `after_training` is the AUC of the int8 file less that of the network as trained. One that was published earlier may
+    have the stage "trained" alone.
     """
 
     stages: dict[str, StageFigures]
@@ -275,13 +229,7 @@ class CrossFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PublishedCross(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """cross.json: the figures by label, with what they are of.
-
-    Attributes
-    ----------
-    trained, made
-        As `recipe.what_is_trained` and `recipe.what_is_made` give them; one that was published earlier may lack `made`.
-    """
+    """cross.json: the figures by label, with what `recipes.classifier` says is trained and made (earlier: trained)."""
 
     pack: str
     data_sha256: str = ""

@@ -19,18 +19,10 @@ ORIGINAL: Final = "original"
 
 
 class NetworkFigures(Struct, frozen=True, kw_only=True):
-    """What a network of a study was measured to be, beside the original.
+    """What a network of a study was measured to be, compared with the original.
 
-    Attributes
-    ----------
-    removed_share
-        Of the original's parameters, 0..1.
-    test_accuracy, test_accuracy_int8
-        Of the float network and of its int8 file on the test images, 0..1.
-    milliseconds_per_image, speed_up
-        By kind, see `time_networks`; the latter is how many times faster than the original of that kind.
-    channels
-        By the name of the channel set.
+    Accuracies are shares of the test images, of the float network and of its int8 file. Milliseconds and how many times
+    faster than the original are by kind (see `time_networks`), channels by the name of their set.
     """
 
     parameters: int
@@ -57,13 +49,7 @@ class IterationFigures(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaults=True):
-    """An iteration with its network, as in `NetworkFigures`.
-
-    Attributes
-    ----------
-    test_accuracy_from_random_weights
-        What the shape gets right when trained from random weights, by seed; None where the study does not ask for it.
-    """
+    """An iteration with its network, as in `NetworkFigures`; by seed, what the shape gets right from random weights."""
 
     parameters: int
     times_fewer_parameters: float

@@ -252,18 +252,10 @@ class ImageTask:
 
 
 class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A row of prune/table.json: a network after an iteration, beside the network as trained (iteration 0).
+    """A row of prune/table.json: a network after an iteration, compared with the network as trained (iteration 0).
 
-    Attributes
-    ----------
-    removed_share
-        Of the parameters, 0..1.
-    milliseconds
-        Of inference for one image in the engine that trains.
-    auc_before_retraining, auc
-        Of the first label on the validation images.
-    is_kept
-        Whether the steps that follow take this network; None where that is not decided.
+    Milliseconds are of inference for one image in the engine that trains, the AUC is of the first label on the
+    validation images. The network that is kept is the one that later steps take.
     """
 
     iteration: int

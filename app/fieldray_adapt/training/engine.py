@@ -159,22 +159,10 @@ _ENGINE_PARTS: Final = ("weights", "optimiser")
 class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Figures of one epoch of a training, a row of `history.json`; what a training does not measure is absent.
 
-    Attributes
-    ----------
-    epoch, epochs
-        Its number, from 1, of how many.
-    side
-        Rows and columns in pixels of the images, where a training changes them.
-    auc
-        Of each label of a classifier on the validation images; None where a class is missing.
-    dice, least_dice, region_dice, region_least_dice
-        Of lung fields: mean and smallest Dice of the masks of the visible lung and of the region, 0..1.
-    cells_wrong, frontal
-        Of lung fields: share of wrong cells, and of images taken for a frontal chest X-ray, 0..1.
-    staleness_mean, staleness_most
-        Of a divided training: updates that others made between a worker's reading and its own update.
-    seconds, time_s
-        Of the epoch with its validation; of a divided training, of all epochs so far without it.
+    A classifier has the AUC of each label on the validation images, None where a class is missing. Lung fields have the
+    side of the images in pixels, Dice of the visible lung and of the region, and shares of wrong cells and of images
+    taken for frontal. A divided training has `time_s`, without validation, and how many updates of others a worker's
+    own came late.
     """
 
     epoch: int
