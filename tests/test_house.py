@@ -28,11 +28,6 @@ LONGEST_MODULE, LONGEST_FUNCTION = 450, 50
 # Where a concept is one and its parts ask for each other all the time, a module may be longer.
 LONGEST_OF_ONE_CONCEPT = 600
 _NAMES = ("data/augmentation", "data/dataset", "recipes/tables", "training/engine")
-OF_ONE_CONCEPT = 600
-_NAMES = (
-    "data/augmentation", "data/dataset", "lungs/results", "lungs/train", "pack/step", "prune/study", "recipes/tables",
-    "training/engine",
-)  # fmt: skip
 OF_ONE_CONCEPT = {
     "app/fieldray/comparison/compare.py",
     "app/fieldray/domain/lungs.py",
