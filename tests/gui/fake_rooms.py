@@ -203,7 +203,7 @@ def save(
 ) -> None:
     """Save outcomes, and say so as a batch does."""
     store.save_all(run_id, outcomes, spec=spec)
-    rows = {result.outcome.ref.key: result.row_id for result in store.rows(run_id)}
+    rows = {result.outcome.ref.key: result.row_id for result in store.answers(run_id)}
     for outcome in outcomes:
         publish(OutcomeReady(run_id=run_id, row_id=rows[outcome.ref.key], outcome=outcome, pack=pack))
 
@@ -311,7 +311,7 @@ class FakeSession:
                 save(store, run_id, self.beside[one.pack_name], self.publish, pack=number, spec=spec)
             save(store, batch.run_id, self.outcomes, self.publish)
             for row_id, verdict in self.stored.items():
-                store.set_verdict(row_id, verdict, judged=store.row(row_id).outcome)
+                store.set_verdict(row_id, verdict, judged=store.answer(row_id).outcome)
         return batch
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:

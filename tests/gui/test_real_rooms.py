@@ -136,4 +136,4 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     assert said() == first
     with HistoryQuery(home / "results.sqlite") as query:
         assert len(query.runs_together(bench.rows.run_id)) == 2
-        assert sum(result.is_resumed for result in query.rows(bench.rows.run_id)) == 4  # and the file that is none
+        assert sum(result.is_resumed for result in query.answers(bench.rows.run_id)) == 4  # and the file that is none

@@ -338,7 +338,7 @@ def mark(desk: Desk, row_id: int) -> object:
 
 def stored(desk: Desk, row_id: int) -> Verdict | None:
     with ResultQuery(desk.rooms.database) as query:
-        return query.row(row_id).verdict
+        return query.answer(row_id).verdict
 
 
 @pytest.fixture
@@ -525,7 +525,7 @@ def test_an_image_is_read_once_it_was_open_for_a_while_or_gone_on_from_or_judged
     desk.window.actions_by_name["unread"].trigger()
     assert unread(desk, 1, 2, 3, 4) == [4]
     with ResultQuery(desk.rooms.database) as kept:
-        desk.until(lambda: [result.is_read for result in kept.rows(1)] == [True, True, True, False])
+        desk.until(lambda: [result.is_read for result in kept.answers(1)] == [True, True, True, False])
     desk.bench.rows.open(None)
     desk.bench.rows.open(1)  # as after a restart
     desk.until_listed(4)

@@ -177,7 +177,7 @@ _COPY_ANSWERS: Final = """
     WHERE answers.run_id != :run_id
 """
 _TAKEN: Final = """
-    SELECT answers.id, image_id, image_key, result_hash FROM json_each(:images) AS taken
+    SELECT answers.id, image_id, images.image_key, result_hash FROM json_each(:images) AS taken
     JOIN images AS earlier ON earlier.id = taken.value
     JOIN images ON images.run_id = :run_id AND images.image_key = earlier.image_key
     JOIN answers ON answers.image_id = images.id ORDER BY taken.key, position

@@ -119,6 +119,9 @@ _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "answers": _validate_answer,
     "verdicts": _validate_verdict,
 }
+_UNRANKED: Final = """
+    SELECT 1 FROM images WHERE rank IS NOT (SELECT MIN(rank) FROM answers WHERE image_id = images.id) LIMIT 1
+"""
 # What the rows of a table are read from.
 _READ_FROM: Final = {"runs": RUNS, "answers": ANSWERS}
 
@@ -147,7 +150,10 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
             _require_whole(connection)
             if tables is PICTURES:  # one that makes no sense is shown as none
                 return {"pictures": _number_of(connection, "pictures")}
-            return {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
+            counts = {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
+            if connection.execute(_UNRANKED).fetchone():
+                raise ValueError("an image has another place than its most urgent answer, or no answer")
+            return counts
 
 
 def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone) -> int:

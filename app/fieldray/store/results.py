@@ -149,12 +149,11 @@ class ResultQuery:
 
         position  of the only pack that is asked for
         """
-        of_pack = "" if position is None else f"AND answers.position = {int(position)}"
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
-        query, after = f"{SELECT} WHERE image_id IN ({listed}) {of_pack} ORDER BY image_id, answers.position", 0
-        while found := self._all(listed, run_id, after, _BATCH_ROWS):
-            yield from self._results(self._all(query, run_id, after, _BATCH_ROWS))
-            after = found[-1]["id"]
+        query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
+        while found := self._all(query, run_id, after, _BATCH_ROWS):
+            yield from self._results([row for row in found if position in (None, row["position"])])
+            after = found[-1]["image_id"]
 
     def answer(self, answer_id: int) -> StoredAnswer:
         """One answer. Raises KeyError if there is none."""

@@ -21,10 +21,10 @@ from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import notes_of
 from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
-from fieldray.domain.run import Event, OutcomeReady, ResultsTakenOver, Resuming, RunChanged
+from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, RunChanged
 from fieldray.imaging.source import Stamps, content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, Work, assemble
-from fieldray.pipeline.keeping import Earlier, PackWork
+from fieldray.pipeline.run_recorder import Earlier, PackWork
 from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason
 from fieldray.store.maintenance import delete_runs
@@ -95,14 +95,19 @@ class Run:
             self.batch.cancel()
 
     @property
-    def ready(self) -> list[OutcomeReady]:
-        return [event for event in self.events if isinstance(event, OutcomeReady)]
+    def ready(self) -> list[ImageDone]:
+        return [event for event in self.events if isinstance(event, ImageDone)]
 
     @property
     def ways(self) -> dict[str, str]:
         """By the file's name: whether it was screened, or known by its whole content or a sample of it."""
         ways = {(False, False): "screened", (True, False): "content", (True, True): "sample"}
-        return {event.outcome.ref.path.name: ways[event.is_resumed, event.is_sampled] for event in self.ready}
+        return {
+            event.image.leading.outcome.ref.path.name: ways[
+                event.image.leading.is_resumed, event.image.leading.is_sampled
+            ]
+            for event in self.ready
+        }
 
     @property
     def taken_over(self) -> tuple[int, int]:
@@ -135,7 +140,10 @@ def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> 
     assert (second.readers.hashed, second.readers.read_names) == ([], [])
     assert second.notes == (reason("taken_over", count=5, sampled=5, whole=0),)
     assert (first.taken_over, second.taken_over) == ((0, 0), (5, 0))
-    before, after = ({event.outcome.ref.path: event.outcome for event in run.ready} for run in (first, second))
+    before, after = (
+        {event.image.leading.outcome.ref.path: event.image.leading.outcome for event in run.ready}
+        for run in (first, second)
+    )
     for path, outcome in after.items():
         assert (outcome.facts.content_sha256, outcome.ref) == (before[path].facts.content_sha256, before[path].ref)
 
@@ -156,11 +164,11 @@ def test_a_run_that_was_broken_off_resumes_with_its_own_rows(images: Path) -> No
     assert second.batch.run_id == first.batch.run_id
     assert second.ways == {name: "sample" if name in done else "screened" for name in names(images)}
     with HistoryQuery(second.database) as query:
-        assert Counter(result.outcome.ref.path.name for result in query.rows(second.batch.run_id)) == Counter(
+        assert Counter(result.outcome.ref.path.name for result in query.answers(second.batch.run_id)) == Counter(
             names(images)
         )
-        rows = {result.row_id for result in query.rows(second.batch.run_id)}
-    assert rows == {event.row_id for event in (*first.ready, *second.ready)}
+        rows = {result.row_id for result in query.answers(second.batch.run_id)}
+    assert rows == {event.image.leading.answer_id for event in (*first.ready, *second.ready)}
 
 
 def rewrite(path: Path) -> None:
@@ -187,7 +195,7 @@ def test_a_file_that_is_not_as_it_was_is_read_as_a_whole(
     change(images / "image-001.png")
     second = Run(images)
     assert second.ways == {name: way if name == "image-001.png" else "sample" for name in names(images)}
-    (changed,) = (event for event in second.ready if event.outcome.ref.path.name == "image-001.png")
+    (changed,) = (event for event in second.ready if event.image.leading.outcome.ref.path.name == "image-001.png")
     content = hashlib.sha256((images / "image-001.png").read_bytes()).hexdigest()
     assert changed.outcome.facts.content_sha256 == content
     assert Run(images).taken_over == (5, 0)
@@ -211,7 +219,7 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
         counts.update({(kind.category, kind.codes): kind.number for kind in event.kinds})
     assert counts == {("normal", ()): 3, ("abnormal", ()): 1, ("refused", ("blank",)): 1}
     with HistoryQuery(second.database) as query:
-        rows = [result.row_id for result in query.rows(second.batch.run_id)]
+        rows = [result.row_id for result in query.answers(second.batch.run_id)]
     assert sorted(row for event in taken_over for row in event.row_ids) == rows
 
 
@@ -229,11 +237,13 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
     for number in (first.batch.run_id, first.batch.run_id + 1):
         again = Run(images, resuming=Resuming(verifies=verifies))
         assert again.batch.run_id == number
-        (found,) = (event.outcome for event in again.ready if event.outcome.ref.path == was.ref.path)
+        (found,) = (
+            event.image.leading.outcome for event in again.ready if event.image.leading.outcome.ref.path == was.ref.path
+        )
         assert (found.ref, notes_of(found)) == (wished.ref, wished.notes)
         assert reason("asked_for_images", count=1) in again.notes
     afresh = Run(images, fresh=True)
-    assert {notes_of(event.outcome) for event in afresh.ready} == {()}
+    assert {notes_of(event.image.leading.outcome) for event in afresh.ready} == {()}
     assert afresh.notes == ()
 
 
@@ -249,7 +259,7 @@ def test_an_image_that_was_gone_is_present_again(images: Path) -> None:
     assert again.batch.run_id == finished.batch.run_id
     with HistoryQuery(again.database) as query:
         assert query.not_present(again.batch.run_id) == ()
-        assert len(list(query.rows(again.batch.run_id))) == 5
+        assert len(list(query.answers(again.batch.run_id))) == 5
 
 
 @pytest.mark.parametrize("change", ["key", "pack"])
@@ -334,7 +344,7 @@ def kept(run: Run) -> dict[int, Counter[str]]:
     """How often each image is in the runs of a batch."""
     with ResultStore(run.database) as store:
         return {
-            run_id: Counter(result.outcome.ref.path.name for result in store.rows(run_id))
+            run_id: Counter(result.outcome.ref.path.name for result in store.answers(run_id))
             for run_id in run.batch.run_ids
         }
 
@@ -346,7 +356,7 @@ def test_two_packs_have_a_run_each_and_both_are_resumed_after_a_stop(images: Pat
     second = Run(images, assessments=BOTH)
     assert second.batch.state == "finished" and second.batch.run_ids == first.batch.run_ids
     assert kept(second) == {key: Counter(names(images)) for key in second.batch.run_ids}
-    assert {(event.pack, event.outcome.ref.path.name) for event in second.ready} == {
+    assert {(event.pack, event.image.leading.outcome.ref.path.name) for event in second.ready} == {
         (pack, name) for pack in (0, 1) for name in names(images)
     }
     with HistoryQuery(second.database) as query:
@@ -358,12 +368,18 @@ def test_two_packs_have_a_run_each_and_both_are_resumed_after_a_stop(images: Pat
 def test_a_pack_that_has_its_results_takes_them_over_beside_one_that_has_none(images: Path) -> None:
     alone = Run(images)
     both = Run(images, assessments=BOTH)
-    assert Counter((event.pack, event.is_resumed) for event in both.ready) == {(0, True): 5, (1, False): 5}
+    assert Counter((event.pack, event.image.leading.is_resumed) for event in both.ready) == {
+        (0, True): 5,
+        (1, False): 5,
+    }
     (why,) = next(event.notes for event in both.events if isinstance(event, RunChanged))
     assert why.code == "points_differ" and "strict-1.0.0: strict" in why.text
     again = Run(images, assessments=BOTH)
     assert again.readers.hashed == again.readers.read_names == []
-    assert Counter((event.pack, event.is_sampled) for event in again.ready) == {(0, True): 5, (1, True): 5}
+    assert Counter((event.pack, event.image.leading.is_sampled) for event in again.ready) == {
+        (0, True): 5,
+        (1, True): 5,
+    }
     with HistoryQuery(alone.database) as query:
         assert [run.run_id for run in query.runs_together(alone.batch.run_id)] == [alone.batch.run_id]
 
