@@ -241,6 +241,15 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "program again.",
     "verdict_misplaced": "{path} has this image's result no longer: its run was deleted, or another file is in the place "
                          "of the results. Screen the images again, then give the verdict again.",
+    "image_replaced": "The file of this image was replaced while the image was open, or the image was screened again. "
+                      "You see the earlier image, which takes no verdict. Open the new image to judge the new one.",
+    "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
+    "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
+                      "press the key again.",
+    "not_judged_replaced": "No verdict was given: this image was replaced by another one. Open the new image first.",
+    "not_judged_not_listed": "No verdict was given: the list does not show the open image. Choose an image in the list.",
+    "not_judged_searching": "No verdict was given: the keys belong to the search. Press Enter to go to the list, then "
+                            "press the key again.",
     "open_files": "This computer lets the program open {limit} files at the same time, but {needed} are needed. "
                   "Raise that limit, or read fewer files at the same time.",
     "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but {needed_mb} MB are needed. Raise "
@@ -272,6 +281,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "nothing_saved": "Nothing was saved: no result of this run has what these formats need.",
     "watch_stopped": "Watching was stopped. New results: {results}. Files that wait for the next watch: {waiting}.",
     "points_differ": "Not all packs have an operating point of the same name in use: {packs}.",
+    "packs_missing": "The last run of this folder used these packs too: {packs}. This run uses {pack} alone. To use "
+                     "several packs again, tick them on the page of packs, then press Start.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same pack. "
                      "This is a separate run; the other one is not affected.",
     "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",
@@ -363,8 +374,16 @@ NUMBERS: Final = frozenset(
     {"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own", "largest"}
 )
 
-# Parameters that name a patient's file or folder, or say when a patient was born: hidden with the names of patients.
-NAMES: Final = ("address", "born", "file", "folder", "image", "path", "paths", "rows", "several", "two_labels")
+# Parameters that tell nothing of a patient: numbers, words of the program, of a pack or of this computer. All others are
+# hidden with the names of patients: a label may be the name of a patient's folder, a detail may quote a path.
+_WITHOUT_NAMES: Final = """
+    backend batches body_part command companion count day device different due end epoch exit_code expected found
+    fingerprint frames free_mb gaps governor iteration images key kind least limit_mb line memory metric minutes
+    modality needed needed_mb of oldest operators option others pack packs part parts patients percent pictures plan
+    process protocol results role run sampled saved scored size_mb staleness stated step subgraphs threads
+    times uid usable verdicts version view waiting whole workers youngest
+"""
+HARMLESS: Final = NUMBERS | frozenset(_WITHOUT_NAMES.split())
 
 
 def template_of(code: str) -> Template:

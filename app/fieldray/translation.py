@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogues
-from fieldray.reasons import NAMES, NUMBERS, Plural, Reason, template_of
+from fieldray.reasons import HARMLESS, NUMBERS, Plural, Reason, template_of
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +46,13 @@ class Translator:
         return _filled(self._catalogue.ngettext(one, many, count), english, {"count": count, **parameters})
 
     def reason(self, why: Reason) -> str:
-        """A reason's sentence in this language; a detail that is a phrase of ours is translated too."""
+        """A reason's sentence in this language; a detail that is a phrase of ours is translated too.
+
+        While names are hidden, so is each parameter that may tell of a patient (see `reasons.HARMLESS`).
+        """
         template = template_of(why.code)
         values = {name: self.decimal(value) if name in NUMBERS else self.text(value) for name, value in why.parameters}
-        values |= {name: self.name(value) for name, value in values.items() if name in NAMES}
+        values |= {name: self.name(value) for name, value in values.items() if name not in HARMLESS}
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))
         else:

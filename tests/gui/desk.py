@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 from pytestqt.qtbot import QtBot
+from recorder import Recorder
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.controller import Controller
@@ -95,7 +96,7 @@ class Desk:
         """Choose a row and wait for its image."""
         image = self.bench.image
         self.window.work_list.choose(row_id)
-        self.until(lambda: image.row is not None and image.row.row_id == row_id and not image.is_loading)
+        self.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_in_sight)
 
     def activate(self) -> None:
         """Turn to this window."""
@@ -154,8 +155,12 @@ Begin = Callable[..., AbstractContextManager[Desk]]
 
 @contextmanager
 def shown(application: Application, qtbot: QtBot) -> Iterator[list[bool]]:
-    """The window of a program, shown, which ends in order afterwards; what comes is filled once it has ended."""
+    """The window of a program, shown, which ends in order afterwards; what comes is filled once it has ended.
+
+    No test may leave a verdict on an image that was not in sight when the verdict was given.
+    """
     ended: list[bool] = []
+    recorder = Recorder(application)
     application.ended.connect(lambda: ended.append(True))
     application.show()
     try:
@@ -168,6 +173,8 @@ def shown(application: Application, qtbot: QtBot) -> Iterator[list[bool]]:
         # Else the window lives until the next test waits, and is styled again when that test opens its own.
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
         QApplication.instance().setStyleSheet("")  # as a new program has it
+        recorder.deleteLater()
+    assert not recorder.wrong
 
 
 @contextmanager

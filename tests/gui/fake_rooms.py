@@ -250,6 +250,7 @@ class FakeSession:
     beside: dict[str, list[Outcome]] = field(default_factory=dict)  # what a further pack says, by its name
     reconsidered: list[str] = field(default_factory=list)
     verdicts: dict[int, Verdict | None] = field(default_factory=dict)
+    verdicts_by_content: dict[str, Verdict | None] = field(default_factory=dict)
     begun: list[ImageRef] = field(default_factory=list)
     read: list[ImageRef] = field(default_factory=list)
     start_problem: FieldrayError | None = None
@@ -354,6 +355,7 @@ class FakeSession:
         self.judged.append(judged)
         with ResultStore(self.database) as store:
             self.verdicts[row_id] = store.set_verdict(row_id, verdict, judged=judged, over=over)
+        self.verdicts_by_content[judged.facts.content_sha256] = self.verdicts[row_id]
         if self.verdict_problem is not None:
             raise self.verdict_problem
         return self.verdicts[row_id]

@@ -15,7 +15,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from desk import Desk
-from fake_rooms import FakeRooms, candidate, screened
+from fake_rooms import FakeRooms, candidate, refused, screened
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible
 from PySide6.QtTest import QTest
@@ -55,8 +55,9 @@ from fieldray.desktop.keys import KeySheet
 from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.welcome import ages_box
+from fieldray.domain.finding import Screened
 from fieldray.domain.run import Verdict
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN
 from fieldray.translation import Translator
 
@@ -186,6 +187,7 @@ def compare(desk: Desk, first: int) -> None:
 def judge_and_save(desk: Desk, out: Path) -> None:
     """A verdict with a note; then CSV, which is ticked, without JSON."""
     window = desk.window
+    desk.until(lambda: desk.bench.image.is_in_sight)
     press(Key.Key_2, CONTROL)
     tab_to(lambda: window.result.verdict.note)
     QTest.keyClicks(focus(), "a rib")
@@ -373,3 +375,60 @@ def test_a_control_without_a_name_is_found(desk: Desk) -> None:
     assert unnamed(desk.window) == ["QLineEdit"]
     nameless.setAccessibleName("a name")
     assert unnamed(desk.window) == []
+
+
+def at_the_list(desk: Desk) -> None:
+    """The first image is open, and the list has the keys."""
+    desk.screen(answer="adults-1.0.0")
+    desk.finish()
+    desk.activate()
+    desk.open_row(1)
+    desk.until(desk.window.work_list.table.hasFocus)
+
+
+def steps(desk: Desk, key: Key) -> bool:
+    """Whether a key, pressed on what has the focus, opens another image."""
+    before = desk.bench.image.row
+    QTest.keyClick(focus(), key)
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.is_in_sight)
+    return desk.bench.image.row is not before
+
+
+def test_the_arrow_keys_belong_to_the_list_wherever_the_focus_is(desk: Desk) -> None:
+    at_the_list(desk)
+    result, bar = desk.window.result, desk.window.work_list.filter_bar
+    for widget in (result.verdict.buttons["agree"], result.heat_map_box, result, bar.verdicts, bar.devices):
+        widget.setFocus()
+        desk.window.work_list.choose_end(last=False)
+        desk.until(lambda: desk.bench.image.is_in_sight)
+        assert steps(desk, Key.Key_Down), widget
+    for field, key in ((bar.search, Key.Key_Home), (result.opacity, Key.Key_Right)):
+        desk.window.work_list.choose(2)
+        desk.until(lambda: desk.bench.image.is_in_sight)
+        field.setFocus()
+        assert not steps(desk, key), field
+
+
+def test_a_click_leaves_the_keys_with_the_list(desk: Desk) -> None:
+    at_the_list(desk)
+    table = desk.window.work_list.table
+    assert table.hasFocus()
+    QTest.mouseClick(desk.window.result.verdict.buttons["agree"], Qt.MouseButton.LeftButton)
+    assert table.hasFocus()
+    bar = desk.window.work_list.filter_bar
+    bar.verdicts.setFocus()
+    bar.verdicts.activated.emit(0)
+    assert table.hasFocus()
+
+
+def test_a_button_that_goes_while_it_has_the_keys_gives_them_back_to_the_list(desk: Desk) -> None:
+    desk.rooms.outcomes.append(refused(5, reason("inverted")))
+    desk.rooms.session.again = screened(5, 0.9)
+    at_the_list(desk)
+    desk.window.work_list.choose(5)
+    desk.until(lambda: desk.bench.image.is_in_sight and bool(desk.window.result.wishes))
+    desk.window.result.wishes[-1].setFocus()
+    QTest.keyClick(focus(), Key.Key_Space)
+    desk.until(lambda: isinstance(desk.bench.image.row and desk.bench.image.row.outcome, Screened))
+    desk.until(desk.window.work_list.table.hasFocus)
+    assert len(desk.rooms.session.started_with) == 1

@@ -17,12 +17,13 @@ from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.packs_page import BesideBox, PackButtons
 from fieldray.desktop.worklist_delegate import SHAPE_ROOM
 from fieldray.domain.finding import Finding, Screened, decide
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import RunChanged, Verdict
 from fieldray.errors import PackProblem
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
+from fieldray.translation import Translator
 
 MOUNT = Path("/media/stick")
 FOLDERS = {pack_id: Path(f"/program/models/{pack_id}-1.0.0") for pack_id in ("adults", "tuberculosis", "children")}
@@ -155,6 +156,7 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     desk.until(lambda: "Score 0.10" in texts(panel))
     assert "Score 0.90" not in texts(panel) and "“wide”" in texts(panel)
     tb_row = row.beside[0]
+    desk.until(lambda: desk.bench.image.is_in_sight)
     desk.bench.judging.choose("agree")
     desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.row_id) == Verdict(choice="agree"))
     desk.until(lambda: tb_row.verdict == Verdict(choice="agree"))
@@ -168,8 +170,9 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     button_of(desk, "Tuberculosis").click()
     desk.window.area.keep_or_close()
     desk.window.work_list.step(1)
-    desk.until(lambda: desk.bench.image.row is rows.row_at(rows.index(1, 0)))
-    assert button_of(desk, "Adults").isChecked() and viewer.state != state
+    desk.until(lambda: desk.bench.image.packs[0] is rows.row_at(rows.index(1, 0)))
+    assert button_of(desk, "Tuberculosis").isChecked() and viewer.state != state
+    button_of(desk, "Adults").click()
     heads = [head.name.text() for head in desk.window.area._heads]
     assert [text.rpartition(", ")[2] for text in heads] == ["Adults 1.0.0", "Tuberculosis 1.0.0"]
 
@@ -273,3 +276,57 @@ def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
         comparing.start()
         desk.until(lambda: comparing.prior is not None and not comparing.is_searching)
         assert comparing.prior.outcome.pack_name == desk.bench.beside.row.outcome.pack_name == name
+
+
+def again(desk: Desk) -> None:
+    """Screen the folder once more, to its end."""
+    runs = len(desk.rooms.session.batches)
+    desk.choose()
+    desk.until(lambda: len(desk.rooms.session.started_with) == runs + 1)
+    desk.until(lambda: desk.bench.rows.run_id == desk.rooms.session.batches[-1].run_id)
+    desk.until_listed(3)
+    desk.finish()
+
+
+def test_the_pack_that_a_person_chose_stays_for_the_images_that_follow(screened_by_two: Desk) -> None:
+    desk = screened_by_two
+    first, second, _ = (desk.bench.rows.id_at(desk.bench.rows.index(place, 0)) for place in range(3))
+    desk.open_row(first)
+    assert desk.bench.image.row is desk.bench.image.packs[0]
+    button_of(desk, "Tuberculosis").click()
+    desk.until(lambda: desk.bench.image.is_in_sight)
+    desk.window.work_list.choose(second)
+    desk.until(lambda: desk.bench.image.is_in_sight and desk.bench.image.packs[0].row_id == second)
+    assert desk.bench.image.row is desk.bench.image.packs[1]
+    assert button_of(desk, "Tuberculosis").isChecked() and "Signs of tuberculosis" in texts(desk.window.result)
+    desk.window.actions_by_name["agree"].trigger()
+    desk.until(lambda: desk.rooms.session.judged)
+    assert desk.rooms.session.judged[0].pack_name == "tuberculosis-1.0.0"
+    assert desk.bench.image.packs[0].is_read  # the image was read, whichever pack's answer was judged
+    again(desk)  # another run begins with its first pack again
+    desk.window.work_list.choose_end(last=False)
+    desk.until(lambda: desk.bench.image.is_in_sight)
+    assert desk.bench.image.row is desk.bench.image.packs[0]
+
+
+def test_a_folder_that_was_screened_with_more_packs_says_so_where_one_is_used(desk: Desk) -> None:
+    tick(desk, "tuberculosis")
+    desk.screen()
+    desk.finish()
+    assert "used these packs too" not in desk.notices
+    tick(desk, "tuberculosis")  # not any more, as after a restart
+    assert ticked(desk) == []
+    again(desk)
+    desk.until_shown("The last run of this folder used these packs too: tuberculosis.", "This run uses adults alone.")
+    again(desk)
+    assert "used these packs too" not in desk.notices
+
+
+def test_a_note_on_a_run_is_as_grave_for_a_further_pack_as_for_the_first(screened_by_two: Desk) -> None:
+    desk = screened_by_two
+    run_id, beside = desk.bench.screening.run_id or 0, desk.rooms.session.batches[-1].beside
+    note = reason("taken_over", count=3, sampled=3, whole=0)
+    for pack in (0, 1):
+        desk.rooms.publish(RunChanged(run_id=run_id, state="finished", notes=(note,), pack=pack, beside=beside))
+    desk.until(lambda: desk.notices.count("taken over from an earlier run") == 2)
+    assert {one.level for one in desk.bench.board.notices if "taken over" in one.text(Translator())} == {"info"}

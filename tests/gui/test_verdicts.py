@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -14,14 +15,18 @@ from desk import opened as opened_window
 from fake_rooms import FakeRooms, refused, screened
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
+from fieldray.desktop.keys import KEYS as TABLE
 from fieldray.desktop.list_reader import KEYS
+from fieldray.desktop.overlay import TOP_LEFT, corner_texts
 from fieldray.desktop.verdicts import Commands, Judged, Read, Verdicts, Write
 from fieldray.desktop.worklist_model import VERDICT_ROLE
-from fieldray.domain.finding import ReadFacts
-from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.run import OutcomeReady, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.settings import Settings
@@ -102,15 +107,57 @@ def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -
     assert verdicts.commit() == ()
 
 
-def test_a_note_alone_is_no_verdict_and_waits_with_its_image() -> None:
-    verdicts = opened(Verdict(choice="agree", note="old scar"))
-    verdicts.choose("agree")
+NOTED = Verdict(choice="agree", note="old scar")
+
+
+def test_a_withdrawn_verdict_takes_its_note_along_and_comes_back_with_it() -> None:
+    verdicts = opened(NOTED)
+    assert verdicts.withdraw() == write(None, NOTED)
     verdicts.written(FIRST, None)
+    assert (verdicts.of(FIRST).note, verdicts.of(FIRST).state) == ("", None)
+    verdicts.open(SECOND)  # the image need not be open to have its verdict taken back
+    assert verdicts.last_changed == FIRST
+    assert verdicts.take_back() == write(NOTED, None)
+    verdicts.written(FIRST, NOTED)
+    assert verdicts.of(FIRST).note == "old scar"
+    assert verdicts.take_back() == ()  # once
+
+
+def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -> None:
+    verdicts = opened(AGREE)
+    verdicts.type("at the apex")
+    verdicts.withdraw()
+    verdicts.written(FIRST, None)
+    assert verdicts.take_back() == write(Verdict(choice="agree", note="at the apex"), None)
+
+
+def test_a_verdict_that_is_given_once_more_is_kept() -> None:
+    verdicts = opened(NOTED)  # by an earlier run, another window or this one
+    assert verdicts.choose("agree") == ()
+    assert verdicts.is_repeated and verdicts.of(FIRST).wanted == NOTED
+    assert verdicts.choose("disagree") == write(Verdict(choice="disagree", note="old scar"), NOTED)
+    assert not verdicts.is_repeated
+    assert verdicts.choose("disagree") == ()  # while it is being saved
     verdicts.open(SECOND)
-    assert verdicts.of(SECOND).note == ""
-    assert verdicts.open(FIRST) == (Read(FIRST),)
-    assert (verdicts.of(FIRST).note, verdicts.of(FIRST).state) == ("old scar", None)
-    assert verdicts.choose("unsure") == write(Verdict(choice="unsure", note="old scar"), None)
+    assert not verdicts.is_repeated
+
+
+def test_a_discarded_note_leaves_the_one_that_was_kept() -> None:
+    verdicts = opened(NOTED)
+    verdicts.type("old scar, and more")
+    verdicts.discard_note()
+    assert verdicts.of(FIRST).note == "old scar"
+    assert verdicts.commit() == ()
+
+
+def test_what_another_window_said_since_is_not_taken_back() -> None:
+    verdicts = opened()
+    verdicts.choose("agree")
+    verdicts.written(FIRST, AGREE)
+    verdicts.open(FIRST, AGREE)
+    verdicts.found(FIRST, DISAGREE)
+    assert verdicts.last_changed is None
+    assert verdicts.take_back() == ()
 
 
 def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
@@ -121,8 +168,9 @@ def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
     assert verdicts.state_of(1, FIRST.outcome, None) is None
 
 
-# ---- random walks
+# ---- random walks: `FIELDRAY_PLAYBOOKS=50000` goes as many of the playbook alone
 
+PLAYBOOKS = int(os.environ.get("FIELDRAY_PLAYBOOKS", "200"))
 IMAGES = (FIRST, SECOND)
 Answer = tuple[str, Judged, Verdict | None]
 
@@ -208,6 +256,32 @@ class RandomWalk(RuleBasedStateMachine):
             window.clicked.add((image, choice))
         window.take(window.verdicts.choose(choice))
         window.person_wants()
+
+    @rule(number=windows_drawn)
+    def withdraw(self, number: int) -> None:
+        window = self.windows[number]
+        window.take(window.verdicts.withdraw())
+        window.person_wants()
+
+    @rule(number=windows_drawn)
+    def discard_note(self, number: int) -> None:
+        self.windows[number].verdicts.discard_note()
+
+    @rule(number=windows_drawn)
+    def take_back(self, number: int) -> None:
+        """The last change is undone, on whichever image that was. Undoing twice changes nothing more."""
+        window = self.windows[number]
+        image, before = window.verdicts.last_changed, window.verdicts._last
+        if image is None or before is None:
+            assert window.verdicts.take_back() == ()
+            return
+        window.take(window.verdicts.take_back())
+        assert window.verdicts.take_back() == ()
+        given = window.verdicts.of(image)
+        assert given.wanted == before[1] or given.asks
+        window.last[image] = given.wanted
+        window.seen[image].add(given.wanted)
+        window.seen[image].add(before[2])
 
     @rule(number=windows_drawn, place=images_drawn)
     def insist(self, number: int, place: int) -> None:
@@ -324,7 +398,7 @@ class RandomWalk(RuleBasedStateMachine):
 
 
 class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
-    settings = hypothesis.settings(max_examples=200, stateful_step_count=50)
+    settings = hypothesis.settings(max_examples=PLAYBOOKS, stateful_step_count=50)
 
 
 # ---- the window
@@ -463,8 +537,8 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
         assert rows.data(cell, spoken).startswith(f"{name},")
         assert ("DOE" in desk.notices + rows.data(cell)) is not hides
     desk.open_row(1)
-    bar.withdraw.click()
-    desk.until(lambda: not bar.withdraw.isVisible() and mark(desk, 1) is None and not desk.window.banners.isVisible())
+    bar.give_in.click()
+    desk.until(lambda: not bar.give_in.isVisible() and mark(desk, 1) is None and not desk.window.banners.isVisible())
     assert not any(button.isChecked() for button in bar.buttons.values())
     bar.buttons["agree"].click()
     desk.until(bar.again.isVisible)
@@ -474,7 +548,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     assert stored(desk, 1) is None
 
 
-@pytest.mark.parametrize("answer", ["again", "withdraw"])
+@pytest.mark.parametrize("answer", ["again", "give_in"])
 def test_another_windows_newer_verdict_is_asked_about(desk: Desk, beside: Desk, answer: str) -> None:
     for window in (desk, beside):
         window.open_row(1)
@@ -489,7 +563,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, beside: Desk, 
     desk.until(bar.again.isVisible)
     said = "Another window changed the verdict on this image: Disagree (scar).\nYours is not saved: Agree."
     assert said in texts(bar)
-    assert (bar.again.text(), bar.withdraw.text(), stored(desk, 1)) == ("Save mine", "Keep theirs", theirs)
+    assert (bar.again.text(), bar.give_in.text(), stored(desk, 1)) == ("Save mine", "Keep theirs", theirs)
     getattr(bar, answer).click()
     desk.until(lambda: mark(desk, 1) == "saved")
     kept = AGREE if answer == "again" else theirs
@@ -501,7 +575,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, beside: Desk, 
 # ---- what was read
 
 
-def test_an_image_is_read_once_it_was_open_for_a_while_or_gone_on_from_or_judged(desk: Desk) -> None:
+def test_an_image_is_read_once_it_was_in_sight_for_a_while_or_judged(desk: Desk) -> None:
     desk.rooms.outcomes[:] = [screened(1, 0.9), screened(2, 0.8), screened(3, 0.7), screened(4, 0.6)]
     desk.screen()
     desk.activate()
@@ -510,26 +584,37 @@ def test_an_image_is_read_once_it_was_open_for_a_while_or_gone_on_from_or_judged
     desk.bench.reading._soon.timeout.emit()  # two seconds are over
     assert unread(desk, 1, 2, 3, 4) == [2, 3, 4]
     desk.open_row(2)
-    desk.window.actions_by_name["next_unread"].trigger()
-    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 3)
-    desk.until(lambda: desk.bench.image.pyramid is not None)
+    go_on(desk, 3)
+    assert unread(desk, 2) == [2]  # a step alone reads nothing
     desk.window.result.verdict.buttons["agree"].click()
     desk.until(lambda: mark(desk, 3) == "saved")
     desk.window.actions_by_name["unread"].trigger()
     desk.until_shown("counts as read")
-    desk.window.actions_by_name["next_unread"].trigger()
-    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 4)
+    go_on(desk, 4)
+    desk.bench.reading._soon.timeout.emit()
+    go_on(desk, 2)  # the last one that is unread
+    desk.window.actions_by_name["unread"].trigger()
     desk.window.actions_by_name["next_unread"].trigger()
     desk.until_shown("No other image of this list is unread.")
-    assert unread(desk, 1, 2, 3, 4) == []
-    desk.window.actions_by_name["unread"].trigger()
-    assert unread(desk, 1, 2, 3, 4) == [4]
-    with ResultQuery(desk.rooms.database) as kept:
-        desk.until(lambda: [result.is_read for result in kept.answers(1)] == [True, True, True, False])
-    desk.bench.rows.open(None)
-    desk.bench.rows.open(1)  # as after a restart
-    desk.until_listed(4)
-    assert unread(desk, 1, 2, 3, 4) == [4]
+
+
+def test_an_image_behind_another_page_is_not_read(desk: Desk) -> None:
+    desk.screen()
+    desk.activate()
+    desk.open_row(1)
+    desk.window.actions_by_name["history"].trigger()
+    desk.bench.reading._soon.timeout.emit()
+    assert unread(desk, 1) == [1]
+    desk.window.actions_by_name["history"].trigger()
+    desk.bench.reading._soon.timeout.emit()
+    assert unread(desk, 1) == []
+
+
+def go_on(desk: Desk, row_id: int) -> None:
+    """Press the key of the next unread image, which is this one, and wait until it is in sight."""
+    desk.window.actions_by_name["next_unread"].trigger()
+    image = desk.bench.image
+    desk.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_in_sight)
 
 
 def unread(desk: Desk, *row_ids: int) -> list[int]:
@@ -537,3 +622,200 @@ def unread(desk: Desk, *row_ids: int) -> list[int]:
     rows = desk.bench.rows
     said = {number: rows.data(rows.index_of(number).siblingAtColumn(1), ACCESSIBLE) for number in row_ids}
     return [number for number in row_ids if said[number].endswith(", not read")]
+
+
+# ---- what is in sight is what is judged
+
+
+def overwrite(desk: Desk, row_id: int, outcome: Outcome) -> None:
+    """A watched file is overwritten: its row gets the result of another image."""
+    with ResultStore(desk.rooms.database) as store:
+        run = store.run(desk.rooms.session.batches[-1].run_id)
+        store.replace(row_id, outcome, run=run)
+    desk.rooms.publish(OutcomeReady(run_id=run.run_id, row_id=row_id, outcome=outcome))
+    desk.until(lambda: desk.bench.image.is_replaced)
+
+
+def another_patient(row_id: int) -> Screened:
+    """Lies in the file of a row, and is another person's image."""
+    return replace(screened(50, 0.2), ref=replace(screened(50, 0.2).ref, path=screened(row_id, 0.9).ref.path))
+
+
+def corner(desk: Desk) -> str:
+    """The words in the corner of the image that name the patient."""
+    image, viewer = desk.bench.image, desk.window.viewer
+    assert image.row is not None and viewer.pyramid is not None
+    texts_of = corner_texts(viewer._translator, image.row.outcome.ref, viewer.pyramid, viewer.state, percent=100)
+    return " ".join(texts_of[TOP_LEFT])
+
+
+def test_an_image_whose_file_is_overwritten_stays_in_sight_and_takes_no_verdict(desk: Desk) -> None:
+    desk.screen()
+    desk.activate()
+    desk.open_row(1)
+    pyramid = desk.bench.image.pyramid
+    overwrite(desk, 1, another_patient(1))
+    desk.until_shown("was replaced while the image was open")
+    for command in ("heat_map", "heat_map", "agree", "unread", "keep_beside"):
+        desk.window.actions_by_name[command].trigger()
+    desk.bench.reading._soon.timeout.emit()
+    assert desk.bench.image.pyramid is pyramid and "DOE PERSON 001" in corner(desk)
+    assert "No verdict was given: this image was replaced" in desk.notices
+    kept = desk.bench.beside.row
+    assert kept is not None and kept.outcome.facts.content_sha256 == screened(1, 0.9).facts.content_sha256
+    assert desk.rooms.session.judged == [] and unread(desk, 1) == [1]
+    assert "DOE PERSON 050" in desk.bench.rows.data(desk.bench.rows.index_of(1).siblingAtColumn(1))
+
+
+@pytest.mark.parametrize("step", ["button", "click", "leave and come back"])
+def test_the_image_that_replaced_the_open_one_is_opened_by_a_step_of_a_person(desk: Desk, step: str) -> None:
+    desk.screen()
+    desk.open_row(1)
+    overwrite(desk, 1, another_patient(1))
+    desk.bench.rows.refresh()
+    desk.until(lambda: desk.bench.rows.is_current)
+    assert "DOE PERSON 001" in corner(desk)
+    if step == "button":
+        desk.window.result.open_replacing.click()
+    elif step == "click":
+        desk.window.work_list.table.clicked.emit(desk.window.work_list.table.currentIndex())
+    else:
+        desk.open_row(2)
+        desk.window.work_list.choose(1)
+    desk.until(lambda: desk.bench.image.is_in_sight and "DOE PERSON 050" in corner(desk))
+    desk.window.actions_by_name["disagree"].trigger()
+    desk.until(lambda: mark(desk, 1) == "saved")
+    assert desk.rooms.session.judged[-1].facts.content_sha256 == another_patient(1).facts.content_sha256
+    assert "replaced" not in desk.notices
+
+
+def test_what_was_typed_before_the_file_was_overwritten_stays_with_its_image(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    bar, before = desk.window.result.verdict, screened(1, 0.9)
+    bar.buttons["agree"].click()
+    desk.until(lambda: mark(desk, 1) == "saved")
+    bar.note.setFocus()
+    QTest.keyClicks(bar.note, "apex")
+    overwrite(desk, 1, another_patient(1))
+    desk.until(lambda: not desk.bench.judging.is_saving)
+    assert [outcome.facts.content_sha256 for outcome in desk.rooms.session.judged] == [before.facts.content_sha256] * 2
+    with ResultQuery(desk.rooms.database) as query:
+        assert query.verdict(1, another_patient(1)) is None
+
+
+def test_no_key_judges_an_image_that_is_not_in_sight_yet(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    desk.rooms.session.may_read.clear()
+    desk.window.actions_by_name["next_image"].trigger()
+    desk.window.actions_by_name["agree"].trigger()
+    desk.until_shown("the next image was not shown yet")
+    desk.rooms.session.may_read.set()
+    desk.until(lambda: desk.bench.image.is_in_sight)
+    assert desk.rooms.session.judged == []
+    desk.window.actions_by_name["agree"].trigger()
+    desk.until(lambda: len(desk.rooms.session.judged) == 1)
+    assert "not shown yet" not in desk.notices
+
+
+@pytest.mark.parametrize("command", ["next_unread", "next_study", "previous_study"])
+def test_a_verdict_right_after_a_step_that_is_looked_up_is_on_neither_image(desk: Desk, command: str) -> None:
+    desk.screen()
+    desk.open_row(3)
+    desk.window.actions_by_name[command].trigger()
+    desk.window.actions_by_name["disagree"].trigger()
+    desk.until_shown("the next image was not shown yet")
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id != 3)
+    desk.until(lambda: desk.bench.image.is_in_sight)
+    assert desk.rooms.session.judged == []
+
+
+def test_keys_that_write_do_not_repeat_while_they_are_held(desk: Desk) -> None:
+    once = {"agree", "disagree", "unsure", "withdraw", "unread", "undo", "keep_beside"}
+    held = {QKeySequence(key.keys[0]) for key in TABLE if key.command in once}
+    found = {shortcut.keys()[0]: shortcut.autoRepeat() for shortcut in desk.window.findChildren(QShortcut)}
+    assert len(held) == len(once)
+    assert {keys for keys, repeats in found.items() if not repeats} == held
+
+
+def test_a_double_click_on_a_verdict_gives_it_once(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    bar = desk.window.result.verdict
+    for _ in range(2):
+        QTest.mouseClick(bar.buttons["agree"], Qt.MouseButton.LeftButton)
+    assert bar.buttons["agree"].isChecked() and "Your verdict is kept" in texts(bar)
+    desk.until(lambda: mark(desk, 1) == "saved")
+    assert stored(desk, 1) == AGREE and len(desk.rooms.session.judged) == 1
+    bar.withdraw.click()
+    desk.until(lambda: mark(desk, 1) is None)
+    assert stored(desk, 1) is None and not bar.withdraw.isVisible()
+
+
+def test_the_last_verdict_is_taken_back_and_its_image_shown(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    desk.window.actions_by_name["agree"].trigger()
+    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.open_row(2)
+    desk.window.actions_by_name["undo"].trigger()
+    desk.until_shown("Your verdict on DOE PERSON 001 was taken back.")
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 1)
+    desk.until(lambda: stored(desk, 1) is None)
+
+
+def test_undo_takes_back_what_was_done_last(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    viewer, undo = desk.window.viewer, desk.window.actions_by_name["undo"]
+    desk.window.actions_by_name["zoom_in"].trigger()
+    desk.window.actions_by_name["agree"].trigger()
+    desk.until(lambda: mark(desk, 1) == "saved")
+    zoomed = viewer.state
+    undo.trigger()
+    desk.until(lambda: stored(desk, 1) is None)
+    assert viewer.state == zoomed
+    undo.trigger()
+    assert viewer.state != zoomed
+
+
+def test_an_image_that_a_filter_leaves_out_takes_no_verdict(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    desk.window.work_list.filter_bar.search.setText("nobody of this name")
+    desk.until(lambda: desk.bench.rows.is_current and desk.bench.rows.rowCount() == 0)
+    desk.bench.judging.choose("agree")
+    assert "the list does not show the open image" in desk.notices and desk.rooms.session.judged == []
+
+
+def test_while_somebody_searches_the_first_match_is_not_judged_by_a_key(desk: Desk) -> None:
+    desk.screen()
+    desk.activate()
+    desk.open_row(1)
+    search = desk.window.work_list.filter_bar.search
+    search.setFocus()
+    QTest.keyClicks(search, "003")
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 3)
+    desk.until(lambda: desk.bench.image.is_in_sight)
+    desk.window.actions_by_name["agree"].trigger()
+    assert "the keys belong to the search" in desk.notices and desk.rooms.session.judged == []
+    QTest.keyClick(search, Qt.Key.Key_Return)
+    assert desk.window.work_list.table.hasFocus()
+    desk.window.actions_by_name["agree"].trigger()
+    desk.until(lambda: mark(desk, 3) == "saved")
+
+
+def test_escape_in_a_note_discards_it_and_enter_keeps_it(desk: Desk) -> None:
+    desk.screen()
+    desk.activate()
+    desk.open_row(1)
+    bar = desk.window.result.verdict
+    bar.buttons["agree"].click()
+    desk.until(lambda: mark(desk, 1) == "saved")
+    for key, note in ((Qt.Key.Key_Escape, ""), (Qt.Key.Key_Return, "apex")):
+        bar.note.setFocus()
+        QTest.keyClicks(bar.note, "apex")
+        QTest.keyClick(bar.note, key)
+        desk.until(lambda: not desk.bench.judging.is_saving and desk.window.work_list.table.hasFocus())
+        assert (bar.note.text(), stored(desk, 1)) == (note, Verdict(choice="agree", note=note))

@@ -20,7 +20,7 @@ from typing import Final
 
 import hypothesis
 import numpy as np
-from desk import dialogs, turn_wheel
+from desk import dialogs, spoken, turn_wheel
 from fake_rooms import SPEC, FakeRooms, screened
 from fake_rooms import model as model_of
 from hypothesis import strategies as st
@@ -28,6 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox
+from recorder import Recorder
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.background import Background
@@ -37,7 +38,7 @@ from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
-from fieldray.domain.run import RunChanged, Verdict
+from fieldray.domain.run import OutcomeReady, RunChanged, Verdict
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.pipeline.history import History, RunWithPacks
 from fieldray.reasons import reason
@@ -54,11 +55,13 @@ SMALL: Final = Image(pixels=np.zeros((SIDE, SIDE), np.uint8))
 FULL_BYTES: Final = 40 * 1024  # no file may grow beyond: the store's index of its log fits in, its pages do not
 # What of the work that waits is done after an event: all; one, on one channel; or one whose answer comes later.
 DONE: Final = ("all", "all", "all", "one", "unheard")
+NAMED: Final = ("DOE", "PX-10", "image-0")  # in the names and numbers of patients, and of their files
 WALKS: Final = int(os.environ.get("FIELDRAY_WALKS", "0"))
 EVENTS: Final[Mapping[str, int]] = {
     "open": 16, "past": 8, "start": 8, "stop": 8, "finish": 16,
-    "space": 8, "type": 8, "wheel": 8, "verdict": 16, "second": 8, "delete": 8, "full": 8, "locked": 8, "free": 16,
-    "close": 1,
+    "space": 8, "type": 8, "wheel": 8, "step": 8, "verdict": 16, "twice": 8, "withdraw": 4, "undo": 4, "discard": 4,
+    "overwrite": 8, "vanish": 4, "reopen": 8, "search": 4, "hide": 4,
+    "second": 8, "delete": 8, "full": 8, "locked": 8, "free": 16, "close": 1,
 }  # fmt: skip
 
 
@@ -113,9 +116,9 @@ class WindowWalk(RuleBasedStateMachine):
         self._past_run = keep(self.rooms.database, [plain(3, 0.4)], spec=replace(SPEC, paths=("/of/the/past",)))
         self._open_window()
         self._notes: dict[str, set[str]] = {}  # by the image's content: later runs take verdicts over
-        self._contents: dict[int, str] = {}
         self._theirs: dict[int, Verdict | None] = {}  # what another window left there
         self._seen: dict[int, set[Verdict | None]] = {}  # what was ever found in the store
+        self._overwritten = 0
 
     def _open_window(self) -> None:
         qt, rooms = self._qt, self.rooms
@@ -130,6 +133,7 @@ class WindowWalk(RuleBasedStateMachine):
         assert self.application.window is not None
         self.window = self.application.window
         self.window.resize(800, 480)
+        self.recorder = Recorder(self.application)
         for part in (self.window.area, self.window.result):  # what the walk looks at is painted in the list
             part.setUpdatesEnabled(False)
         self._settle()
@@ -152,6 +156,7 @@ class WindowWalk(RuleBasedStateMachine):
         if done == "one":
             self._process()
         assert not (wrong or self._wrong_verdict() or (self._wrong_saved() if done == "all" else ""))
+        assert not (self.recorder.wrong or self._shown_names())
 
     def end(self) -> None:
         """Close the window and wait for all behind it."""
@@ -174,9 +179,9 @@ class WindowWalk(RuleBasedStateMachine):
         strange = {judged.facts.content_sha256 for judged in session.judged} - self._judged
         if strange:
             return "a verdict is on an image that was not open"
-        for row_id, verdict in session.verdicts.items():
-            if verdict and verdict.note and verdict.note not in self._notes.get(self._contents.get(row_id, ""), ()):
-                return f"the note {verdict.note!r} is on row {row_id}, where it was not typed"
+        for content, verdict in session.verdicts_by_content.items():
+            if verdict and verdict.note and verdict.note not in self._notes.get(content, ()):
+                return f"the note {verdict.note!r} is on the image {content}, where it was not typed"
         return ""
 
     def _wrong_saved(self) -> str:
@@ -214,6 +219,13 @@ class WindowWalk(RuleBasedStateMachine):
             return {}
         with _roomy(), ResultQuery(self.rooms.database) as query:
             return {found.row_id: found.verdict for found in query.results(tuple(row_ids))}
+
+    def _shown_names(self) -> list[str]:
+        """What of the window names a patient, or the file or folder of one, while names are hidden."""
+        if not self.bench.switches.hide_patient:
+            return []
+        said = [text for _, text in spoken()]
+        return [text for text in said for name in NAMED if name in text]
 
     def _boxes(self) -> list[QMessageBox]:
         return dialogs(self.window, QMessageBox)
@@ -259,9 +271,71 @@ class WindowWalk(RuleBasedStateMachine):
             self._judge(row)
             self.window.actions_by_name[("agree", "disagree", "unsure")[which % 3]].trigger()
 
+    def _step(self, which: int) -> None:
+        """A key that goes to another image; what it is, is looked up first for some."""
+        keys = ("next_image", "previous_image", "next_unread", "next_study", "previous_study", "first_image")
+        self.window.actions_by_name[keys[which % len(keys)]].trigger()
+
+    def _twice(self, which: int) -> None:
+        """A double click on a verdict, or a key pressed twice: the verdict is given, and never lost."""
+        row, choice = self.bench.image.row, ("agree", "disagree", "unsure")[which % 3]
+        if row is None:
+            return
+        self._judge(row)
+        before = self.bench.judging.verdicts.of(Judged(row.row_id, row.outcome)).wanted
+        for _ in range(2):
+            self.window.result.verdict.buttons[choice].click()
+        given = self.bench.judging.verdicts.of(Judged(row.row_id, row.outcome))
+        if self.bench._why_not_judged() is None and not given.asks:
+            assert given.wanted is not None and given.wanted.choice == choice
+        else:
+            assert given.wanted == before or given.asks
+
+    def _withdraw(self, which: int) -> None:
+        self.window.actions_by_name["withdraw"].trigger()
+
+    def _undo(self, which: int) -> None:
+        self.window.actions_by_name["undo"].trigger()
+
+    def _discard(self, which: int) -> None:
+        note = self.window.result.verdict.note
+        if note.hasFocus():
+            self.window.actions_by_name["cancel"].trigger()
+
+    def _overwrite(self, which: int) -> None:
+        """The file of the open image is overwritten: its row gets another patient's result."""
+        row, session = self.bench.image.row, self.rooms.session
+        run_id = self.bench.screening.run_id
+        if row is None or run_id is None or not self.bench.rows.holds(row):
+            return
+        self._overwritten += 1
+        other = plain(100 + self._overwritten, (0.9, 0.1)[which % 2])
+        other = replace(other, ref=replace(other.ref, path=row.outcome.ref.path))
+        try:
+            with _roomy(), ResultStore(self.rooms.database) as store:
+                store.replace(row.row_id, other, run=store.run(run_id))
+        except FieldrayError:  # its run was deleted
+            return
+        session.publish(OutcomeReady(run_id=run_id, row_id=row.row_id, outcome=other))
+
+    def _vanish(self, which: int) -> None:
+        """The file of the open image is moved, deleted or holds something else: what was kept of it is shown."""
+        row = self.bench.image.row
+        if row is not None:
+            self.rooms.session.replaced.add(row.outcome.facts.content_sha256)
+
+    def _reopen(self, which: int) -> None:
+        if self.bench.image.is_replaced:
+            self.window.result.open_replacing.click()
+
+    def _search(self, which: int) -> None:
+        self.window.work_list.filter_bar.search.setText(("", "001", "nobody", "")[which % 4])
+
+    def _hide(self, which: int) -> None:
+        self.window.actions_by_name["hide_patient"].trigger()
+
     def _judge(self, row: WorkRow) -> None:
         self._judged.add(row.outcome.facts.content_sha256)
-        self._contents[row.row_id] = row.outcome.facts.content_sha256
 
     def _second(self, which: int) -> None:
         """Another window gives a verdict, or withdraws one."""

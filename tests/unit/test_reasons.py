@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections import Counter
 from importlib import import_module
+from string import Formatter
 
 import pytest
 
-from fieldray.reasons import TEMPLATES, reason, templates_of_rooms
+from fieldray.reasons import HARMLESS, TEMPLATES, Plural, reason, templates_of_rooms
+from fieldray.translation import Translator
 from hostile import ALL, forbidden_in
 
 
@@ -32,3 +34,31 @@ def test_the_sentences_of_rooms_are_found_and_no_code_stands_twice() -> None:
     codes = [code for room in (TEMPLATES, *rooms) for code in room]
     assert [code for code, times in Counter(codes).items() if times > 1] == []
     assert reason("audit_few", count=1).text.startswith("Only 1 image of the rarer kind")
+
+
+def fields_of(code: str) -> set[str]:
+    """The names of the parameters that a sentence has."""
+    template = {**TEMPLATES, **templates_of_rooms()}[code]
+    texts = (template.one, template.many) if isinstance(template, Plural) else (template,)
+    return {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}
+
+
+@pytest.mark.parametrize("code", sorted({**TEMPLATES, **templates_of_rooms()}))
+def test_each_parameter_that_may_name_a_patient_is_hidden_with_the_names(code: str) -> None:
+    names = fields_of(code)
+    why = reason(code, **{name: 7 if name == "count" else f"MARK{name}" for name in names})
+    shown, hidden = Translator().reason(why), Translator(hides_names=lambda: True).reason(why)
+    for name in names - {"count"} - HARMLESS:
+        assert f"MARK{name}" in shown and f"MARK{name}" not in hidden
+    for name in names & HARMLESS - {"count"}:
+        assert f"MARK{name}" in hidden
+
+
+def test_what_a_person_or_a_file_wrote_is_never_declared_harmless() -> None:
+    written = {
+        "address", "age", "born", "detail", "file", "first", "folder", "image", "known", "label", "missing", "name",
+        "names", "path", "paths", "patient", "reference", "rows", "second", "several", "text", "two_labels", "value",
+    }  # fmt: skip
+    assert not written & HARMLESS
+    codes = ("audit_which_positive", "audit_no_class", "audit_counted_positive", "audit_table_column")
+    assert all(fields_of(code) & written for code in codes)

@@ -18,12 +18,13 @@ from fieldray.desktop.background import Background, Bridge, OpenServices, Servic
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.judging import Judging, Reading
-from fieldray.desktop.list_reader import pack_title
+from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.past_runs import Auditing, Checking, Exporting, Machine, PastRuns
-from fieldray.desktop.screening import OF_RUN, Screening
+from fieldray.desktop.screening import OF_RUN, Screening, level_of
+from fieldray.desktop.verdicts import Judged
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import Failed, Outcome, counted_as
 from fieldray.domain.history import Deletion
@@ -89,10 +90,10 @@ class Controller(QObject):
         self.switches = Switches()
         self.apply_settings(ROWS)
         self.switches.changed.connect(self._keep_switched)
-        self.judging = Judging(self.background)
-        self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
         self.image = OpenImage(self.background)
-        self.reading = Reading(self.background, self.image)
+        self.judging = Judging(self.background, self._why_not_judged)
+        self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
+        self.reading = Reading(self.background, self.image, self._why_not_judged)
         self.beside = OpenImage(self.background, channel="image beside")
         self.comparing = Comparing(self.background, self.rows, image=self.image, beside=self.beside)
         self.backends: dict[str, BackendChanged] = {}
@@ -106,8 +107,12 @@ class Controller(QObject):
         self.screening.started.connect(self._look_for_folders)
         self.packs.model_changed.connect(self._note_other_pack)
         self.screening.idle.connect(self.packs.settle)
-        self.image.changed.connect(lambda: self.judging.open(self.image.row))
+        self.image.changed.connect(self._image_changed)
+        self.image.replaced.connect(self._image_replaced)
+        self.image.screened_again.connect(self._screened_again)
+        self.rows.replaced.connect(self.image.note_replaced)
         self.judging.changed.connect(self.rows.verdict_changed)
+        self.judging.given.connect(self._note_read)
         self.reading.changed.connect(self.rows.reading_changed)
         self.judging.settled.connect(self._go_on_closing)
         self.past_runs.opened.connect(lambda _row_id, past: self._show_past(past))
@@ -203,6 +208,48 @@ class Controller(QObject):
         self.background.close()
         self.closed.emit()
 
+    # ---- the open image
+
+    def _why_not_judged(self) -> Reason | None:
+        """Why nothing can be said of the open image now: a person may see another image, or none."""
+        image = self.image
+        if image.row is None:
+            return reason("not_judged_none")
+        if image.is_replaced or not self.rows.holds(image.row):
+            return reason("not_judged_replaced")
+        if self.rows.is_stepping or not image.is_in_sight:
+            return reason("not_judged_yet")
+        if not self.rows.index_of(image.packs[0].row_id).isValid():
+            return reason("not_judged_not_listed")
+        return None
+
+    def _image_changed(self) -> None:
+        self.board.withdraw("replaced")
+        self.judging.open(self.image.row)
+
+    def _image_replaced(self) -> None:
+        """The open image stays in sight. What was typed on it is saved with its own result, and no more is."""
+        self.judging.open(None)
+        again = Action(lambda t: t.text("Open the new image"), self.open_replacing)
+        self.board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
+
+    def open_replacing(self) -> None:
+        """Open the result that the row of the open image holds now."""
+        before = self.image.packs[0] if self.image.packs else None
+        if before is not None:
+            self.image.show(self.rows.known(before.row_id))
+
+    def _screened_again(self, row: WorkRow, outcome: Outcome) -> None:
+        """A person had the image screened as they asked: the new result is opened where the old one still is."""
+        self.rows.outcome_ready(row.row_id, outcome)
+        if row is self.image.row:
+            self.open_replacing()
+
+    def _note_read(self, judged: Judged) -> None:
+        row = self.image.row
+        if row is not None and row.row_id == judged.row_id and self.judging.verdicts.of(judged).wanted is not None:
+            self.reading.note()
+
     # ---- events
 
     def take(self, event: Event) -> None:
@@ -245,7 +292,8 @@ class Controller(QObject):
         self.beside.show(None)
         self._patients.clear()
         self._lost_files = 0
-        self.board.withdraw("other_pack")
+        for key in ("other_pack", "taken_back"):
+            self.board.withdraw(key)
 
     def _look_for_folders(self) -> None:
         """Folders that are opened are remembered, if a person wants that. Names of files never are."""
@@ -321,7 +369,7 @@ class Controller(QObject):
         for note in notes:
             key = OF_RUN + (f"{number} {note.code}" if number else note.code)
             text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
-            self.board.post(key, text, level="warning")
+            self.board.post(key, text, level=level_of(note))
 
     def _note_other_pack(self) -> None:
         """Other packs are in use than those that the list in sight is from."""

@@ -6,6 +6,7 @@ verdict stands here too, and what they are asked before one is lost.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, get_args
@@ -18,26 +19,38 @@ from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.verdicts import Commands, Given, Judged, Read, State, Verdicts, Write
-from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box
+from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box, set_tip
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
 from fieldray.formatting import verdict_text
+from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator
 
 _CHANNEL = "verdict"
+_NOT_GIVEN: Final = "verdict_not_given"
 _READ_MS: Final = 2000
 
 
+WhyNot = Callable[[], Reason | None]  # why nothing can be said of the open image now, None where it can be judged
+
+
 class Judging(QObject):
-    """`changed` names the image whose verdict stands otherwise; `settled`: nothing is being saved any more."""
+    """Carries out what a person says of the open image, unless `why_not` has a reason against it.
+
+    changed  names the image whose verdict stands otherwise
+    given    the open image, on which a person gives or withdraws a verdict, before anything else happens
+    settled  nothing is being saved any more
+    """
 
     changed = Signal(object)
+    given = Signal(object)
     settled = Signal()
 
-    def __init__(self, background: Background) -> None:
+    def __init__(self, background: Background, why_not: WhyNot) -> None:
         super().__init__()
-        self._background, self._board = background, background.board
+        self._background, self._board, self._why_not = background, background.board, why_not
         self.verdicts = Verdicts()
+        self.given_s = 0.0  # when a verdict was last given, withdrawn or taken back, by the monotonic clock
         self._shown: list[tuple[Judged, object]] = []
 
     @property
@@ -54,7 +67,15 @@ class Judging(QObject):
 
     def type(self, note: str) -> None:
         """The note on the open image, as far as it is typed."""
+        if self._is_refused():
+            self._carry_out((), self.verdicts.open_image)
+            return
         self.verdicts.type(note)
+        self._carry_out((), self.verdicts.open_image)
+
+    def discard_note(self) -> None:
+        """Drop what was typed on the open image since its verdict was given."""
+        self.verdicts.discard_note()
         self._carry_out((), self.verdicts.open_image)
 
     def commit(self) -> None:
@@ -62,8 +83,44 @@ class Judging(QObject):
         self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
 
     def choose(self, choice: VerdictChoice) -> None:
-        """Give this verdict on the open image, or take it back if it was given."""
-        self._carry_out(self.verdicts.choose(choice), self.verdicts.open_image)
+        """Give this verdict on the open image. The verdict that is there already is kept, and the panel says so."""
+        if not self._is_refused():
+            self._give(self.verdicts.choose(choice))
+
+    def withdraw(self) -> None:
+        """Withdraw the verdict on the open image, with its note."""
+        if not self._is_refused():
+            self._give(self.verdicts.withdraw())
+
+    def take_back(self) -> Judged | None:
+        """Undo the last verdict or withdrawal, on whichever image that was; the image, None where there is nothing."""
+        judged = self.verdicts.last_changed
+        if judged is not None:
+            self._change(self.verdicts.take_back(), judged)
+            before = self.verdicts.of(judged).wanted
+            self._board.post("taken_back", partial(_taken_back, judged, before))
+        return judged
+
+    def _give(self, commands: Commands) -> None:
+        judged = self.verdicts.open_image
+        if commands:
+            self.given.emit(judged)
+        self._change(commands, judged)
+
+    def _change(self, commands: Commands, judged: Judged | None) -> None:
+        self._board.withdraw("taken_back")
+        if commands:
+            self.given_s = time.monotonic()
+        self._carry_out(commands, judged)
+
+    def _is_refused(self) -> bool:
+        """Whether nothing can be said of the open image now; a person is told why."""
+        why = self._why_not()
+        if why is None:
+            self._board.withdraw(_NOT_GIVEN)
+        else:
+            self._board.post_reason(_NOT_GIVEN, why, level="warning")
+        return why is not None
 
     def insist(self, *images: Judged) -> None:
         """Save what was not saved: try again, or put it in the place of what another window said."""
@@ -141,35 +198,54 @@ class Judging(QObject):
         return f"{said} {translator.reason(given.problem)}" if given.problem else said
 
 
+def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator) -> str:
+    """Which verdict stands again, and on which image."""
+    image = image_title(translator, judged.row_id, judged.outcome)
+    if verdict is None:
+        return translator.text("Your verdict on {image} was taken back.", image=image)
+    said = verdict_text(translator)[verdict.choice]
+    return translator.text("Your earlier verdict on {image} stands again: {verdict}.", image=image, verdict=said)
+
+
 class Reading(QObject):
-    """What a person has read: it was open before their eyes for two seconds, or they went on from it, or judged it.
+    """Which images a person has read: they were in sight for two seconds, or got a verdict.
 
     `changed` names the row that is read or unread now.
+
+    is_covered  whether another page lies over the image
     """
 
     changed = Signal(object)
 
-    def __init__(self, background: Background, image: OpenImage) -> None:
+    def __init__(self, background: Background, image: OpenImage, why_not: WhyNot) -> None:
         super().__init__()
-        self._background, self._board, self._image = background, background.board, image
+        self._background, self._board, self._image, self._why_not = background, background.board, image, why_not
+        self.is_covered = False
         self._soon = QTimer(self, singleShot=True, interval=_READ_MS)
         self._soon.timeout.connect(self._look)
         image.changed.connect(self._soon.stop)
+        image.replaced.connect(self._soon.stop)
         image.loaded.connect(self._soon.start)
 
     def toggle(self) -> None:
         """The open image is to be read once more, or needs not."""
-        row = self._image.row
-        if row is not None and row.verdict is not None:
+        row, why = self._image.row, self._why_not()
+        if row is None or why is not None:
+            self._board.post_reason(_NOT_GIVEN, why or reason("not_judged_none"), level="warning")
+        elif row.verdict is not None:
             self._board.post(_CHANNEL, lambda t: t.text("Your verdict is on this image: it counts as read."))
-        elif row is not None:
+        else:
             self._soon.stop()
-            self.note(is_read=not row.is_read)
+            self._note(self._image.packs[0], is_read=not self._image.packs[0].is_read)
 
-    def note(self, *, is_read: bool = True) -> None:
-        """Keep that the open image is read, or is not."""
-        row = self._image.row
-        if row is None or row.is_read == is_read:
+    def note(self) -> None:
+        """Keep that the open image is read."""
+        if self._image.row is not None and self._why_not() is None:
+            self._note(self._image.packs[0], is_read=True)
+
+    def _note(self, row: WorkRow, *, is_read: bool) -> None:
+        """The row of the list is read or unread, whichever pack's answer is in sight."""
+        if row.is_read == is_read:
             return
         outcome = row.outcome
         self._show(row, is_read=is_read)
@@ -180,10 +256,11 @@ class Reading(QObject):
         )
 
     def _look(self) -> None:
-        if QApplication.activeWindow() is None:  # nobody looks
-            self._soon.start()
-        else:
+        is_looked_at = QApplication.activeWindow() is not None and QApplication.activeModalWidget() is None
+        if is_looked_at and not self.is_covered:
             self.note()
+        else:
+            self._soon.start()
 
     def _show(self, row: WorkRow, *, is_read: bool) -> None:
         row.is_read = is_read
@@ -203,7 +280,12 @@ _MOST_NAMED: Final = 8
 
 
 class VerdictBar(QWidget):
-    """Three buttons, a note, and how it stands with the verdict. A second press on a button takes the verdict back."""
+    """Three buttons, a note, and how it stands with the verdict, which *Withdraw* takes back.
+
+    In the note Enter keeps what is typed, Esc discards it; `left` says that either was pressed.
+    """
+
+    left = Signal()
 
     def __init__(self, judging: Judging, translator: Translator) -> None:
         super().__init__()
@@ -218,12 +300,15 @@ class VerdictBar(QWidget):
         self.note.setMaxLength(_LONGEST_NOTE)
         self.note.textEdited.connect(judging.type)
         self.note.editingFinished.connect(judging.commit)
+        self.note.returnPressed.connect(self.left)
         self._meaning, self._how = label(), label(role="muted")
         self._why_not = label(role="warning")
         self.again = push_button("", lambda: self._answer(judging.insist))
-        self.withdraw = push_button("", lambda: self._answer(judging.give_in))
+        self.give_in = push_button("", lambda: self._answer(judging.give_in))
+        self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw)
+        set_tip(self.withdraw, f"{translator.text('Withdraw my verdict')} (Ctrl+0)")
         choices = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
-        answers = lay_row(None, self.again, self.withdraw, 1, spacing=6)
+        answers = lay_row(None, self.again, self.give_in, self.withdraw, 1, spacing=6)
         lay_column(self, self._meaning, choices, self.note, self._how, self._why_not, answers)
         judging.changed.connect(self.refresh)
         self.refresh()
@@ -247,19 +332,26 @@ class VerdictBar(QWidget):
         captions: dict[State | None, str] = {
             None: text("A verdict is kept with the program's result, never in place of it."),
             "saving": text("Your verdict is being saved…"),
-            "saved": text("Your verdict is saved, the note not yet.") if given.is_typing else
-            text("Saved with the program's result, never in place of it."),
+            "saved": text("Your verdict is saved, the note not yet. Enter keeps the note, Esc discards it.")
+            if given.is_typing else text("Saved with the program's result, never in place of it."),
             "not_saved": "",
         }  # fmt: skip
         is_lost = given.state == "not_saved"
-        self._how.setText(captions[given.state])
+        kept = text("This verdict was given before. Your verdict is kept. Withdraw takes the verdict back.")
+        self._how.setText(kept if verdicts.is_repeated else captions[given.state])
         self._why_not.setText(*self._problem(given) if is_lost else ())
         self._how.setVisible(not is_lost)
-        for widget in (self._why_not, self.again, self.withdraw):
+        for widget in (self._why_not, self.again, self.give_in):
             widget.setVisible(is_lost)
+        self.withdraw.setVisible(not is_lost and given.wanted is not None)
         self.again.setText(text("Save mine") if given.asks else text("Try again"))
         keeps = text("Keep the verdict") if given.wanted is None else text("Withdraw")
-        self.withdraw.setText(text("Keep theirs") if given.asks else keeps)
+        self.give_in.setText(text("Keep theirs") if given.asks else keeps)
+
+    def discard_note(self) -> None:
+        """Esc in the note: what was typed is dropped."""
+        self._judging.discard_note()
+        self.left.emit()
 
     def _problem(self, given: Given) -> tuple[str, ...]:
         text = self._translator.text

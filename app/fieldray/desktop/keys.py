@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
-from PySide6.QtWidgets import QDialog, QGridLayout, QWidget
+from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridLayout, QLineEdit, QTextEdit, QWidget
 
 from fieldray.desktop.dialogs import answer_row, fit_dialog
 from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip
@@ -22,28 +22,35 @@ from fieldray.translation import LocalText, Translator
 Group = Literal["list", "view", "compare", "tools", "program"]
 
 
+Place = Literal["window", "images", "reading"]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Key:
-    """One command. `reading`: only while the list or the image has the focus, because elsewhere the key has a use."""
+    """One command.
+
+    place  where its keys work: in the whole window; while the images are shown, but for fields where text or a value is
+           entered; or only while the list or the image has the focus, because elsewhere the key has a use
+    """
 
     command: str
     keys: tuple[str, ...]
     group: Group
     text: LocalText
-    reading: bool = False
+    place: Place = "window"
 
 
 # fmt: off
 KEYS: Final[tuple[Key, ...]] = (
-    Key("next_image", ("Down", "Right"), "list", lambda t: t.text("Next image"), True),
-    Key("previous_image", ("Up", "Left"), "list", lambda t: t.text("Previous image"), True),
-    Key("next_study", ("PgDown",), "list", lambda t: t.text("Next study"), True),
-    Key("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), True),
-    Key("next_unread", ("U",), "list", lambda t: t.text("This image is read: next unread image")),
+    Key("next_image", ("Down", "Right"), "list", lambda t: t.text("Next image"), "images"),
+    Key("previous_image", ("Up", "Left"), "list", lambda t: t.text("Previous image"), "images"),
+    Key("next_study", ("PgDown",), "list", lambda t: t.text("Next study"), "images"),
+    Key("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), "images"),
+    Key("next_unread", ("U",), "list", lambda t: t.text("Next unread image")),
     Key("unread", ("Shift+U",), "list", lambda t: t.text("Mark this image as unread, or as read")),
     Key("by_patient", ("Y",), "list", lambda t: t.text("List the images of a patient together, or each by its class")),
-    Key("first_image", ("Home",), "list", lambda t: t.text("First image"), True),
-    Key("last_image", ("End",), "list", lambda t: t.text("Last image"), True),
+    Key("first_image", ("Home",), "list", lambda t: t.text("First image"), "images"),
+    Key("last_image", ("End",), "list", lambda t: t.text("Last image"), "images"),
     Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
     Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
@@ -59,20 +66,20 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("flip_top_bottom", ("V",), "view", lambda t: t.text("Flip top-bottom")),
     Key("zoom_in", ("+",), "view", lambda t: t.text("Zoom in")),
     Key("zoom_out", ("-",), "view", lambda t: t.text("Zoom out")),
-    Key("pan_left", ("Shift+Left",), "view", lambda t: t.text("Look further left"), True),
-    Key("pan_right", ("Shift+Right",), "view", lambda t: t.text("Look further right"), True),
-    Key("pan_up", ("Shift+Up",), "view", lambda t: t.text("Look further up"), True),
-    Key("pan_down", ("Shift+Down",), "view", lambda t: t.text("Look further down"), True),
+    Key("pan_left", ("Shift+Left",), "view", lambda t: t.text("Look further left"), "reading"),
+    Key("pan_right", ("Shift+Right",), "view", lambda t: t.text("Look further right"), "reading"),
+    Key("pan_up", ("Shift+Up",), "view", lambda t: t.text("Look further up"), "reading"),
+    Key("pan_down", ("Shift+Down",), "view", lambda t: t.text("Look further down"), "reading"),
     Key("fit", ("=",), "view", lambda t: t.text("Fit to window")),
-    Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), True),
-    Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last view change")),
+    Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), "reading"),
+    Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last verdict or view change")),
     Key("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop")),
     Key("next_prior", ("Shift+E",), "compare", lambda t: t.text("The next older prior image")),
     Key("prior_file", ("Ctrl+E",), "compare", lambda t: t.text("Choose the file of a prior image")),
     Key("prior_beside", ("A",), "compare", lambda t: t.text("Open and prior image side by side")),
     Key("prior_swipe", ("S",), "compare", lambda t: t.text("Swipe: prior left of a divider, open image right of it")),
-    Key("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: divider to the left"), True),
-    Key("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: divider to the right"), True),
+    Key("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: divider to the left"), "reading"),
+    Key("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: divider to the right"), "reading"),
     Key("prior_blink", ("B",), "compare", lambda t: t.text("Blink: prior in the place of the open image, and back")),
     Key("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
     Key("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the mesh that the prior was bent by")),
@@ -83,12 +90,12 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("tool_angle", ("J",), "tools", lambda t: t.text("Left drag: angle between two lines")),
     Key("tool_ratio", ("T",), "tools", lambda t: t.text("Left drag: cardiothoracic ratio of two lines")),
     Key("tool_region", ("Q",), "tools", lambda t: t.text("Left drag: mean of a region")),
-    Key("mark", ("Return", "Enter"), "tools", lambda t: t.text("Measure: set a point in the middle"), True),
+    Key("mark", ("Return", "Enter"), "tools", lambda t: t.text("Measure: set a point in the middle"), "reading"),
     Key("magnifier", ("G",), "tools", lambda t: t.text("Show or hide the magnifier")),
-    Key("narrower", ("Ctrl+Left",), "tools", lambda t: t.text("More contrast: narrow the window"), True),
-    Key("wider", ("Ctrl+Right",), "tools", lambda t: t.text("Less contrast: widen the window"), True),
-    Key("brighter", ("Ctrl+Up",), "tools", lambda t: t.text("Brighter: lower the level"), True),
-    Key("darker", ("Ctrl+Down",), "tools", lambda t: t.text("Darker: raise the level"), True),
+    Key("narrower", ("Ctrl+Left",), "tools", lambda t: t.text("More contrast: narrow the window"), "reading"),
+    Key("wider", ("Ctrl+Right",), "tools", lambda t: t.text("Less contrast: widen the window"), "reading"),
+    Key("brighter", ("Ctrl+Up",), "tools", lambda t: t.text("Brighter: lower the level"), "reading"),
+    Key("darker", ("Ctrl+Down",), "tools", lambda t: t.text("Darker: raise the level"), "reading"),
     Key("preset_1", ("1",), "tools", lambda t: t.text("Window: from the file")),
     Key("preset_2", ("2",), "tools", lambda t: t.text("Window: full range")),
     Key("preset_3", ("3",), "tools", lambda t: t.text("Window: lungs")),
@@ -106,18 +113,21 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on these images?")),
     Key("status", ("Ctrl+I",), "program", lambda t: t.text("This computer: device, speed and load")),
     Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
-    Key("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the image as it is in sight"), True),
+    Key("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the image as it is in sight"), "reading"),
     Key("print", ("Ctrl+Shift+P",), "program", lambda t: t.text("Print the image as it is in sight")),
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
     Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
     Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
     Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: not sure")),
+    Key("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
     Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
     Key("keys", ("?",), "program", lambda t: t.text("This list of keys")),
 )
 # fmt: on
-_ON_IMAGE: Final = (*get_args(VerdictChoice), "copy", "print")  # of the program's commands
+_VERDICTS: Final = (*get_args(VerdictChoice), "withdraw")
+_ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # of the program's commands
+_ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_beside")  # a key that is held down does these once, not many times
 
 
 # What the keys of the Latin letters write in the Ukrainian layout.
@@ -146,7 +156,7 @@ def group_title(translator: Translator, group: Group) -> str:
 def make_actions(
     commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
 ) -> dict[str, QAction]:
-    """One action for each key, at work in the whole window or only in the `reading` widgets.
+    """One action for each key, at work in its place (see `Key`); `reading` are list and image.
 
     `text` is for menus (with the key), `iconText` the words alone, `toolTip` the words with the key in brackets.
     """
@@ -157,17 +167,21 @@ def make_actions(
         action.setIconText(caption)
         set_tip(action, f"{caption} ({written})")
         action.triggered.connect(lambda _=False, run=commands[key.command]: run())
-        for widget in reading if key.reading else (window,):
+        for widget in reading if key.place == "reading" else (window,):
             _listen(widget, key, action)
         actions[key.command] = action
     return actions
 
 
-def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool) -> None:
-    """While another page is over the images nothing is done to one: nobody sees which one that is."""
+def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QWidget | None = None) -> None:
+    """While another page is over the images nothing is done to one: nobody sees which one that is.
+
+    focused  has the keyboard; a field where a text, a number or a value is entered keeps the keys of the list
+    """
+    is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
     for key in KEYS:
         if key.command in _ON_IMAGE or (key.group != "program" and key.command != "full_screen"):
-            actions[key.command].setEnabled(is_seen)
+            actions[key.command].setEnabled(is_seen and not (is_field and key.place == "images"))
 
 
 def key_name(key: str) -> str:
@@ -183,10 +197,13 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     """
     shortcut = QShortcut(widget)
     shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_twins(key.keys))])
+    shortcut.setAutoRepeat(key.command not in _ONCE)
     within = Qt.ShortcutContext.WidgetWithChildrenShortcut
-    shortcut.setContext(within if key.reading else Qt.ShortcutContext.WindowShortcut)
+    shortcut.setContext(within if key.place == "reading" else Qt.ShortcutContext.WindowShortcut)
     shortcut.activated.connect(action.trigger)
     shortcut.activatedAmbiguously.connect(action.trigger)
+    if key.place == "images":
+        action.enabledChanged.connect(shortcut.setEnabled)  # tables of other pages have these keys themselves
 
 
 _MARGINS: Final = (12, 12, 12, 12)

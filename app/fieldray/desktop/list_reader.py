@@ -16,6 +16,7 @@ from typing import Final, Literal, get_args
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
+from fieldray.desktop.verdicts import Judged
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, why_of
 from fieldray.domain.history import ListColumn
 from fieldray.domain.image import ImageHeader
@@ -51,6 +52,7 @@ class SeenRows(QObject):
 
     arrived = Signal()
     missed = Signal()
+    replaced = Signal(object)  # a WorkRow whose image has another result now: a new WorkRow stands in the list for it
 
     def __init__(self, background: Background, parent: QObject) -> None:
         super().__init__(parent)
@@ -79,6 +81,11 @@ class SeenRows(QObject):
         """A row of the list or of another pack that somebody holds."""
         return self._alive.get(row_id)
 
+    def listed_with(self, row_id: int) -> int:
+        """The number of the row of the list for a row of another pack; a row of the list is its own."""
+        row = self._alive.get(row_id)
+        return next((other.row_id for other in self._alive.values() if row in other.beside), row_id)
+
     def want(self, row_ids: Sequence[int]) -> None:
         """Read these rows, all of them at once. Of what waits, only what was wanted last is read."""
         if row_ids not in self._waiting:
@@ -96,13 +103,27 @@ class SeenRows(QObject):
         return row
 
     def replace(self, row_id: int, outcome: Outcome) -> bool:
-        """The image was done again: whether its row is one of these."""
-        row = self._alive.get(row_id)
-        if row is not None:
-            row.take(outcome)
-        elif self._is_reading:
+        """An image was done again: whether its row is one of these."""
+        if self._is_reading:
             self._outdated.add(row_id)
-        return row is not None
+        return self._renew(row_id, outcome)
+
+    def _renew(self, row_id: int, outcome: Outcome) -> bool:
+        """Put a new row in the place of one that holds another result of its image.
+
+        The row before keeps its result: it may be open, and what a person sees of it must not change.
+        """
+        before = self._alive.get(row_id)
+        if before is None or Judged(row_id, outcome) == Judged(row_id, before.outcome):
+            return before is not None
+        row = WorkRow(row_id, outcome, before.manifest, run_id=before.run_id, beside=before.beside)
+        self._alive[row_id] = row
+        self._kept.append(row)
+        for other in list(self._alive.values()):
+            if before in other.beside:
+                other.beside = tuple(row if one is before else one for one in other.beside)
+        self.replaced.emit(before)
+        return True
 
     def _read(self) -> None:
         wanted = dict.fromkeys(row_id for rows in self._waiting for row_id in rows)
@@ -126,6 +147,8 @@ class SeenRows(QObject):
             of_image = [others.get((run_id, stored.outcome.ref.key)) for run_id in beside]
             read = {one.row_id for one in (stored, *of_image) if one}
             if stored.run_id not in beside and read.isdisjoint(self._outdated):  # else it is read again when painted
+                for one in (stored, *filter(None, of_image)):
+                    self._renew(one.row_id, one.outcome)  # another window may have had the image done again
                 row = self.row_of(stored)
                 row.beside = tuple(self.row_of(other) if other else None for other in of_image)
                 self._kept.append(row)
@@ -148,14 +171,14 @@ class SeenRows(QObject):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class WorkRow:
-    """An outcome with what the list needs to sort, find and show it.
+    """One result of an image, with what the list needs to show it. An image that gets another result gets another row.
 
     manifest  the pack's, whose texts and calibration belong to the result
     is_read   whether a person has read it, with or without a verdict
     run_id    of its pack; None for an image of no run
     beside    what the other packs of the run say of the image, None where one says nothing
     finding   the one that decides the class, None without a score
-    state     a number that no other row has, nor this one once it took another outcome
+    state     a number that no other row has
     """
 
     row_id: int
@@ -173,11 +196,6 @@ class WorkRow:
         self.state = next(_states)
         self.category = self.outcome.category
         self.finding = leading_finding(self.outcome)
-
-    def take(self, outcome: Outcome) -> None:
-        """The image was done again: the row stays, its outcome is the newer one, not judged and not read yet."""
-        self.outcome, self.verdict, self.is_read = outcome, None, False
-        self.__post_init__()
 
     @property
     def header(self) -> ImageHeader:

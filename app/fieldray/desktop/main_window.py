@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
-from PySide6.QtCore import QEvent, QPoint, Qt, QUrl, Signal
+from PySide6.QtCore import QEvent, QPoint, Qt, QTimer, QUrl, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QApplication,
@@ -119,9 +119,7 @@ class MainWindow(QMainWindow):
         self.pages = QStackedWidget()
         self.images = scrolled(self.panes)  # never cut off where there is too little room for list, image and result
         self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.pages.currentChanged.connect(
-            lambda _: allow_on_image(self.actions_by_name, is_seen=self.pages.currentWidget() is self.images)
-        )
+        self.pages.currentChanged.connect(self._allow_keys)
         beside = self.packs_page, self.audit_page, self.history_page, self.status_page
         for page in (self.welcome, self.images, *beside):
             self.pages.addWidget(page)
@@ -134,6 +132,11 @@ class MainWindow(QMainWindow):
         bench = self._bench
         self.work_list.row_chosen.connect(self._leave_note)
         self.work_list.row_chosen.connect(bench.image.show)
+        self.work_list.table.clicked.connect(self._open_replacing)
+        self.work_list.filter_bar.search.returnPressed.connect(self._focus_list)
+        for box in (self.work_list.filter_bar.verdicts, self.work_list.filter_bar.devices):
+            box.activated.connect(self._focus_list)
+        self.result.verdict.left.connect(self._focus_list)
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
@@ -149,7 +152,9 @@ class MainWindow(QMainWindow):
         self.prior_card.file_wanted.connect(self._choose_prior)
         for room in (bench.packs, bench.comparing, bench.screening):
             room.asked.connect(self._ask)
-        QApplication.instance().focusChanged.connect(self._ask, Qt.ConnectionType.QueuedConnection)  # type: ignore[union-attr]
+        focus_changed = QApplication.instance().focusChanged  # type: ignore[union-attr]
+        focus_changed.connect(self._ask, Qt.ConnectionType.QueuedConnection)
+        focus_changed.connect(self._focus_changed)
         bench.packs.card_read.connect(self._show_card)
         self.result.card_wanted.connect(self._show_card_of_run)
         bench.screening.started.connect(self._show_images_or_welcome)
@@ -162,7 +167,7 @@ class MainWindow(QMainWindow):
             "previous_image": lambda: rows.step(-1),
             "next_study": lambda: rows.step_study(1),
             "previous_study": lambda: rows.step_study(-1),
-            "next_unread": self._next_unread,
+            "next_unread": lambda: self._bench.rows.find_unread(rows.table.currentIndex().row()),
             "unread": self._bench.reading.toggle,
             "first_image": lambda: rows.choose_end(last=False),
             "last_image": lambda: rows.choose_end(last=True),
@@ -185,13 +190,39 @@ class MainWindow(QMainWindow):
             "copy": lambda: copy_picture(self.area.active, self._translator, self._bench.board),
             "print": lambda: print_picture(self.area.active, self._translator),
             "export": self._export,
-            **{choice: partial(self._bench.judging.choose, choice) for choice in get_args(VerdictChoice)},
+            **{
+                choice: partial(self._judge, partial(self._bench.judging.choose, choice))
+                for choice in get_args(VerdictChoice)
+            },
+            "withdraw": partial(self._judge, self._bench.judging.withdraw),
+            "undo": self._undo,
             "cancel": self._cancel,
             "guide": lambda: guide(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
         }
 
     # ---- commands
+
+    def _judge(self, say: Callable[[], None]) -> None:
+        """By a key. While somebody searches, the image in sight is only what the list found first."""
+        if self.work_list.filter_bar.search.hasFocus():
+            self._bench.board.post_reason("verdict_not_given", reason("not_judged_searching"), level="warning")
+        else:
+            say()
+
+    def _undo(self) -> None:
+        """Undo what was done last: a change of the view, or a verdict, whose image is shown then."""
+        viewer, judging = self.area.active, self._bench.judging
+        if viewer.can_undo and viewer.changed_s > judging.given_s:
+            viewer.undo()
+        elif judged := judging.take_back():
+            self.work_list.choose(self._bench.rows.listed_with(judged.row_id), may_show_all=True)
+        else:
+            viewer.undo()
+
+    def _open_replacing(self) -> None:
+        if self._bench.image.is_replaced:
+            self._bench.open_replacing()
 
     def _open(self, title: str, mode: QFileDialog.FileMode, *, watches: bool = False) -> None:
         folders = self._bench.settings.folders
@@ -312,10 +343,6 @@ class MainWindow(QMainWindow):
         elif self.work_list.isHidden():
             self._show_panels(True)
 
-    def _next_unread(self) -> None:
-        self._bench.reading.note()
-        self._bench.rows.find_unread(self.work_list.table.currentIndex().row())
-
     def _toggle(self, page: QWidget) -> None:
         if self.pages.currentWidget() is page:
             self._show_images_or_welcome()
@@ -343,10 +370,38 @@ class MainWindow(QMainWindow):
     def _leave_note(self) -> None:
         """Another image is about to be open: what is typed from now on is not meant as a note on it."""
         if self.result.verdict.note.hasFocus():
+            self._focus_list()
+
+    def _allow_keys(self) -> None:
+        is_seen = self.pages.currentWidget() is self.images
+        self._bench.reading.is_covered = not is_seen
+        allow_on_image(self.actions_by_name, is_seen=is_seen, focused=QApplication.focusWidget())
+
+    def _focus_list(self) -> None:
+        """The keys go to the list again, if the images are shown."""
+        if self.pages.currentWidget() is self.images:
             self._reading.setFocus()
 
+    def _focus_changed(self, before: QWidget | None, after: QWidget | None) -> None:
+        """What had the keys and is hidden or disabled gives them back: Qt gives them to whatever comes next."""
+        self._allow_keys()
+        if before is not None and after is not None and not (before.isVisible() and before.isEnabled()):
+            QTimer.singleShot(0, self, self._give_focus_back)
+
+    def _give_focus_back(self) -> None:
+        page, focused = self.pages.currentWidget(), QApplication.focusWidget()
+        if is_typing():
+            return
+        if page is self.images:
+            self._focus_list()
+        elif page is not None and focused is not None and not page.isAncestorOf(focused):
+            page.setFocus()
+
     def _cancel(self) -> None:
-        """Back from what is over the images: a page, a question, then the whole screen."""
+        """Back from what is over the images: a note, a page, a question, then the whole screen."""
+        if self.result.verdict.note.hasFocus():
+            self.result.verdict.discard_note()
+            return
         if self.pages.currentWidget() not in (self.images, self.welcome):
             self._show_images_or_welcome()
             return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QImage
 
 from fieldray.desktop.background import Background
@@ -25,11 +25,20 @@ if TYPE_CHECKING:
 
 
 class OpenImage(QObject):
-    """One image at a time; the newest request wins. Each has a channel of the background to itself."""
+    """One result of one image at a time; the newest request wins. Each has a channel of the background to itself.
+
+    What is open never changes under a person's eyes. When its image gets another result, `is_replaced` says so, and the
+    other result is opened only by `show`.
+
+    is_in_sight     whether the pixels are painted, and every key has been handled that was pressed before that
+    pixels_content  SHA-256 of the file content that `pyramid` shows, "" while there is none
+    """
 
     changed = Signal()
     loaded = Signal()
+    replaced = Signal()
     screening_changed = Signal()
+    screened_again = Signal(object, object)  # the row that was open, and its new outcome
 
     def __init__(self, background: Background, *, channel: str = "image") -> None:
         super().__init__()
@@ -40,22 +49,42 @@ class OpenImage(QObject):
         self.network_image: Pyramid | None = None
         self.problem: Reason | None = None
         self.preview_note: Reason | None = None
-        self.is_loading = self.is_screening = False
+        self.is_loading = self.is_screening = self.is_in_sight = self.is_replaced = False
+        self.pixels_content = ""
+        self._pack_run: int | None = None  # of the pack whose answers a person chose to see
+        self._asked_again: WorkRow | None = None
 
     def show(self, row: WorkRow | None) -> None:
-        """Open another image, or none; or what another pack says of the open one, whose pixels stay in sight."""
-        if row is None or row not in self.packs:
-            self.packs = (row, *filter(None, row.beside)) if row is not None else ()
-        before = self.row if self.row is not row and self.row in self.packs else None
-        if before is None or row is None or before.outcome.ref.turn != row.outcome.ref.turn:
-            self.pyramid = None
+        """Open another image, or none. Of several packs the one is in sight that a person chose last in this run."""
+        self.packs = (row, *filter(None, row.beside)) if row is not None else ()
+        self.is_replaced = False
+        self._open(next((one for one in self.packs if one.run_id == self._pack_run), row), keeps_pixels=False)
+
+    def show_pack(self, row: WorkRow) -> None:
+        """Show what another pack says of the open image, whose pixels stay in sight; and so of those opened later."""
+        assert row in self.packs and self.row is not None
+        self._pack_run = row.run_id
+        before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.turn) for one in (self.row, row))
+        self._open(row, keeps_pixels=before == after)
+
+    def note_replaced(self, row: WorkRow) -> None:
+        """A row holds another result of its image now. What was open stays in sight, and can be judged no more."""
+        if row in self.packs and row is not self._asked_again:
+            self.is_replaced = True
+            self.replaced.emit()
+
+    def _open(self, row: WorkRow | None, *, keeps_pixels: bool) -> None:
+        if not keeps_pixels:
+            self.pyramid, self.pixels_content = None, ""
         self.row, self.network_image, self.problem = row, None, None
         self.preview_note = None
-        self.is_loading = row is not None
+        self.is_loading, self.is_in_sight = row is not None, False
         self._background.forget(self._channel)
         self.changed.emit()
         if row is None:
             return
+        if keeps_pixels:
+            self._soon_in_sight(row)
         ref, content = row.outcome.ref, row.outcome.facts.content_sha256
         if ref.problem is not None and not ref.problem_is_refusal:
             self._not_read(row, ref.problem)
@@ -78,28 +107,27 @@ class OpenImage(QObject):
         row = self.row
         if row is None or self.is_screening:
             return
-        judged = row.outcome
+        judged, self._asked_again = row.outcome, row
         self._board.withdraw("again")
         self._set_screening(True)
         self._background.ask(
             lambda services: services.session.screen_again(row.row_id, judged=judged, wishes=wishes),
             channel="again",
-            done=lambda outcome: self._screened_again(row, judged, outcome, wishes),
+            done=lambda outcome: self._has_screened_again(row, outcome, wishes),
             failed=self._not_screened_again,
         )
 
-    def _screened_again(self, row: WorkRow, judged: Outcome, outcome: Outcome, wishes: Wishes) -> None:
+    def _has_screened_again(self, row: WorkRow, outcome: Outcome, wishes: Wishes) -> None:
+        self._asked_again = None
         self._set_screening(False)
         if isinstance(outcome, Failed) or (isinstance(outcome, Refused) and wishes != Wishes()):
             why = reason("again_refused") if isinstance(outcome, Refused) else outcome.reason
             self._board.post_reason("again", why, level="warning")
             return
-        if row.outcome is judged:
-            row.take(outcome)
-        if row is self.row:
-            self.show(row)
+        self.screened_again.emit(row, outcome)
 
     def _not_screened_again(self, error: FieldrayError) -> None:
+        self._asked_again = None
         self._set_screening(False)
         self._board.post_error("again", error)
 
@@ -109,8 +137,22 @@ class OpenImage(QObject):
 
     def _has_read(self, row: WorkRow, pyramid: Pyramid, network_image: Pyramid | None) -> None:
         if row is self.row:
-            self.pyramid, self.network_image, self.is_loading = pyramid, network_image, False
-            self.loaded.emit()
+            self.pyramid, self.network_image = pyramid, network_image
+            self._has_loaded(row)
+
+    def _has_loaded(self, row: WorkRow) -> None:
+        """What there is of the image is there now, and is painted as soon as the window's thread has nothing to do."""
+        self.is_loading = False
+        self.pixels_content = row.outcome.facts.content_sha256 if self.pyramid is not None else ""
+        self.loaded.emit()
+        self._soon_in_sight(row)
+
+    def _soon_in_sight(self, row: WorkRow) -> None:
+        QTimer.singleShot(0, self, lambda: self._has_painted(row))
+
+    def _has_painted(self, row: WorkRow) -> None:
+        if row is self.row and (self.pyramid is not None or not self.is_loading):
+            self.is_in_sight = True
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
         """The image is gone or cannot be read: what was kept of it is shown, and said to be that."""
@@ -130,8 +172,8 @@ class OpenImage(QObject):
 
     def _show_kept(self, row: WorkRow, why: Reason, pyramid: Pyramid | None, note: Reason | None) -> None:
         if row is self.row:
-            self.problem, self.pyramid, self.preview_note, self.is_loading = why, pyramid, note, False
-            self.loaded.emit()
+            self.problem, self.pyramid, self.preview_note = why, pyramid, note
+            self._has_loaded(row)
 
 
 def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:

@@ -418,5 +418,5 @@ class PackButtons(QWidget):
 
     def _turn_to(self, row: WorkRow) -> None:
         if row is not self._image.row:
-            self._image.show(row)
+            self._image.show_pack(row)
         self.refresh()

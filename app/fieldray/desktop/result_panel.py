@@ -42,7 +42,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.run import Wishes
 from fieldray.formatting import backend_name, category_label, lung_sentences, number, what_to_do
-from fieldray.reasons import OF_MANY
+from fieldray.reasons import OF_MANY, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
 
@@ -87,6 +87,7 @@ class ResultPanel(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(translator.text("Result"))
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click on what lies in it leaves the keys with the list
         self._image, self._judging, self._switches = controller.image, controller.judging, controller.switches
         self._translator, self._theme = translator, theme
         self._folding = partial(FoldingCard, switches=self._switches, theme=theme)
@@ -97,6 +98,7 @@ class ResultPanel(QScrollArea):
         self.packs = PackButtons(self._image, translator, theme)
         self._head = self._make_head()
         self._kept = label(role="warning")
+        self.open_replacing = push_button(translator.text("Open the new image"), controller.open_replacing)
         self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map()
         self.lungs = LungsCard(self._folding, translator)
@@ -104,12 +106,13 @@ class ResultPanel(QScrollArea):
         self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
         self._pack = QWidget()
         self._inside = QWidget()
-        above = self._head, self._kept, self._result, self._verdict_card, self._measured
+        above = self._head, self._kept, self.open_replacing, self._result, self._verdict_card, self._measured
         self._layout = lay_column(self._inside, *above, self._heat_map, self.lungs, prior, self._pack, spacing=10)
         lay_column(page, self._empty, self.packs, self._inside, 1, margins=(16, 14, 16, 14), spacing=10)
         self.setWidget(page)
         self._image.changed.connect(self.refresh)
-        self._image.loaded.connect(self._show_kept)
+        for news in (self._image.loaded, self._image.replaced):
+            news.connect(self._show_kept)
         controller.comparing.changed.connect(self._fit_width)  # the card about the prior image is refreshed by then
         self._image.screening_changed.connect(self._show_screening)
         self._connect_switches()
@@ -134,9 +137,7 @@ class ResultPanel(QScrollArea):
         self._measured = self._exchange(self._measured, self._make_measured(screened, found))
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self.lungs.show_outcome(row.outcome)
-        self._verdict_card.setVisible(self._judging.verdicts.open_image is not None)
         self.verdict.explain(self._verdict_meaning(row))
-        self.verdict.refresh()
         self._fit_width()
         self.verticalScrollBar().setValue(0)
 
@@ -153,12 +154,16 @@ class ResultPanel(QScrollArea):
         self.opacity.setValue(self._switches.heat_map_opacity)
 
     def _show_kept(self) -> None:
-        """That the file is gone or another one, and what is shown in its place."""
-        problem, note = self._image.problem, self._image.preview_note
-        shown = [self._translator.reason(said) for said in (problem, note) if said is not None]
+        """That the file is gone or another one, and what is shown in its place. What was replaced takes no verdict."""
+        problem, note, is_replaced = self._image.problem, self._image.preview_note, self._image.is_replaced
         is_stored = problem is not None and note is not None
-        self._kept.setText(" ".join(shown) if is_stored else "")
-        self._kept.setVisible(is_stored)
+        said = [one for one in (problem, note) if one is not None and is_stored]
+        said += [reason("image_replaced")] if is_replaced else []
+        self._kept.setText(" ".join(map(self._translator.reason, said)))
+        self._kept.setVisible(bool(said))
+        self.open_replacing.setVisible(is_replaced)
+        self._verdict_card.setVisible(self._judging.verdicts.open_image is not None)
+        self.verdict.refresh()
 
     def _fit_width(self) -> None:
         """Words are longer in some languages: nothing may be cut at the side."""
@@ -177,6 +182,7 @@ class ResultPanel(QScrollArea):
 
     def _make_heat_map(self) -> QWidget:
         self.heat_map_box = QCheckBox(self._translator.text("Show the heat map (H)"))
+        self.heat_map_box.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.heat_map_box.setChecked(self._switches.heat_map)
         self.opacity = slider(self._switches.heat_map_opacity)
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
@@ -296,6 +302,7 @@ class LungsCard(QWidget):
         super().__init__()
         self._translator = translator
         self.outline_box = QCheckBox(translator.text("Show the outline of the lungs (O)"))
+        self.outline_box.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self._areas = label()
         self._evidence = label(role="heading")
         self._warning = label(role="warning")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 OF_RUN: Final = "of the run "  # what the keys of notes on the run in sight begin with, but for those on a watch
 _OF_WATCH: Final = {"watch_waits": "watch_waits", "watch_goes_on": "watch_waits", "watch_stopped": "watch"}
+_GRAVE: Final = ("drift_evidence", "watch_waits", "other_patients", "ages_not_stated")
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
@@ -150,8 +151,10 @@ class Screening(QObject):
         self._enter(is_over.get(run.state, "cancelled"))
 
     def forget_run(self) -> None:
-        """The run in sight was deleted."""
+        """The run in sight was deleted, and with it what was said of its end."""
         self._forget_notes()
+        self._board.supersede(_failed(self.paths))
+        self._board.withdraw(_unscreened(self.paths))
         self._do(self._playbook.drop())
         self._name_waiting()
         self.paths, self.past, self.run_id, self.run_models, self.manifest = (), None, None, (), None
@@ -187,8 +190,7 @@ class Screening(QObject):
             key = note.text if note.code == "no_image_in" else _OF_WATCH.get(note.code, OF_RUN + note.code)
             if note.code == "watch_stopped":
                 self._board.supersede("watch")
-            level: Level = "warning" if note.code in ("drift_evidence", "watch_waits") else "info"
-            self._board.post_reason(key, note, level=level)
+            self._board.post_reason(key, note, level=level_of(note))
 
     def take_progress(self, event: Progress) -> None:
         """How far the batch is."""
@@ -307,9 +309,19 @@ class Screening(QObject):
         pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
-        if (pack.name, point) != known and pack.source.trust != "legacy":
+        additional = tuple(one.name for one in intent.beside)
+        before = remembered.additional if remembered and remembered.pack == pack.name else ()
+        if missing := [name for name in before if name not in additional]:
+            self._board.post_reason(
+                OF_RUN + "packs_missing",
+                reason("packs_missing", packs=", ".join(missing), pack=pack.name),
+                level="warning",
+            )
+        if ((pack.name, point) != known or additional != before) and pack.source.trust != "legacy":
             self.background.ask(
-                lambda services: services.memory.remember(intent.paths, pack.name, operating_point=point),
+                lambda services: services.memory.remember(
+                    intent.paths, pack.name, operating_point=point, additional=additional
+                ),
                 channel="whose",
             )
 
@@ -380,6 +392,11 @@ class Screening(QObject):
             self._board.post_reason("next", reason("next_run", count=count), level="info")
         else:
             self._board.withdraw("next")
+
+
+def level_of(note: Reason) -> Level:
+    """How grave a note on a run is, whichever of its packs it is about."""
+    return "warning" if note.code in _GRAVE else "info"
 
 
 def _listed(paths: Sequence[Path]) -> str:

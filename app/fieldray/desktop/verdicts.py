@@ -117,7 +117,9 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._given: dict[Judged, Given] = {}
+        self._last: tuple[Judged, Verdict | None, Verdict | None] | None = None  # before and after the last change
         self.open_image: Judged | None = None
+        self.is_repeated = False  # the verdict on the open image was given once more, and is kept as it was
 
     # ---- what is shown
 
@@ -141,7 +143,7 @@ class Verdicts:
     def open(self, judged: Judged | None, stored: Verdict | None = None) -> Commands:
         """Another image is open, or none; `stored`: the verdict that was read with it."""
         commands = self.commit()
-        self.open_image = judged
+        self.open_image, self.is_repeated = judged, False
         self._given = {key: given for key, given in self._given.items() if given.is_needed or key == judged}
         if judged is None:
             return commands
@@ -150,7 +152,7 @@ class Verdicts:
 
     def give_up(self) -> None:
         """What is not saved is lost, as a person has decided."""
-        self._given, self.open_image = {}, None
+        self._given, self._last, self.open_image = {}, None, None
 
     def type(self, note: str) -> None:
         """The note on the open image, as far as it is typed; there is none without a verdict."""
@@ -165,13 +167,47 @@ class Verdicts:
             return ()
         return self._want(Verdict(choice=given.wanted.choice, note=given.draft.strip()))
 
+    def discard_note(self) -> None:
+        """Drop the note that is being typed on the open image: the note that was kept before stands again."""
+        self.of(self.open_image).draft = None
+
     def choose(self, choice: VerdictChoice) -> Commands:
-        """Give this verdict on the open image, or take it back if it was given; its note waits for another one."""
+        """Give this verdict on the open image, with the note that stands there.
+
+        A verdict that is saved or being saved already is kept: `is_repeated` says so, and nothing is written.
+        """
         given = self.of(self.open_image)
-        if given.wanted is not None and given.wanted.choice == choice:
-            given.draft = given.note
-            return self._want(None)
-        return self._want(Verdict(choice=choice, note=given.note.strip()))
+        verdict = Verdict(choice=choice, note=given.note.strip())
+        self.is_repeated = verdict == given.wanted and given.state in ("saved", "saving")
+        return () if self.is_repeated else self._want(verdict)
+
+    def withdraw(self) -> Commands:
+        """Withdraw the verdict on the open image together with its note; `take_back` brings both back."""
+        given = self.of(self.open_image)
+        if given.wanted is None:
+            return ()
+        given.wanted, given.draft = Verdict(choice=given.wanted.choice, note=given.note.strip()), None
+        return self._want(None)
+
+    @property
+    def last_changed(self) -> Judged | None:
+        """The image whose verdict was given, changed or withdrawn last, if `take_back` can undo that change."""
+        if self._last is None:
+            return None
+        judged, _, after = self._last
+        given = self._given.get(judged)  # an image without an entry is not open, and all that was given on it is saved
+        return judged if given is None or (given.wanted == after and not given.asks) else None
+
+    def take_back(self) -> Commands:
+        """Undo the last change of a verdict: the verdict before that change is wanted again. Once, not twice."""
+        judged = self.last_changed
+        if judged is None or self._last is None:
+            return ()
+        _, before, after = self._last
+        self._given.setdefault(judged, Given(after))
+        commands = self._want(before, on=judged)
+        self._last = None
+        return commands
 
     def insist(self, judged: Judged) -> Commands:
         """Save what was not saved: try again, or put it in the place of what another window said meanwhile."""
@@ -186,8 +222,7 @@ class Verdicts:
         given = self.of(judged)
         if given.state != "not_saved":
             return ()
-        given.draft = given.note if given.stored is None else None
-        given.wanted = given.stored
+        given.wanted, given.draft = given.stored, None
         return self._save(judged, given)
 
     # ---- the store
@@ -243,14 +278,13 @@ class Verdicts:
 
     # ---- inside
 
-    def _want(self, verdict: Verdict | None) -> Commands:
-        judged = self.open_image
+    def _want(self, verdict: Verdict | None, *, on: Judged | None = None) -> Commands:
+        judged = on or self.open_image
         if judged is None:
             return ()
         given = self._given[judged]
-        given.wanted = verdict
-        if verdict is not None:
-            given.draft = None
+        self.is_repeated, self._last = False, (judged, given.wanted, verdict)
+        given.wanted, given.draft = verdict, None
         return self._save(judged, given)
 
     def _save(self, judged: Judged, given: Given) -> Commands:

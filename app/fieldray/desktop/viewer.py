@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
@@ -84,6 +85,7 @@ class Viewer(QWidget):
         self._heat_map: HeatMap | None = None
         self._outline: QPainterPath | None = None
         self._undo: list[ViewState] = []
+        self.changed_s = 0.0  # when a person last changed the view, by the monotonic clock
         self._drag: tuple[Tool, QPointF, ViewState] | None = None
         self._wheel = 0
         self._mouse: QPointF | None = None
@@ -111,6 +113,10 @@ class Viewer(QWidget):
         """Show what another view asks for; nothing to undo here."""
         self.state = state
         self.update()
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self._undo)
 
     def undo(self) -> None:
         """Take the last change back."""
@@ -376,7 +382,7 @@ class Viewer(QWidget):
         self.update()
 
     def _show_state(self, state: ViewState) -> None:
-        self.state = state
+        self.state, self.changed_s = state, time.monotonic()
         pyramid, lines = self.pyramid, state.lines
         measured = measurement_text(self._translator, state, len(lines) - 1, pyramid.image) if pyramid and lines else ""
         self.setAccessibleDescription(measured)

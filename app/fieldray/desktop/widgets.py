@@ -221,8 +221,7 @@ def push_button(
     if named:
         button.setAccessibleName(named)
         set_tip(button, named)
-    if named or role in ("filter", "choice"):
-        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+    button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click leaves the keys where they are: mostly with the list
     button.setCheckable(role in ("filter", "choice"))
     return button
 
@@ -262,6 +261,7 @@ def slider(percent: int) -> QSlider:
     made = QSlider(Qt.Orientation.Horizontal)
     made.setRange(0, 100)
     made.setValue(percent)
+    made.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     pass_wheel_on(made)
     return made
 

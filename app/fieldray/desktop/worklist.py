@@ -323,9 +323,10 @@ class WorkList(QWidget):
         name_surface(self, "panel")
         self.setMinimumWidth(280)
         self._model = model
+        self._goal: int | Literal["first", "last"] | None = None
+        model.awaits_row = False  # the window before this one may have waited for a row
         self._chosen = opened
         self._chosen_id = opened.row_id if opened else None
-        self._goal: int | Literal["first", "last"] | None = None
         self._named: object = ""  # no pack yet, and none is None
         self._delegate = WorkListDelegate(translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
@@ -366,21 +367,23 @@ class WorkList(QWidget):
 
     def choose_end(self, *, last: bool) -> None:
         """Choose the first or the last image, as soon as it is listed."""
-        self._goal = "last" if last else "first"
-        self._go()
+        self._go_to("last" if last else "first")
 
     def choose(self, row_id: int, *, may_show_all: bool = False) -> None:
         """Choose an image by its row, as soon as it is listed; where it is not, perhaps in the list of all images."""
         if may_show_all and not self._model.index_of(row_id).isValid():
             self.filter_bar.show_all()
-        self._goal = row_id
+        self._go_to(row_id)
+
+    def _go_to(self, goal: int | Literal["first", "last"] | None) -> None:
+        self._goal, self._model.awaits_row = goal, goal is not None
         self._go()
 
     def _go(self) -> None:
         """Choose what is to be chosen if it is there. Where the whole list is there without it, nothing is."""
         row, is_whole = self._row_of_goal(), self._model.is_whole
         if row is not None or is_whole:
-            self._goal = None
+            self._goal, self._model.awaits_row = None, False
         if row is not None:
             self._choose_row(row)
 
@@ -403,20 +406,24 @@ class WorkList(QWidget):
             self.table.scrollTo(index)
 
     def _report_chosen(self) -> None:
-        """Report the image that is chosen now; none while it is being read, so that no other is taken for it."""
+        """Report the image that is chosen now; none while it is being read, so that no other is taken for it.
+
+        Where the image that was chosen got another result, a person opens that one by a step of their own.
+        """
         current = self.table.currentIndex()
         if not current.isValid():
             return
-        row, self._chosen_id = self._model.row_at(current), self._model.id_at(current)
+        before, self._chosen_id = self._chosen_id, self._model.id_at(current)
+        row = self._model.row_at(current)
         self._model.read_around(current.row())
-        if row is not self._chosen:
+        if row is not self._chosen and (before != self._chosen_id or self._chosen is None):
             self._chosen = row
             self.row_chosen.emit(row)
 
     def _after_reset(self) -> None:
         """A filter keeps the chosen image where it is still listed, else the first one that it found is chosen.
 
-        An emptied list forgets it.
+        An image that leaves the list of itself stays open, and none takes its place. An emptied list forgets it.
         """
         known = self._model.index_of(self._chosen_id or 0)
         if known.isValid():
@@ -428,5 +435,5 @@ class WorkList(QWidget):
             if self._chosen is not None:
                 self._chosen = None
                 self.row_chosen.emit(None)
-        elif self._chosen_id is not None and self._goal is None:
+        elif self._chosen_id is not None and self._goal is None and self._model.is_another:
             self.choose_end(last=False)

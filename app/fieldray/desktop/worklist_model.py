@@ -59,6 +59,9 @@ class WorkListModel(QAbstractTableModel):
 
     Another list that is wanted comes when it is read; until then the one before stays. `changed` says that it is there,
     `loaded` that rows are there which were not read when they were asked for, `gone` that another window deleted it.
+
+    is_another     whether the list that comes next is another one: a person chose a filter or searches for a text
+    awaits_row     whether a row is to be chosen as soon as it is listed
     """
 
     counts_changed = Signal()
@@ -66,6 +69,7 @@ class WorkListModel(QAbstractTableModel):
     loaded = Signal()
     study_found = Signal(int)
     gone = Signal()
+    replaced = Signal(object)  # a row that was read: its image has another result now, in another row
 
     def __init__(
         self,
@@ -81,7 +85,7 @@ class WorkListModel(QAbstractTableModel):
         self._rows = SeenRows(background, self)
         self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
         self._counts: Mapping[Category, int] = {}
-        self._is_another = False
+        self.is_another = self.awaits_row = self._is_finding = False
         self.is_whole, self.is_by_larger = True, False
         self.run_id: int | None = None  # whose rows these are
         self.wanted, self._order = ResultFilter(), ResultOrder(by_patient=switches.by_patient)
@@ -92,6 +96,7 @@ class WorkListModel(QAbstractTableModel):
         self._again.timeout.connect(self._read)
         self._rows.arrived.connect(self._rows_arrived)
         self._rows.missed.connect(self.refresh)
+        self._rows.replaced.connect(self.replaced)
         switches.changed.connect(self._switch)
 
     # ---- what is in it
@@ -156,6 +161,11 @@ class WorkListModel(QAbstractTableModel):
         return self.run_id is None or (self.is_whole and not (self._is_old or self._is_reading))
 
     @property
+    def is_stepping(self) -> bool:
+        """Whether another image may be chosen at any moment: a step, a search or a filter is being looked up."""
+        return self._is_finding or self.awaits_row or self.is_another
+
+    @property
     def manifest(self) -> Manifest | None:
         """Of the run's pack, which may name its classes."""
         return next(iter(self._rows.manifests.values()), None)
@@ -178,6 +188,7 @@ class WorkListModel(QAbstractTableModel):
         if "verdict" not in changes:
             self._filter(**changes)
             return
+        self.is_another = True
         # After the verdicts that are being saved
         self._background.run(
             lambda: None,
@@ -192,6 +203,18 @@ class WorkListModel(QAbstractTableModel):
     def row_of(self, stored: StoredResult) -> WorkRow:
         """The row of a result of this run, listed or not."""
         return self._rows.row_of(stored)
+
+    def holds(self, row: WorkRow) -> bool:
+        """Whether a row is that of its image now: of this run, and with the image's newest result."""
+        return self._rows.known(row.row_id) is row
+
+    def known(self, row_id: int) -> WorkRow | None:
+        """The row with this number that somebody holds, listed or not."""
+        return self._rows.known(row_id)
+
+    def listed_with(self, row_id: int) -> int:
+        """The number of the row of the list that shows what a row says, which may be of another pack."""
+        return self._rows.listed_with(row_id)
 
     def read_around(self, position: int) -> None:
         """Read the rows before and after one that was chosen: they are chosen next."""
@@ -228,17 +251,23 @@ class WorkListModel(QAbstractTableModel):
             return
 
         def found(row_id: int | None) -> None:
+            self._is_finding = False
             if row_id is not None:
                 self.study_found.emit(row_id)
             elif none is not None:
                 self._board.post("list", none)
 
+        def not_found(error: FieldrayError) -> None:
+            self._is_finding = False
+            self._board.post_error("list", error)
+
+        self._is_finding = True
         self._background.ask(
             lambda services: services.history.asked(lambda rows: look(rows, run_id, row_ids)),
             channel="study",
             newest_only=True,
             done=found,
-            failed=lambda error: self._board.post_error("list", error),
+            failed=not_found,
         )
 
     # ---- QAbstractTableModel
@@ -308,7 +337,7 @@ class WorkListModel(QAbstractTableModel):
         self.counts_changed.emit()
 
     def _filter(self, **changes: Any) -> None:
-        self.wanted, self._is_another = replace(self.wanted, **changes), True
+        self.wanted, self.is_another = replace(self.wanted, **changes), True
         self.is_whole = self.run_id is None
         self._read()
 
@@ -354,20 +383,20 @@ class WorkListModel(QAbstractTableModel):
             self.refresh()
 
     def _not_read(self, error: FieldrayError) -> None:
-        self._is_reading = False
+        self._is_reading = self.is_another = False
         self._board.post_error("list", error)
 
     def _take(self, found: Listed, *, is_whole: bool) -> None:
         """The list as it was read: another one, or the same with other rows in it or in another order."""
         self.is_whole = is_whole
         self._begins = found.begins
-        if self._is_another or len(found.row_ids) < len(self._ids):
+        if self.is_another or len(found.row_ids) < len(self._ids):
             self.beginResetModel()
             self._ids = found.row_ids
             self.endResetModel()
         elif not np.array_equal(found.row_ids, self._ids):
             self._rearrange(found.row_ids)
-        self._is_another = False
+        self.is_another = False
         is_gone = self.total() > 0 and not any(found.counts.values())
         if found.counts != self._counts:
             self._counts = found.counts

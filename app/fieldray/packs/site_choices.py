@@ -167,11 +167,13 @@ class RememberedPack:
     """What was chosen for a folder: a pack's id with its signer, the name of an operating point ("" for its first).
 
     ages_confirmed  the patients' ages are known to be those of the pack, as for the demonstration's images
+    additional      the packs that screened in the same pass, named likewise
     """
 
     pack: str
     operating_point: str = ""
     ages_confirmed: bool = False
+    additional: tuple[str, ...] = ()
 
 
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -193,10 +195,16 @@ class PackMemory:
         return found.pop() if len(found) == 1 else None
 
     def remember(
-        self, paths: Sequence[Path], pack: str, *, operating_point: str = "", ages_confirmed: bool = False
+        self,
+        paths: Sequence[Path],
+        pack: str,
+        *,
+        operating_point: str = "",
+        ages_confirmed: bool = False,
+        additional: Sequence[str] = (),
     ) -> None:
         """Keep the choice for these paths and all below them. Raises StorageProblem."""
-        chosen = RememberedPack(pack, operating_point, ages_confirmed)
+        chosen = RememberedPack(pack, operating_point, ages_confirmed, tuple(additional))
         digests = [next(_digests(path)) for path in paths]
         try:
             make_folder(self._path.parent)

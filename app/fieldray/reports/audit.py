@@ -63,7 +63,10 @@ class AuditText:
             (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),
-            (translator.text("Run"), f"{PackOfRun(subject.run_id, subject.position)}: {', '.join(subject.paths)}"),
+            (
+                translator.text("Run"),
+                f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
+            ),
             (translator.text("Date"), moment(translator, subject.made_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
         ]
@@ -73,7 +76,8 @@ class AuditText:
             "folders": self.translator.text("names of the folders"),
             "verdicts": self.translator.text("the reader's verdicts"),
         }
-        return known.get(self.report.subject.labels_from, self.report.subject.labels_from)
+        source = self.report.subject.labels_from  # else the path of a table
+        return known.get(source) or self.translator.name(source)
 
     # ---- figures
 
