@@ -217,8 +217,8 @@ class _Bench:
                 for number in range(arrivals):
                     outcome = known[number % _KNOWN]
                     ref = replace(outcome.ref, path=outcome.ref.path.with_name(f"new-{number}.dcm"))
-                    row_id = store.save(run_id, replace(outcome, ref=ref), spec=spec).row_id
-                    publish(ImageDone(run_id=run_id, row_id=row_id, outcome=outcome))
+                    image = store.save(run_id, replace(outcome, ref=ref), spec=spec)
+                    publish(ImageDone(image=image))
                     time.sleep(max(0.0, began_s + number / _ARRIVALS_PER_S - time.perf_counter()))
                 store.set_state(run_id, "cancelled")
                 publish(RunChanged(run_id=run_id, state="cancelled"))

@@ -105,7 +105,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
 
     def said() -> list[tuple[str, Verdict | None, list[str]]]:
         rows = [bench.rows.row_at(bench.rows.index(place, 0)) for place in range(bench.rows.rowCount())]
-        return [(row.category, row.verdict, [other.category for other in row.beside if other]) for row in rows if row]
+        return [(row.category, row.verdict, [other.category for other in row.others]) for row in rows if row]
 
     assert "Score" in texts(window.result)
     bench.judging.choose("agree")
@@ -135,5 +135,5 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     until(lambda: bench.screening.past is None and bench.screening.state == "finished" and len(said()) == 5)
     assert said() == first
     with HistoryQuery(home / "results.sqlite") as query:
-        assert len(query.runs_together(bench.rows.run_id)) == 2
+        assert len(query.run(bench.rows.run_id).spec.packs) == 2
         assert sum(result.is_resumed for result in query.answers(bench.rows.run_id)) == 4  # and the file that is none

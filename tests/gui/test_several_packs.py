@@ -27,10 +27,10 @@ from fieldray.translation import Translator
 
 MOUNT = Path("/media/stick")
 FOLDERS = {pack_id: Path(f"/program/models/{pack_id}-1.0.0") for pack_id in ("adults", "tuberculosis", "children")}
-HASHES = {"adults": SPEC.model_sha256, "tuberculosis": "f" * 64, "children": "c" * 64}
+HASHES = {"adults": SPEC.packs[0].model_sha256, "tuberculosis": "f" * 64, "children": "c" * 64}
 TB_POINT = replace(POINT, name="tb", threshold=0.2, unsure_low=0.15, unsure_high=0.2, titles={"en": "wide"})
 TB_CLASSES = {"abnormal": {"en": "Signs of tuberculosis"}}
-BESIDE = len(KEYS)  # the column of the first further pack
+SECOND = len(KEYS)  # the column of the second pack
 
 
 def said_of_tuberculosis(number: int, score: float) -> Screened:
@@ -57,7 +57,7 @@ def rooms() -> FakeRooms:
     for pack_id, folder in FOLDERS.items():
         made.library.models[folder] = replace(made.library.models[folder], model_sha256=HASHES[pack_id])
     made.outcomes = [screened(1, 0.9), screened(2, 0.1), refused(3)]
-    made.beside["tuberculosis-1.0.0"] = [said_of_tuberculosis(1, 0.1), said_of_tuberculosis(2, 0.3), refused(3)]
+    made.of_others["tuberculosis-1.0.0"] = [said_of_tuberculosis(1, 0.1), said_of_tuberculosis(2, 0.3), refused(3)]
     return made
 
 
@@ -77,7 +77,7 @@ def ticked(desk: Desk) -> list[str]:
     return [one.manifest.pack_id for one in desk.bench.packs.models[1:]]
 
 
-def cell(desk: Desk, row_id: int, column: int = BESIDE) -> str:
+def cell(desk: Desk, row_id: int, column: int = SECOND) -> str:
     rows = desk.bench.rows
     return str(rows.data(rows.index_of(row_id).siblingAtColumn(column)))
 
@@ -98,23 +98,22 @@ def screened_by_two(desk: Desk) -> Desk:
 def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(screened_by_two: Desk) -> None:
     desk = screened_by_two
     session, rows = desk.rooms.session, desk.bench.rows
-    assert [one.pack_name for one in session.packs_beside[-1]] == ["tuberculosis-1.0.0"]
-    assert "Classes, verdicts and “unread” here are those of Adults 1.0.0." in texts(desk.window.work_list)
-    # Rows 1 to 3 are of the further pack, which is saved first; the list is that of the first one, in its order.
+    assert [one.pack_name for one in session.other_packs[-1]] == ["tuberculosis-1.0.0"]
+    assert "An image stands where the most urgent of its answers puts it." in texts(desk.window.work_list)
     shown = [rows.row_at(rows.index(place, 0)) for place in range(3)]
     assert [(row.category, row.outcome.ref.path.name) for row in shown] == [
         ("abnormal", "image-00001.dcm"), ("normal", "image-00002.dcm"), ("refused", "image-00003.dcm"),
     ]  # fmt: skip
     abnormal, normal, unusable = (row.row_id for row in shown)
-    assert rows.headerData(BESIDE, Qt.Orientation.Horizontal) == "Tuberculosis 1.0.0"
+    assert rows.headerData(SECOND, Qt.Orientation.Horizontal) == "Tuberculosis 1.0.0"
     assert rows.headerData(KEYS.index("class"), Qt.Orientation.Horizontal) == "Adults 1.0.0"
     assert cell(desk, abnormal).startswith("Normal") and "0.10" in cell(desk, abnormal)
     assert cell(desk, normal).startswith("Signs of tuberculosis")  # 0.3 is above 0.2, and below the adults' 0.41
     assert "0.30" in cell(desk, normal)
     assert cell(desk, unusable) == "Refused"
     header = desk.window.work_list.table.horizontalHeader()
-    assert header.visualIndex(BESIDE) == KEYS.index("score") + 1
-    header.setSortIndicator(BESIDE, Qt.SortOrder.DescendingOrder)
+    assert header.visualIndex(SECOND) == KEYS.index("score") + 1
+    header.setSortIndicator(SECOND, Qt.SortOrder.DescendingOrder)
     desk.until_listed(3)
     assert header.sortIndicatorSection() == -1 and rows.row_at(rows.index(0, 0)).row_id == abnormal
 
@@ -122,11 +121,11 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
 def test_where_the_list_is_narrow_further_packs_have_shapes_and_scores(screened_by_two: Desk) -> None:
     table = screened_by_two.window.work_list.table
     table.fit_columns(600)
-    assert table.columnWidth(BESIDE) > 2 * SHAPE_ROOM
+    assert table.columnWidth(SECOND) > 2 * SHAPE_ROOM
     table.fit_columns(300)
-    assert not table.isColumnHidden(BESIDE) and table.columnWidth(BESIDE) == SHAPE_ROOM
+    assert not table.isColumnHidden(SECOND) and table.columnWidth(SECOND) == SHAPE_ROOM
     row_id = screened_by_two.bench.rows.row_at(screened_by_two.bench.rows.index(1, 0)).row_id
-    tip = screened_by_two.bench.rows.index_of(row_id).siblingAtColumn(BESIDE).data(Qt.ItemDataRole.ToolTipRole)
+    tip = screened_by_two.bench.rows.index_of(row_id).siblingAtColumn(SECOND).data(Qt.ItemDataRole.ToolTipRole)
     assert tip.startswith("Signs of tuberculosis")
 
 

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, Q
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
-from fieldray.desktop.list_reader import WorkRow, beside_text, pack_title
+from fieldray.desktop.list_reader import WorkRow, answer_text, pack_title
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.style import Theme, class_icon, icon
@@ -391,7 +391,7 @@ class PackButtons(QWidget):
     def refresh(self) -> None:
         """Write what each pack says of the open image; nothing where there is one pack."""
         packs, translator = self._image.packs, self._translator
-        said = [(row, pack_title(translator, row.manifest), beside_text(translator, row)) for row in packs]
+        said = [(row, pack_title(translator, row.manifest), answer_text(translator, row)) for row in packs]
         if said != self._said:  # the focus stays on one that was pressed
             discard(*self.buttons)
             self._said, self.buttons = said, [self._button(*one) for one in said]

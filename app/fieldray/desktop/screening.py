@@ -145,7 +145,7 @@ class Screening(QObject):
         self._name_waiting()
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
-        self.manifest = model.manifest if model else known_manifest(run.spec.trust)
+        self.manifest = model.manifest if model else known_manifest(run.spec.packs[0].trust)
         self.run_id, self.progress = run.run_id, None
         is_over: dict[str, State] = {"finished": "finished", "failed": "failed"}
         self._enter(is_over.get(run.state, "cancelled"))
@@ -333,7 +333,7 @@ class Screening(QObject):
     def _use(self, models: tuple[Model, ...]) -> None:
         if self._used != models:
             self._used = models
-            self._ask(lambda services: services.session.use_pack(models[0], beside=models[1:]))
+            self._ask(lambda services: services.session.use_packs(*models))
 
     def _ask(self, work: Callable[[Services], object]) -> None:
         self.background.ask(work, channel="run")

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.backends import BACKENDS
-from fieldray.desktop.list_reader import KEYS, WorkRow, pack_title
+from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -126,9 +126,8 @@ class FilterBar(QWidget):
             self._numbers[category] = count(number)
         mark = reason("unsigned_operating_point_unknown")
         said = [self._translator.reason(mark)] if self._model.is_by_larger else []
-        if self._model.beside:
-            first = pack_title(self._translator, self._model.manifest)
-            said.append(self._translator.text("Classes, verdicts and “unread” here are those of {pack}.", pack=first))
+        if self._model.other_packs:
+            said.append(self._translator.text("An image stands where the most urgent of its answers puts it."))
         self.remark.setText("\n".join(said))
         self._arrange()
         self.remark.setVisible(bool(said))
@@ -345,7 +344,7 @@ class WorkList(QWidget):
 
     def _fit_classes(self) -> None:
         """Room for what the run's packs call their classes."""
-        packs = self._model.manifest, *self._model.beside
+        packs = self._model.manifest, *self._model.other_packs
         if packs == self._named:
             return
         self._named, font = packs, self.table.font()

@@ -342,9 +342,10 @@ class StoredImage:
         """The answer that orders the image: the most urgent one, of equals the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
-    def answer(self, position: int) -> StoredAnswer | None:
-        """That of the pack at a position."""
-        return next((answer for answer in self.answers if answer.position == position), None)
+    def answer_of_model(self, model_sha256: str) -> StoredAnswer:
+        """That of this model, else the first one."""
+        of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
+        return next(of_model, self.answers[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

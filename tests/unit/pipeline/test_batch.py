@@ -430,7 +430,7 @@ _HELD_FAST = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds o
     "accident",
     [
         *(pytest.param(one, marks=_HELD_FAST) for one in ("removed", "replaced")),
-        "DELETE FROM results",
+        "DELETE FROM answers; DELETE FROM images",
         "DELETE FROM runs",
     ],
 )

@@ -259,10 +259,10 @@ def test_a_result_whose_header_is_refused_is_not_taken_over(images: Path, pool: 
     first = Screening(images, pool)
     child(images / "a.dcm")
     with closing(sqlite3.connect(first.database)) as connection, connection:
-        (text,) = connection.execute("SELECT header FROM results").fetchone()
+        (text,) = connection.execute("SELECT header FROM images").fetchone()
         header = json.loads(text) | {"patient_age_years": 7.0, "patient_id": "P-007Y-1"}
         wrong = (json.dumps(header), bytes.fromhex(hash_of(images / "a.dcm")))
-        connection.execute("UPDATE results SET header = ?, content_sha256 = ?", wrong)
+        connection.execute("UPDATE images SET header = ?, content_sha256 = ?", wrong)
     again = Screening(images, pool)
     assert again.taken_over == set()
     assert again.outcomes["a.dcm"].status == "refused"

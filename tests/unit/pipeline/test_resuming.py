@@ -112,7 +112,7 @@ class Run:
     @property
     def taken_over(self) -> tuple[int, int]:
         """How many results of the run are of earlier ones: known by a sample, and by the whole content."""
-        counted = "SELECT is_resumed, COUNT(*) FROM results WHERE run_id = ? GROUP BY 1"
+        counted = "SELECT is_resumed, COUNT(*) FROM answers WHERE run_id = ? GROUP BY 1"
         with closing(sqlite3.connect(self.database)) as store:
             found = dict(store.execute(counted, (self.batch.run_id,)).fetchall())
         return found.get(2, 0), found.get(1, 0)
