@@ -154,13 +154,13 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     assert is_warmest(desk, (2.5, 10.5))
     desk.until(lambda: "Score 0.10" in texts(panel))
     assert "Score 0.90" not in texts(panel) and "“wide”" in texts(panel)
-    tb_row = row.beside[0]
+    (tb_row,) = row.others
     desk.until(lambda: desk.bench.image.is_in_sight)
     desk.bench.judging.choose("agree")
-    desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.row_id) == Verdict(choice="agree"))
+    desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.answer_id) == Verdict(choice="agree"))
     desk.until(lambda: tb_row.verdict == Verdict(choice="agree"))
     with ResultQuery(desk.rooms.database) as query:
-        assert [query.answer(one.row_id).verdict for one in (row, tb_row)] == [None, Verdict(choice="agree")]
+        assert [query.answer(one.answer_id).verdict for one in (row, tb_row)] == [None, Verdict(choice="agree")]
     button_of(desk, "Adults").click()
     desk.until(lambda: not desk.bench.image.is_loading and "Score 0.90" in texts(panel))
     assert desk.bench.image.row is row and row.verdict is None and is_warmest(desk, (8, 4))
@@ -189,7 +189,7 @@ def test_packs_for_patients_of_other_ages_do_not_go_together(desk: Desk) -> None
 def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.use("tuberculosis")
-    desk.rooms.beside["adults-1.0.0"] = desk.rooms.outcomes
+    desk.rooms.of_others["adults-1.0.0"] = desk.rooms.outcomes
     tick(desk, "adults")
     desk.choose()
     desk.answer("tuberculosis-1.0.0")  # 15 to 95: that says nothing of the adults' 18
@@ -235,14 +235,13 @@ def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
     desk = screened_by_two
     tick(desk, "tuberculosis")
     models = desk.rooms.library.models
-    run_id = desk.bench.rows.run_id
     with HistoryQuery(desk.rooms.database) as query:
-        run, other = query.runs_together(run_id)
+        run = query.run(desk.bench.rows.run_id)
     desk.window.actions_by_name["history"].trigger()
-    desk.until(lambda: desk.window.history_page.table.rowCount() == 2)
-    numbers = [desk.window.history_page.table.item(row, 0).text().split("   ")[0] for row in range(2)]
-    assert sorted(numbers) == [f"{run.run_id} + {other.run_id}", f"{other.run_id} + {run.run_id}"]
-    past = [(run, models[FOLDERS["adults"]]), (other, models[FOLDERS["tuberculosis"]])]
+    desk.until(lambda: desk.window.history_page.table.rowCount() == 1)
+    cells = [desk.window.history_page.table.item(0, column).text() for column in (0, 1)]
+    assert (cells[0].split("   ")[0], cells[1]) == (str(run.run_id), "made-up-1.2.0 + tuberculosis-1.0.0")
+    past = run, tuple(models[FOLDERS[name]] for name in ("adults", "tuberculosis"))
     desk.bench.past_runs.opened.emit(0, past)
     desk.until_listed(3)
     assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")
@@ -260,7 +259,7 @@ def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
     days = ("20240405", "20210205")
     desk.rooms.outcomes[:] = [of_one(screened(number, 0.9), day) for number, day in enumerate(days, 1)]
     said = [of_one(said_of_tuberculosis(number, 0.3), day) for number, day in enumerate(days, 1)]
-    desk.rooms.beside["tuberculosis-1.0.0"] = said
+    desk.rooms.of_others["tuberculosis-1.0.0"] = said
     tick(desk, "tuberculosis")
     desk.choose()
     desk.until_listed(2)
@@ -323,9 +322,8 @@ def test_a_folder_that_was_screened_with_more_packs_says_so_where_one_is_used(de
 
 def test_a_note_on_a_run_is_as_grave_for_a_further_pack_as_for_the_first(screened_by_two: Desk) -> None:
     desk = screened_by_two
-    run_id, beside = desk.bench.screening.run_id or 0, desk.rooms.session.batches[-1].beside
     note = reason("taken_over", count=3, sampled=3, whole=0)
-    for pack in (0, 1):
-        desk.rooms.publish(RunChanged(run_id=run_id, state="finished", notes=(note,), pack=pack, beside=beside))
+    run_id = desk.bench.screening.run_id or 0
+    desk.rooms.publish(RunChanged(run_id=run_id, state="finished", pack_notes=((note,), (note,))))
     desk.until(lambda: desk.notices.count("taken over from an earlier run") == 2)
     assert {one.level for one in desk.bench.board.notices if "taken over" in one.text(Translator())} == {"info"}

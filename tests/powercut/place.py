@@ -112,7 +112,8 @@ class Place:
         """A run of all images, in the program's own way but for the networks: what comes out is known."""
         stamping = _Stamping()
         work = Work(
-            packs=[PackWork(spec=self.spec, check_header=lambda header: None)],
+            spec=self.spec,
+            packs=[PackWork(spec=self.spec.packs[0], check_header=lambda header: None)],
             discover=lambda is_known: (ref for ref in self.refs() if not stamping.is_known(ref, is_known)),
             count=lambda gives_up: len(NAMES),
             content_hash=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),

@@ -127,7 +127,7 @@ def _words(verdict: Verdict | None) -> tuple[str, str]:
 def _announcing(emit: Emit) -> Publish:
     def publish(event: Event) -> None:
         if isinstance(event, ImageDone):
-            emit("seen", event.image.leading.outcome.ref.path.name, event.run_id)
+            emit("seen", event.image.ref.path.name, event.image.run_id)
         if isinstance(event, RunChanged) and event.state not in ("running", "paused"):
             emit("ended", event.state, event.reason.code if event.reason else "")
 

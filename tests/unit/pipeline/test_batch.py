@@ -19,7 +19,7 @@ from fakes import FakeEngine, FakeReaders, never
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.run import Event, ImageDone, Progress, RunChanged, Speed, StoreRepaired
+from fieldray.domain.run import Event, ImageDone, PackOfRun, Progress, RunChanged, Speed, StoreRepaired
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch, Work
@@ -66,7 +66,7 @@ class Run:
         database: Path | None = None,
         readers: FakeReaders | None = None,
         count: Callable[[], int] | None = None,
-        doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: (),
+        doubts: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: (),
     ) -> None:
         self.events: list[Event] = []
         self.readers = readers or FakeReaders()
@@ -88,7 +88,8 @@ class Run:
             self.readers.close()
 
         work = Work(
-            packs=[PackWork(spec=SPEC, check_header=accepts, doubts=doubts)],
+            spec=SPEC,
+            packs=[PackWork(spec=SPEC.packs[0], check_header=accepts, doubts=doubts)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
             content_hash=self.readers.content_hash,
@@ -303,17 +304,17 @@ def test_a_guess_of_the_number_cannot_end_a_run(tmp_path: Path) -> None:
 
 
 def test_what_the_results_say_against_the_pack_is_told_once_all_are_stored(tmp_path: Path) -> None:
-    def doubts(run_id: int) -> list[Reason]:
+    def doubts(pack: PackOfRun) -> list[Reason]:
         with ResultQuery(tmp_path / "results.sqlite") as query:
-            return [reason("unlike_images", count=sum(query.counts(run_id).values()))]
+            return [reason("unlike_images", count=sum(query.counts(pack.run_id).values()))]
 
     run = Run(tmp_path, ["dark.png", "bright.png"], doubts=doubts).finish()
-    assert [event.notes for event in run.of(RunChanged)] == [(), (reason("unlike_images", count=2),)]
+    assert [event.pack_notes for event in run.of(RunChanged)] == [(), ((reason("unlike_images", count=2),),)]
 
 
 @pytest.mark.parametrize("error", [None, StorageProblem(reason("disk_full", path="/")), ValueError("a fault")])
 def test_what_comes_after_the_run_is_noted_as_finished_stops_nothing(error: Exception | None, tmp_path: Path) -> None:
-    def doubts(_run_id: int) -> list[Reason]:
+    def doubts(_pack: PackOfRun) -> list[Reason]:
         run.batch.cancel()
         if error:
             raise error
@@ -390,7 +391,8 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     second = Run(tmp_path, left).finish()
     assert second.batch.run_id == first.batch.run_id
     resumed = reason("taken_over", count=28, sampled=0, whole=28)
-    assert second.of(RunChanged)[-1].notes == (reason("not_present", count=2), resumed)
+    ended = second.of(RunChanged)[-1]
+    assert (ended.notes, ended.pack_notes) == ((reason("not_present", count=2),), ((resumed,),))
     named = ReportOptions(names_people=True)
     paths = export_run(second.database, second.batch.run_id, tmp_path / "out", options=named)
     with paths[0].open(encoding="utf-8-sig", newline="") as stream:

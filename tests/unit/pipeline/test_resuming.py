@@ -24,7 +24,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, RunChanged
 from fieldray.imaging.source import Stamps, content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, Work, assemble
-from fieldray.pipeline.run_recorder import Earlier, PackWork
+from fieldray.pipeline.run_recorder import PackWork, ResultsByContent
 from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason
 from fieldray.store.maintenance import delete_runs
@@ -32,7 +32,7 @@ from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed
-from outcomes import image_ref, operating_point, run_spec, screened
+from outcomes import image_ref, operating_point, pack_spec, run_spec, screened
 from program import write_images
 from tiny_models import tiny_manifest, tiny_model
 
@@ -119,7 +119,12 @@ class Run:
 
     @property
     def notes(self) -> tuple[Any, ...]:
-        return next(event.notes for event in reversed(self.events) if isinstance(event, RunChanged))
+        ended = next(event for event in reversed(self.events) if isinstance(event, RunChanged))
+        return (*ended.notes, *(note for notes in ended.pack_notes for note in notes))
+
+    @property
+    def pack_notes(self) -> tuple[tuple[Any, ...], ...]:
+        return next(event.pack_notes for event in reversed(self.events) if isinstance(event, RunChanged))
 
 
 @pytest.fixture
@@ -323,7 +328,8 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         raise PoolClosed
 
     work = Work(
-        packs=[PackWork(spec=run_spec(), check_header=lambda _: None)],
+        spec=run_spec(),
+        packs=[PackWork(spec=pack_spec(), check_header=lambda _: None)],
         discover=lambda _: iter(()),
         count=lambda _: 0,
         content_hash=given_up,
@@ -332,7 +338,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         release=lambda: None,
     )
     with ResultStore(tmp_path / "results.sqlite") as store, pytest.raises(PoolClosed):
-        Earlier(work=work, last_row=0, query=store).outcomes(image_ref("a.dcm"))
+        ResultsByContent(work=work, last_answer=0, query=store).outcomes(image_ref("a.dcm"))
 
 
 STRICT_POINT = operating_point(name="strict", threshold=0.99, unsure_high=1.0)
@@ -340,53 +346,65 @@ STRICT = choose(tiny_model(manifest=tiny_manifest(pack_id="strict", operating_po
 BOTH = (ASSESSMENT, STRICT)
 
 
-def kept(run: Run) -> dict[int, Counter[str]]:
-    """How often each image is in the runs of a batch."""
+def kept(run: Run) -> Counter[tuple[int, str]]:
+    """How often each image has an answer of each pack in the run of a batch."""
     with ResultStore(run.database) as store:
-        return {
-            run_id: Counter(result.outcome.ref.path.name for result in store.answers(run_id))
-            for run_id in run.batch.run_ids
-        }
+        return Counter((one.position, one.outcome.ref.path.name) for one in store.answers(run.batch.run_id))
 
 
-def test_two_packs_have_a_run_each_and_both_are_resumed_after_a_stop(images: Path) -> None:
-    """What was killed between the two commits of an image is completed, and nothing is done twice."""
-    first = Run(images, assessments=BOTH, stop_after=5)
+def ways_of_packs(run: Run, way: str) -> Counter[tuple[int, bool]]:
+    answers = [answer for event in run.ready for answer in event.image.answers]
+    return Counter((answer.position, getattr(answer, way)) for answer in answers)
+
+
+def test_a_run_of_two_packs_is_resumed_after_a_stop(images: Path) -> None:
+    """Both answers for an image are committed at once, and nothing is done twice."""
+    first = Run(images, assessments=BOTH, stop_after=2)
     assert first.batch.state == "cancelled"
+    assert {position for position, _ in kept(first)} == {0, 1} and len(set(kept(first).values())) == 1
     second = Run(images, assessments=BOTH)
-    assert second.batch.state == "finished" and second.batch.run_ids == first.batch.run_ids
-    assert kept(second) == {key: Counter(names(images)) for key in second.batch.run_ids}
-    assert {(event.pack, event.image.leading.outcome.ref.path.name) for event in second.ready} == {
-        (pack, name) for pack in (0, 1) for name in names(images)
-    }
+    assert (second.batch.state, second.batch.run_id) == ("finished", first.batch.run_id)
+    assert kept(second) == Counter((position, name) for position in (0, 1) for name in names(images))
+    assert Counter(event.image.ref.path.name for event in second.ready) == Counter(names(images))
     with HistoryQuery(second.database) as query:
-        runs = query.runs_together(second.batch.run_ids[1])
-        assert [run.spec.pack_name for run in runs] == ["strict-1.0.0", "tiny-1.0.0"]
-        assert {run.state for run in runs} == {"finished"}
+        (run,) = query.runs()
+        assert [pack.pack_name for pack in run.spec.packs] == ["tiny-1.0.0", "strict-1.0.0"]
+        assert run.state == "finished"
 
 
-def test_a_pack_that_has_its_results_takes_them_over_beside_one_that_has_none(images: Path) -> None:
+def test_a_pack_takes_over_what_it_said_in_a_run_of_its_own(images: Path) -> None:
     alone = Run(images)
     both = Run(images, assessments=BOTH)
-    assert Counter((event.pack, event.image.leading.is_resumed) for event in both.ready) == {
-        (0, True): 5,
-        (1, False): 5,
-    }
+    assert ways_of_packs(both, "is_resumed") == {(0, True): 5, (1, False): 5}
     (why,) = next(event.notes for event in both.events if isinstance(event, RunChanged))
     assert why.code == "points_differ" and "strict-1.0.0: strict" in why.text
     again = Run(images, assessments=BOTH)
     assert again.readers.hashed == again.readers.read_names == []
-    assert Counter((event.pack, event.image.leading.is_sampled) for event in again.ready) == {
-        (0, True): 5,
-        (1, True): 5,
-    }
+    assert ways_of_packs(again, "is_sampled") == {(0, True): 5, (1, True): 5}
+    strict = Run(images, assessments=(STRICT,))  # from the second place in a run to the first
+    assert strict.readers.hashed == strict.readers.read_names == []
+    assert ways_of_packs(strict, "is_sampled") == {(0, True): 5}
     with HistoryQuery(alone.database) as query:
-        assert [run.run_id for run in query.runs_together(alone.batch.run_id)] == [alone.batch.run_id]
+        assert len(query.runs()) == 4
 
 
-def test_a_run_that_is_gone_on_with_alone_is_of_no_other_any_more(images: Path) -> None:
-    both = Run(images, assessments=BOTH, stop_after=2)
-    alone = Run(images, assessments=(STRICT,))
-    assert alone.batch.run_id == both.batch.run_ids[1]
-    with HistoryQuery(alone.database) as query:
-        assert [len(query.runs_together(run_id)) for run_id in both.batch.run_ids] == [1, 1]
+def test_answers_of_two_runs_of_one_pack_each_make_a_run_of_two(images: Path) -> None:
+    Run(images)
+    Run(images, assessments=(STRICT,))
+    both = Run(images, assessments=BOTH)
+    assert both.readers.hashed == both.readers.read_names == []
+    assert ways_of_packs(both, "is_sampled") == {(0, True): 5, (1, True): 5}
+    codes = [[note.code for note in notes] for notes in both.pack_notes]
+    assert codes == [["taken_over"], ["taken_over"]]
+
+
+def test_a_header_field_that_is_shown_alone_voids_no_earlier_result(images: Path) -> None:
+    """An earlier version of the program did not read it; a file that was touched is known by its content."""
+    first = Run(images)
+    change = "UPDATE images SET header = json_set(header, '$.{}', 'another')"
+    for name, way in (("manufacturer", "content"), ("study_description", "content"), ("patient_id", "screened")):
+        with closing(sqlite3.connect(first.database)) as store, store:
+            store.execute(change.format(name))
+        for path in images.iterdir():
+            os.utime(path, (1e9, 1e9))
+        assert set(Run(images, resuming=Resuming(verifies=True)).ways.values()) == {way}, name
