@@ -22,7 +22,7 @@ from fieldray.imaging.reading import decode
 from fieldray.imaging.source import read_bytes
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import Reason
-from fieldray.reports.exporter import ReportOptions, StoredRun
+from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun
 from outcomes import POINT, stored_run
 from phantoms import write_dicom
 
@@ -148,4 +148,5 @@ def read_here(results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[Stor
 def run_with(results: Iterable[StoredAnswer], *, options: ReportOptions | None = None, **changes: object) -> StoredRun:
     """A run that an exporter can write, with images."""
     made = replace(stored_run(results), pseudonym_key=KEY, read_images=read_here, options=options or ReportOptions())
-    return replace(made, **changes)  # type: ignore[arg-type]
+    of_pack = {name: changes.pop(name) for name in ("counts", "doubts", "manifest") if name in changes}
+    return replace(made, packs=(StoredPack(**of_pack),), **changes)  # type: ignore[arg-type]

@@ -196,8 +196,9 @@ class ResultQuery:
         return tuple(self._made(kind_of, [row for row in rows if row["position"] == one]) for one in range(number))
 
     def number_of_images(self, run_id: int) -> int:
-        """How many images are present in a run."""
-        query = "SELECT COUNT(*) AS number FROM images WHERE run_id = ? AND absent_s IS NULL"
+        """How many images are present in a run, with an answer."""
+        query = """SELECT COUNT(*) AS number FROM images WHERE run_id = ? AND absent_s IS NULL
+                   AND EXISTS (SELECT 1 FROM answers WHERE image_id = images.id)"""
         return int(self._all(query, run_id)[0]["number"])
 
     def counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:

@@ -432,7 +432,8 @@ _HELD_FAST = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds o
     "accident",
     [
         *(pytest.param(one, marks=_HELD_FAST) for one in ("removed", "replaced")),
-        "DELETE FROM answers; DELETE FROM images",
+        "DELETE FROM answers",
+        "DELETE FROM images",
         "DELETE FROM runs",
     ],
 )

@@ -221,7 +221,7 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
     taken_over = [event for event in second.events if isinstance(event, ResultsTakenOver)]
     counts = Counter[tuple[str, tuple[str, ...]]]()
     for event in taken_over:
-        counts.update({(kind.category, kind.codes): kind.number for kind in event.kinds})
+        counts.update({(kind.category, kind.codes): kind.number for kind in event.kinds[0]})
     assert counts == {("normal", ()): 3, ("abnormal", ()): 1, ("refused", ("blank",)): 1}
     with HistoryQuery(second.database) as query:
         rows = [result.row_id for result in query.answers(second.batch.run_id)]

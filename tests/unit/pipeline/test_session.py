@@ -96,7 +96,7 @@ def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, images: Path)
     with ResultQuery(opened.session.database) as decoder:
         (run,) = decoder.runs()
     assert run.spec.paths == (str(images),)
-    assert run.spec.pack_name == "tiny-1.0.0"
+    assert run.spec.packs[0].pack_name == "tiny-1.0.0"
     assert [point.name for point in run.spec.operating_points] == ["screening"]
     assert run.spec.program_version
 
@@ -139,7 +139,7 @@ def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opene
     assert opened.session.start([images]).join(20)
     assert opened.engines[0].opened[-1] is second
     with ResultQuery(opened.session.database) as decoder:
-        assert [run.spec.pack_name for run in decoder.runs()] == ["tiny-2.0.0", "tiny-1.0.0"]
+        assert [run.spec.packs[0].pack_name for run in decoder.runs()] == ["tiny-2.0.0", "tiny-1.0.0"]
 
 
 def test_relative_paths_and_doubles_are_one_absolute_place(
