@@ -290,7 +290,7 @@ def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
 ) -> None:
     before = failed(1)
     listed.add(before)
-    model._rows.clear({})
+    model._rows.clear(())
     gc.collect()
     is_read, may_arrive = threading.Event(), threading.Event()
     read = HistoryQuery.images
@@ -332,12 +332,12 @@ def test_a_result_that_another_program_deleted_is_asked_for_once(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed.add(screened(1, 0.9))
-    model._rows.clear({})
+    model._rows.clear(())
     gc.collect()
     asked: list[Sequence[int]] = []
     read = HistoryQuery.images
     monkeypatch.setattr(HistoryQuery, "images", lambda *what: (asked.append(what[1]), read(*what))[1])
-    for table in ("work_list", "results"):
+    for table in ("work_list", "answers", "images"):
         listed.store._connection.execute(f"DELETE FROM {table}")
     shown = model.dataChanged.connect(lambda: model.row_at(model.index(0, 0)))  # as a list that is painted
     assert model.row_at(model.index(0, 0)) is None
@@ -501,7 +501,7 @@ def test_thousands_of_cells_are_not_all_kept(table: Table, monkeypatch: pytest.M
 def test_a_row_that_is_being_read_is_blank_and_then_painted(table: Table) -> None:
     table.add(screened(1, 0.9))
     there = table.painted("class")
-    table.model._rows.clear({})
+    table.model._rows.clear(())
     assert table.painted("class") not in (there, table.painted("class", is_selected=True))
     table.rows()
     assert table.painted("class") == there

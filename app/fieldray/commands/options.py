@@ -98,10 +98,10 @@ def given_pack_of_run(text: str) -> PackOfRun:
     """The pack of a run as a person names it: `12`, or `12.2` for the second pack of run 12."""
     from fieldray.domain.run import PackOfRun
 
-    run_id, _, number = text.partition(".")
-    if not (text.isascii() and run_id.isdigit() and (number or "1").isdigit() and int(number or "1")):
-        raise argparse.ArgumentTypeError(reason("history_number", text=text).text)
-    return PackOfRun(int(run_id), int(number or "1") - 1)
+    try:
+        return PackOfRun.named(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(reason("history_number", text=text).text) from None
 
 
 def load_pack(

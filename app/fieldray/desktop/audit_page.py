@@ -123,6 +123,7 @@ class AuditPage(Page):
 
     def _audit(self, threshold: float | None = None) -> None:
         choice, prevalence = self.labels.currentData(), _number(self.prevalence.text())
+        against: str | None = self.against.currentData()
         prices = [_number(field.text()) for field in self.prices]
         if choice == "table" and self._table is None:
             return
@@ -134,7 +135,7 @@ class AuditPage(Page):
                 sensitivity=self.sensitivity.value() / 100,
                 threshold=threshold,
                 prices=None if prices == [None, None] else (prices[0] or 0.0, prices[1] or 0.0),
-                against=self.against.currentData(),
+                against=PackOfRun.named(against) if against else None,
             )
         )
 
@@ -173,7 +174,7 @@ class AuditPage(Page):
             for position, pack in enumerate(run.spec.packs):
                 of = PackOfRun(run.run_id, position)
                 if of != self._auditing.audited:
-                    self.against.addItem(plain(f"{of}: {pack_label(text, pack)}, {began}"), of)
+                    self.against.addItem(plain(f"{of}: {pack_label(text, pack)}, {began}"), str(of))
         self.against.setCurrentIndex(max(self.against.findData(chosen), 0))
 
     def _show_report(self) -> None:

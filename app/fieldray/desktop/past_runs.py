@@ -114,14 +114,10 @@ class PastRuns(RunRoom):
         else:
             self._ask(lambda history: history.open(run_id, models=models), lambda past: self._opened(past, row_id))
 
-    def compare(self, *run_ids: int) -> None:
-        """Compare what the first packs of two runs say, or two packs of one run: the older run is the first."""
-        first, second = (
-            (PackOfRun(run_id) for run_id in sorted(run_ids))
-            if len(run_ids) > 1
-            else (PackOfRun(run_ids[0], position) for position in (0, 1))
-        )
-        self._ask(lambda history: history.compare(first, second), partial(setattr, self, "comparison"))
+    def compare(self, first: int, second: int) -> None:
+        """Compare what the first packs of two runs say: the older run is the first."""
+        sides = map(PackOfRun, sorted((first, second)))
+        self._ask(lambda history: history.compare(*sides), partial(setattr, self, "comparison"))
 
     def plan(self, run_ids: Sequence[int]) -> None:
         """Find out what deleting would take away; then `planned`."""

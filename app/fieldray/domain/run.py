@@ -234,6 +234,14 @@ class PackOfRun(NamedTuple):
     run_id: int
     position: int = 0
 
+    @classmethod
+    def named(cls, text: str) -> PackOfRun:
+        """The one that a person calls so. Raises ValueError."""
+        run_id, _, number = text.partition(".")
+        if not (text.isascii() and run_id.isdigit() and (number or "1").isdigit() and int(number or "1")):
+            raise ValueError(f"no pack of a run is called {text}")
+        return cls(int(run_id), int(number or "1") - 1)
+
     def __str__(self) -> str:
         return f"{self.run_id}.{self.position + 1}" if self.position else str(self.run_id)
 

@@ -202,7 +202,7 @@ def test_a_file_that_is_not_as_it_was_is_read_as_a_whole(
     assert second.ways == {name: way if name == "image-001.png" else "sample" for name in names(images)}
     (changed,) = (event for event in second.ready if event.image.leading.outcome.ref.path.name == "image-001.png")
     content = hashlib.sha256((images / "image-001.png").read_bytes()).hexdigest()
-    assert changed.outcome.facts.content_sha256 == content
+    assert changed.image.leading.outcome.facts.content_sha256 == content
     assert Run(images).taken_over == (5, 0)
 
 
@@ -234,7 +234,7 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
 ) -> None:
     """It is taken over with its notes, which the run counts; whoever wants the program's own word screens afresh."""
     first = Run(images, stop_after=4)
-    was = first.ready[0].outcome
+    was = first.ready[0].image.leading.outcome
     side = reason("view", view="LL")
     wished = replace(was, ref=replace(was.ref, turn=Turn(90)), notes=(reason("screened_anyway"), side))
     with ResultStore(first.database) as store:

@@ -97,7 +97,7 @@ def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, images: Path)
         (run,) = decoder.runs()
     assert run.spec.paths == (str(images),)
     assert run.spec.packs[0].pack_name == "tiny-1.0.0"
-    assert [point.name for point in run.spec.operating_points] == ["screening"]
+    assert [point.name for point in run.spec.packs[0].operating_points] == ["screening"]
     assert run.spec.program_version
 
 
@@ -314,7 +314,7 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
     now = stored(opened, first.row_id)
     assert (now.outcome.ref, notes_of(now.outcome), now.verdict) == (first.outcome.ref, found.notes, None)
     (event,) = opened.events
-    assert (event.run_id, event.image.leading.answer_id, event.image.leading.outcome.category) == (
+    assert (event.image.run_id, event.image.leading.answer_id, event.image.leading.outcome.category) == (
         first.run_id,
         first.row_id,
         found.category,
@@ -363,7 +363,7 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
     with ResultStore(opened.session.database) as rival:  # another program continues the run
         spec = rival.run(batch.run_id).spec
         assert rival.open_run(spec) == batch.run_id
-        (mine, *_) = rival.rows(first.run_id)
+        (mine, *_) = rival.answers(first.run_id)
         with pytest.raises(UsageProblem) as usage, ResultStore(opened.session.database) as store:
             store.replace(mine.row_id, mine.outcome, run=rival.run(batch.run_id))
         assert usage.value.reason.code == "again_busy"
