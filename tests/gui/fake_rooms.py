@@ -28,6 +28,7 @@ from fieldray.domain.run import (
     BackendChanged,
     Count,
     ImageDone,
+    PackOfRun,
     Publish,
     RunChanged,
     RunSpec,
@@ -421,13 +422,13 @@ class FakeAudit:
     """Audits of made-up cases, of which rows 1 and 2 disagree, whatever is asked; `problem` is raised instead."""
 
     problem: FieldrayError | None = None
-    requests: list[tuple[int, AuditRequest, Model | None]] = field(default_factory=list)
+    requests: list[tuple[PackOfRun, AuditRequest, Model | None]] = field(default_factory=list)
     taken: list[tuple[str, str]] = field(default_factory=list)
     saved: list[tuple[Path, str]] = field(default_factory=list)
     text: str = "made-up"
 
-    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
-        self.requests.append((run_id, request, model))
+    def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
+        self.requests.append((of, request, model))
         if self.problem is not None:
             raise self.problem
         return audit_report(self.text, scores={1: 0.1, 2: 0.9}, points=(POINT,))

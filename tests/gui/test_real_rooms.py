@@ -98,7 +98,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     bench.packs.look()
     until(lambda: [entry for entry in bench.packs.candidates if entry.pack_id == "strict"])
     found = next(entry for entry in bench.packs.candidates if entry.pack_id == "strict")
-    bench.packs.beside.tick(found, is_on=True)
+    bench.packs.others.tick(found, is_on=True)
     until(lambda: bench.packs.models[1:])
     bench.screening.choose([images])
     screen_to_its_end(desk, 5)
@@ -125,11 +125,11 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     lines = next(out.glob("*.csv")).read_text(encoding="utf-8-sig").splitlines()
     assert sum("strict-1.0.0" in line for line in lines) == sum("tiny-1.0.0" in line for line in lines) == 5
     run_id = bench.rows.run_id
-    bench.packs.beside.tick(found, is_on=False)
+    bench.packs.others.tick(found, is_on=False)
     bench.past_runs.open(run_id)
     until(lambda: bench.screening.past is not None and len(said()) == 5)
     assert said() == first
-    bench.packs.beside.tick(found, is_on=True)
+    bench.packs.others.tick(found, is_on=True)
     until(lambda: bench.packs.models[1:])
     bench.screening.start()
     until(lambda: bench.screening.past is None and bench.screening.state == "finished" and len(said()) == 5)

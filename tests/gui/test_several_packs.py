@@ -14,7 +14,7 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.list_reader import KEYS
-from fieldray.desktop.packs_page import BesideBox, PackButtons
+from fieldray.desktop.packs_page import OtherPackBox, PackButtons
 from fieldray.desktop.worklist_delegate import SHAPE_ROOM
 from fieldray.domain.finding import Finding, Screened, decide
 from fieldray.domain.run import RunChanged, Verdict
@@ -61,16 +61,16 @@ def rooms() -> FakeRooms:
     return made
 
 
-def box(desk: Desk, pack_id: str) -> BesideBox:
+def box(desk: Desk, pack_id: str) -> OtherPackBox:
     """That of a pack's card on the page where a folder is opened."""
     found = [entry for entry in desk.bench.packs.candidates if entry.can_screen]
     place = [entry.pack_id for entry in found].index(pack_id)
-    return desk.window.welcome.cards[place].beside
+    return desk.window.welcome.cards[place].other_box
 
 
 def tick(desk: Desk, pack_id: str) -> None:
     box(desk, pack_id).click()
-    desk.until(lambda: not desk.bench.packs.beside.loading)
+    desk.until(lambda: not desk.bench.packs.others.loading)
 
 
 def ticked(desk: Desk) -> list[str]:
@@ -213,7 +213,7 @@ def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk
     desk.plug_in(MOUNT, there)
     desk.until(lambda: desk.bench.packs.source == there)
     desk.use("adults")
-    desk.bench.packs.beside.tick(there, is_on=True)
+    desk.bench.packs.others.tick(there, is_on=True)
     desk.until(lambda: ticked(desk) == ["tuberculosis"])
     desk.pull_out()
     desk.until_shown("The drive with the pack tuberculosis-1.0.0 was removed: the next run goes without it.")

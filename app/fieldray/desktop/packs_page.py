@@ -233,11 +233,11 @@ class PacksPage(Page):
             rows += purpose(translator, candidate.manifest)
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
             rows.append(path_text(candidate.folder, role="muted"))
-        rows.append(beside := BesideBox(candidate, self._packs, translator))
+        rows.append(box := OtherPackBox(candidate, self._packs, translator))
         row = lay_row(None, sign, (lay_column(None, *rows), 1), *self._buttons(candidate))
         row.setAlignment(sign, Qt.AlignmentFlag.AlignTop)
         made = card(row)
-        beside.refresh()  # once it has a parent: without one it would be a window
+        box.refresh()  # once it has a parent: without one it would be a window
         return made
 
     def _buttons(self, candidate: PackCandidate) -> list[PlainButton]:
@@ -325,9 +325,9 @@ class PackCard(QFrame):
         # A long name is cut, as the title above has it whole, and does not widen the page.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.card_button = card_button(translator, partial(packs.show_card, candidate))
-        self.beside = BesideBox(candidate, packs, translator)
-        lay_column(self, *rows, 1, self.beside, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
-        self.beside.refresh()
+        self.other_box = OtherPackBox(candidate, packs, translator)
+        lay_column(self, *rows, 1, self.other_box, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
+        self.other_box.refresh()
         self.card_button.setVisible(manifest is not None)  # once it has a parent: without one it would be a window
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -362,20 +362,20 @@ def purpose(translator: Translator, manifest: Manifest) -> list[PlainLabel]:
 # ---- Several packs in one pass.
 
 
-class BesideBox(QCheckBox):
+class OtherPackBox(QCheckBox):
     """Whether the next runs screen with a pack, too. Not there for the one in use, and one that needs a question."""
 
     def __init__(self, candidate: PackCandidate, packs: PackChoice, translator: Translator) -> None:
         super().__init__(translator.text("Screen with this pack too"))
         self._candidate, self._packs = candidate, packs
-        self.clicked.connect(lambda is_on: packs.beside.tick(candidate, is_on=is_on))
+        self.clicked.connect(lambda is_on: packs.others.tick(candidate, is_on=is_on))
         packs.model_changed.connect(self.refresh)
         packs.listed.connect(self.refresh)
 
     def refresh(self) -> None:
         """Tick it, and hide it, as the packs are now."""
         used = self._packs.in_reach.used
-        self.setChecked(self._packs.beside.has(self._candidate))
+        self.setChecked(self._packs.others.has(self._candidate))
         self.setVisible(self._candidate.problem is None and not (used and used.is_of(self._candidate)))
 
 

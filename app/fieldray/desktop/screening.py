@@ -309,7 +309,7 @@ class Screening(QObject):
         pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
-        additional = tuple(one.name for one in intent.beside)
+        additional = tuple(one.name for one in intent.others)
         before = remembered.additional if remembered and remembered.pack == pack.name else ()
         if missing := [name for name in before if name not in additional]:
             self._board.post_reason(

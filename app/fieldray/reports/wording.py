@@ -118,7 +118,7 @@ class Wording:
         return (
             Paragraph(_joined(heading, text("What came out")), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
-            *map(Paragraph, self._remarks_of_run()),
+            *map(Paragraph, self.run_remarks()),
             Fields(text("The pack"), self.pack()),
             *(part for point in self._pack.operating_points for part in self._point_blocks(point)),
             Fields(text("What it was made with"), self.provenance()),
@@ -220,7 +220,7 @@ class Wording:
         key, is_named = self._stored.pseudonym_key, self._is_named
         return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)
 
-    def _remarks_of_run(self) -> tuple[str, ...]:
+    def run_remarks(self) -> tuple[str, ...]:
         """What a person should know of the pack's answers, and with the first pack of the run as a whole."""
         absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
         changed = self.translator.plural(
