@@ -465,9 +465,9 @@ def test_the_image_follows_what_a_search_found(desk: Desk, rooms: FakeRooms) -> 
 
 
 def test_what_cannot_be_opened_says_why_and_a_button_tries_again(begin: Begin, rooms: FakeRooms) -> None:
-    rooms.open_problem = StorageProblem(reason("database_other_version", path="results.sqlite"))
+    rooms.open_problem = StorageProblem(reason("database_too_old", path="results.sqlite"))
     with begin() as desk:
-        desk.until_shown("another version")
+        desk.until_shown("before the first release")
         rooms.open_problem = None
         desk.window.banners.findChild(QPushButton).click()
         desk.until(lambda: desk.bench.packs.model is not None)

@@ -163,6 +163,10 @@ RANK: Final = f"""
     UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
     WHERE {_GIVEN} AND rank != (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
 """
+# Images that are not where their most urgent answer is, or have none.
+UNRANKED: Final = """
+    SELECT 1 FROM images WHERE rank IS NOT (SELECT MIN(rank) FROM answers WHERE image_id = images.id) LIMIT 1
+"""
 # Images of other runs become new ones of this run, and answers of other runs answers for them.
 _COPY_IMAGES: Final = f"""
     INSERT INTO images ({{names}}) SELECT {{values}} FROM images WHERE run_id != :run_id AND {_GIVEN}

@@ -27,7 +27,7 @@ from fieldray.domain.history import Deletion, DeletionPlan
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import clear_abandoned, make_empty, replace_durably, require_plain, sync_folder, unfinished
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import ANSWERS, checked_key, list_images
+from fieldray.store.bookkeeping import ANSWERS, UNRANKED, checked_key, list_images
 from fieldray.store.database import (
     COMPANIONS,
     ShareDone,
@@ -119,9 +119,6 @@ _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "answers": _validate_answer,
     "verdicts": _validate_verdict,
 }
-_UNRANKED: Final = """
-    SELECT 1 FROM images WHERE rank IS NOT (SELECT MIN(rank) FROM answers WHERE image_id = images.id) LIMIT 1
-"""
 # What the rows of a table are read from.
 _READ_FROM: Final = {"runs": RUNS, "answers": ANSWERS}
 
@@ -151,7 +148,7 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
             if tables is PICTURES:  # one that makes no sense is shown as none
                 return {"pictures": _number_of(connection, "pictures")}
             counts = {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
-            if connection.execute(_UNRANKED).fetchone():
+            if connection.execute(UNRANKED).fetchone():
                 raise ValueError("an image has another place than its most urgent answer, or no answer")
             return counts
 
@@ -443,10 +440,7 @@ def _last_id(source: sqlite3.Connection, table: str) -> int:
 
 
 def _drop_incomplete(target: sqlite3.Connection) -> None:
-    """Take out what is left of a run or an image of which something else is lost: it cannot be read without that.
-
-    A verdict on it stays: the same image in another run may have it.
-    """
+    """Take out what cannot be read because something else is lost. A verdict on it stays, for the same image elsewhere."""
     for statement in (
         "DELETE FROM run_packs WHERE run_id NOT IN (SELECT id FROM runs)",
         "DELETE FROM images WHERE run_id NOT IN (SELECT id FROM runs) OR id NOT IN (SELECT image_id FROM answers)",
