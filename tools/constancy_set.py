@@ -32,7 +32,7 @@ def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, 
     """The answers of a pack."""
     model = PackLibrary(home).load(folder)
     with Session(Settings({"device": CPU.name}), lambda _: None) as session:
-        session.use_pack(model)
+        session.use_packs(model)
         answers = screened(session, model)
     return subject(model), {name: answers[name] for name in answers if name not in without}
 

@@ -216,7 +216,7 @@ def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
 
 def _kept(home: Path) -> int:
     with contextlib.suppress(sqlite3.Error), contextlib.closing(_database(home)) as database:
-        return int(database.execute("SELECT count(*) FROM results").fetchone()[0])
+        return int(database.execute("SELECT count(*) FROM answers").fetchone()[0])
     return 0
 
 

@@ -227,8 +227,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "happens again, copy your files to another disk and have this one checked.",
     "not_plain": "{path} is a link or not a regular file, so it is not used. Delete it, or put the file itself there.",
     "home_unusable": "The program cannot keep its files in {path}: {detail}. Set FIELDRAY_HOME to another folder.",
-    "database_other_version": "The results in {path} were made by another version of the program. Nothing was changed. "
-                              "Open them with that version, or move the file away to begin a new one.",
+    "database_newer": "The results in {path} were made by Fieldray {made_by} or a later version. This is Fieldray "
+                      "{program}, which cannot read them. Nothing was changed. Install version {made_by} or later.",
+    "database_of_later": "The results in {path} were made by a later version of Fieldray. This is Fieldray {program}, "
+                         "which cannot read them. Nothing was changed. Install the later version.",
+    "database_too_old": "The results in {path} were made before the first release of the program. Nothing was changed. "
+                        "Move the file away to begin a new one.",
+    "database_older_damaged": "The results in {path} are damaged, and were made by an earlier version of the program. "
+                              "Nothing was changed. Screen a folder once with that version: it repairs them.",
     "database_damaged": "The results in {path} are damaged. Start the program again and screen a folder: the damaged "
                         "file is then set aside, and every result that can still be read goes into a new one.",
     "database_repaired": "The file of results was damaged. It was moved to {path}. Results recovered: {results}. "

@@ -37,7 +37,7 @@ from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.paths import scratch_folder
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
-from fieldray.pipeline.keeping import open_store, require_kept
+from fieldray.pipeline.run_recorder import open_store, require_kept
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
@@ -295,7 +295,11 @@ class ArchiveRun:
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
         """Keep outcomes; an image that is there already keeps its row. Raises StorageProblem."""
         self._store.save_all(
-            self.run_id, outcomes, spec=self._spec, is_resumed=is_resumed, keeps_preview=self._keeps_previews
+            self.run_id,
+            [[outcome] for outcome in outcomes],
+            spec=self._spec,
+            is_resumed=is_resumed,
+            keeps_preview=self._keeps_previews,
         )
         self._saved += len(outcomes)
 

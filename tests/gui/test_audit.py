@@ -11,6 +11,7 @@ from fake_rooms import SPEC
 from PySide6.QtWidgets import QApplication, QComboBox
 
 from fieldray.desktop.audit_page import AuditPage, LocalPointDialog
+from fieldray.domain.run import PackOfRun
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
@@ -44,8 +45,8 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     page.prevalence.setText("2,5 %")
     page.sensitivity.setValue(95)
     show(desk, page)
-    ((run_id, request, model),) = desk.rooms.audit.requests
-    assert run_id == desk.bench.screening.run_id
+    ((of, request, model),) = desk.rooms.audit.requests
+    assert of == PackOfRun(desk.bench.screening.run_id or 0)
     assert model is desk.bench.screening.run_models[0]
     assert (request.labels, request.positive) == (Path("/labels.csv"), ("tb", "mass"))
     assert (request.prevalence, request.sensitivity) == (pytest.approx(0.025), 0.95)
@@ -66,7 +67,7 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
         store.open_run(replace(SPEC, paths=("/elsewhere",)), fresh=True)
     page.hide()
     page.show()
-    desk.until(lambda: [page.against.itemData(place) for place in range(page.against.count())] == [None, other])
+    desk.until(lambda: [page.against.itemData(place) for place in range(page.against.count())] == [None, str(other)])
     page.against.setCurrentIndex(1)
     page.prices[0].setText("2,5")
     show(desk, page)
@@ -74,8 +75,8 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     page.steps.cellActivated.emit(1, 0)
     desk.until(lambda: len(desk.rooms.audit.requests) == 2)
     (_, first, _), (run_id, again, _) = desk.rooms.audit.requests
-    assert (run_id, first.threshold, again.threshold) == (own, None, plan.shown[1])
-    assert (again.prices, again.against) == ((2.5, 0.0), other)
+    assert (run_id, first.threshold, again.threshold) == (PackOfRun(own or 0), None, plan.shown[1])
+    assert (again.prices, again.against) == ((2.5, 0.0), PackOfRun(other))
     text = texts(page)
     assert "of 1000 people screened are called for a test" in text
     assert "These images do not show which pack tells the sick from the healthy better." in text

@@ -19,7 +19,7 @@ from typing import Final
 
 from fieldray.domain.finding import Category, Outcome, Screened, asked_for, leading_finding
 from fieldray.domain.image import ImageHeader, ImageRef, known_person
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredAnswer
 from fieldray.errors import UsageProblem
 from fieldray.paths import catalogues
 from fieldray.reasons import Reason, reason
@@ -346,13 +346,13 @@ class Case:
     """One image with its reference label.
 
     image     the key of the image (`ImageRef.key`)
-    row_id    of its result in the store
+    row_id    in the store
     patient   images with the same text are of one patient
     truth     whether the finding that is looked for is present, by the reference
     score     calibrated, 0..1; None if the image was refused or failed
     category  what the program said of the label that is judged
     is_asked  whether because a person had it turned, or screened although it was refused
-    identity  of its bytes (`StoredResult.identity`)
+    identity  of its bytes (`StoredAnswer.identity`)
     """
 
     image: str
@@ -375,7 +375,7 @@ def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
 
 
 def make_cases(
-    results: Iterable[StoredResult], truths: Mapping[str, bool], *, label: str, patients: Mapping[str, str]
+    results: Iterable[StoredAnswer], truths: Mapping[str, bool], *, label: str, patients: Mapping[str, str]
 ) -> Iterator[Case]:
     """The images of one run that have a reference label.
 
@@ -400,7 +400,7 @@ def make_cases(
             )
 
 
-def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:
+def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, bool]:
     """Reference labels from a reader's verdicts: `agree` confirms the program's answer, `disagree` turns it round.
 
     Only an answer can be confirmed: what the program was not sure of, refused or failed gives no label, nor does a

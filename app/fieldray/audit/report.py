@@ -26,7 +26,7 @@ from fieldray.domain import metrics
 from fieldray.domain.finding import calibrate
 from fieldray.domain.metrics import Scores, Share, Truth, share_of
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint, Trust
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredAnswer
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -131,17 +131,19 @@ class Subject:
     program_version: str
     made_s: float
     lungs_pack: str = ""
+    position: int = 0
     class_names: Mapping[str, Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of two runs, and what was judged of it; `point` is None where none was in force."""
+    """What one of two packs said in a run; `point` is None where none was in force."""
 
     run_id: int
     pack: str
     label: str
     point: OperatingPoint | None
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +183,11 @@ class Paired:
     figures: tuple[PairedFigure, ...]
 
 
-def pair(cases: Sequence[Case], results: Iterable[StoredResult], *, first: Side, second: Side) -> Paired:
-    """Two runs compared on the same bytes; `cases` are of the first. Raises UsageProblem without both classes."""
+def pair(cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: Side, second: Side) -> Paired:
+    """The answers of two packs compared on the same bytes; `cases` are of the first.
+
+    Raises UsageProblem without both classes.
+    """
     judged = {one.identity: said_of(one.outcome, second.label) for one in results}
     before = [case for case in cases if case.identity in judged]
     after = [replace(case, score=score, category=said) for case in before for score, said in [judged[case.identity]]]

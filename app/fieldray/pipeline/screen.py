@@ -150,7 +150,7 @@ def screen_by_each(
     """What each pack alone would say of an image, which is read once, and in which lungs are looked for once.
 
     What a device loses, what is turned, and what another device is unsure of is looked at again for its pack alone.
-    The packs are loaded together (`Workers.load_together`). Raises as `screen_image`.
+    The packs are loaded together (`Workers.load_as_group`). Raises as `screen_image`.
     """
 
     @cache

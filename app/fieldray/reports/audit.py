@@ -9,6 +9,7 @@ from fieldray.audit.figures import AtPoint, images_needed
 from fieldray.audit.report import EVERYBODY, PEOPLE, AuditReport, Paired, PairedFigure, Plan, Step
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
+from fieldray.domain.run import PackOfRun
 from fieldray.formatting import border_text, category_label, moment, number, percent, research_only, score_text
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, cut, cut_path
 from fieldray.translation import Translator
@@ -62,7 +63,10 @@ class AuditText:
             (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),
-            (translator.text("Run"), f"{subject.run_id}: {translator.name(', '.join(subject.paths))}"),
+            (
+                translator.text("Run"),
+                f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
+            ),
             (translator.text("Date"), moment(translator, subject.made_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
         ]
@@ -293,7 +297,12 @@ class AuditText:
         text, area = self.translator.text, found.figures[0]
         for which, side in ((text("First"), found.first), (text("Second"), found.second)):
             threshold = "–" if side.point is None else self._border(side.point.threshold)
-            values = {"pack": side.pack, "run": side.run_id, "label": side.label, "threshold": threshold}
+            values = {
+                "pack": side.pack,
+                "run": PackOfRun(side.run_id, side.position),
+                "label": side.label,
+                "threshold": threshold,
+            }
             yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
         if area.low > 0:
             yield text("The second pack tells the sick from the healthy better on these images.")
