@@ -47,7 +47,8 @@ from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
-from fieldray_cluster.objects import ObjectServer, address_path, is_address, list_objects
+from fieldray_cluster.object_server import ObjectServer, address_path, is_address
+from fieldray_cluster.objects import list_objects
 from fieldray_cluster.pool import Piece
 
 _ROW_GROUP: Final = 1024
@@ -338,12 +339,15 @@ def list_images(
     with contextlib.closing(open_workers(settings, 1)) as readers:
         if is_address(paths[0]):
             with scratch_folder() as scratch:
-                folder.write_list(list_objects(ObjectServer(paths[0]), readers.members, scratch), progress=progress)
+                found = list_objects(
+                    ObjectServer(paths[0]), scratch, members=readers.members, identify=readers.identify
+                )
+                folder.write_list(found, progress=progress)
         else:
             tops, members = list(map(Path, paths)), readers.members
-            found = discover(tops, members=members, is_own_report=is_own_report, notify=refuse)
+            refs = discover(tops, members=members, is_own_report=is_own_report, notify=refuse)
             own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
-            folder.write_list(((ref, "") for ref in found if not str(ref.path).startswith(own)), progress=progress)
+            folder.write_list(((ref, "") for ref in refs if not str(ref.path).startswith(own)), progress=progress)
     if not folder.is_listed:
         raise UsageProblem(reason("no_image_in", path=paths[0]))
 

@@ -48,7 +48,8 @@ from fieldray.store.schema import reason_of, reason_text
 from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_cluster.node import cores_of_worker
-from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead, is_address
+from fieldray_cluster.object_server import ObjectServer, is_address
+from fieldray_cluster.objects import ObjectCache, ReadAhead
 from fieldray_cluster.pool import AWAITS_SERVER, result_key
 
 # ---- what is asked

@@ -69,7 +69,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_worker import make_request
-        from fieldray_cluster.objects import is_address
+        from fieldray_cluster.object_server import is_address
 
     settings, _ = load()
     if options.device:
