@@ -19,10 +19,12 @@ import pytest
 from benchmarks.namespaces import NETWORK, NotPermitted, namespaces
 from cluster.conftest import stored
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.packs.naming import LEGACY_CPU_NAME
 from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
 from phantoms import write_dicom
 from program import Fieldray, command, free_port, start, wait_for_end, write_images
+from tiny_models import legacy_model_bytes
 from waiting import wait_for
 
 CHUNK = 8
@@ -53,6 +55,19 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     last = fieldray(*archive).ends_with(0)
     said = re.search(r"All images \((\d+)\) that were listed on 20\d\d-\d\d-\d\d have results: run \d+ .*", last.out)
     assert said and "Images added since then need another folder" in said[0]
+
+
+def test_the_yes_to_a_legacy_model_reaches_each_process(tmp_path: Path, home: Path, fieldray: Fieldray) -> None:
+    drive, other = tmp_path / "drive", tmp_path / "other-home"
+    drive.mkdir()
+    (drive / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
+    write_images(tmp_path / "in", 3)
+    begin = ("archive", "screen", tmp_path / "in", "--pack", drive, "--out", tmp_path / "out")
+    fieldray(*begin).ends_with(3).complains("nobody vouches")
+    options = ("--pack", drive, "--allow-legacy")
+    fieldray("screen", tmp_path / "in", *options, environment={"FIELDRAY_HOME": str(other)}).ends_with(0)
+    fieldray(*begin, "--allow-legacy").ends_with(0).prints("3 images.")
+    assert stored(home) == stored(other)
 
 
 def test_a_path_without_an_image_is_named_before_anything_is_screened(

@@ -83,7 +83,15 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
     spec, database = spec_of(paths, assessment), results_path()
     name = str(Path(options.pack).absolute()) if options.pack and Path(options.pack).is_dir() else pack_of_run(spec)
-    request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
+    request = make_request(
+        paths,
+        name,
+        assessment,
+        operating_point=options.operating_point,
+        settings=settings,
+        allow_older=options.allow_older,
+        allow_legacy=options.allow_legacy,
+    )
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
         try:
