@@ -338,6 +338,7 @@ class _Client(Client):  # type: ignore[misc]
             return super().start(**options)
         except BaseException:
             self._loop_runner.stop()
+            self.status = "closed"  # or it would be closed once more as it is deleted, on a loop that has ended
             raise
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:

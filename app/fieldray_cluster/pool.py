@@ -61,7 +61,6 @@ DEATHS_OF_ONE: Final = 3
 AWAITS_SERVER: Final = "awaits_server"
 """What a worker tells with its signs of life while the server of its objects is gone."""
 _CONNECTIONS: Final = 5  # without any progress, before the work is given up
-_QUIET_S: Final = 5.0  # of a worker, before a person is told
 _SILENT_S: Final = 120.0  # of all workers, before the work is given up
 _LONGEST_PAUSE_S: Final = 60.0
 _FAULTS_OF_NODE: Final = 6  # for each of its workers: all of them end together where the computer is switched off
@@ -297,7 +296,7 @@ class WorkerRegistry:
                 return
             if now_s - question.last_s > min(2**question.times, _LONGEST_PAUSE_S):
                 question.answer, question.last_s, question.times = self._question(address), now_s, question.times + 1
-        if now_s - question.first_s > _QUIET_S:
+        if now_s - question.first_s > ANSWER_S:
             self._note_once(question.node, reason("cluster_no_reply"))
 
     def set_aside(self, address: str, why: Reason) -> None:
