@@ -302,7 +302,10 @@ class _Files(paramiko.SFTPServerInterface):
     def list_folder(self, path: str) -> Any:
         try:
             found = os.scandir(self._path(path))
-            return [paramiko.SFTPAttributes.from_stat(each.stat(follow_symlinks=False), each.name) for each in found]
+            return [
+                paramiko.SFTPAttributes.from_stat(each.stat(follow_symlinks=False), os.fsencode(each.name))
+                for each in found
+            ]
         except OSError as error:
             return paramiko.SFTPServer.convert_errno(error.errno or 0)
 

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import fsspec
@@ -125,7 +125,7 @@ class ObjectServer:
         if sys.platform == "win32":
             reach(("127.0.0.0/8",))  # an event loop talks to itself over it
         try:
-            self._client: _Client = kind(self.address)
+            self._client = kind(self.address)
             for host in self._client.hosts():
                 reach_server(host)
         except ImportError as error:
@@ -201,7 +201,7 @@ class ObjectServer:
         return self._insisted(attempt)
 
     @contextlib.contextmanager
-    def _opened(self, address: str, state: str, most_bytes: int | None) -> Iterator[tuple[_Stream, str]]:
+    def _opened(self, address: str, state: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
         """An object, or its beginning, whose state is the one that is known."""
         if state and not _size_of(state) and self._client.answers_at_once:  # of no bytes there is no beginning
             most_bytes = None
@@ -273,32 +273,14 @@ def _size_of(state: str) -> int:
 # ---- what the servers of a protocol are asked
 
 
-class _Stream(Protocol):
-    def read(self, size: int) -> bytes: ...
-
-
-class _Client(Protocol):
-    """What is asked by one or two requests; it raises whatever its library does.
-
-    answers_at_once  whether an answer is of one state of an object, and a list tells that
-    """
-
-    answers_at_once: bool
-
-    def hosts(self) -> set[str]:
-        """The hosts that are to be reached."""
-
-    def page(self, place: str) -> tuple[list[Listed], list[str]]:
-        """Objects of the archive from a place on, first from "", and further places."""
-
-    def opened(self, address: str, most_bytes: int | None) -> contextlib.AbstractContextManager[tuple[_Stream, str]]:
-        """An object and its state; of the first bytes where no more are wanted."""
-
-    def state(self, address: str) -> str:
-        """Of an object."""
-
-    def ask_anything(self) -> None:
-        """Whatever shows whether the server is there."""
+# Each of the three is asked by one or two requests, and raises whatever its library does:
+#
+#     answers_at_once    whether an answer is of one state of an object, and a list tells that
+#     hosts              the hosts that are to be reached
+#     page               objects of the archive from a place on, first from "", and further places
+#     opened             an object and its state; of the first bytes where no more are wanted
+#     state              of an object
+#     ask_anything       whatever shows whether the server is there
 
 
 class _Bucket:
@@ -309,7 +291,7 @@ class _Bucket:
     def __init__(self, address: str) -> None:
         protocol, _, rest = address.partition("://")
         self._bucket, _, self._prefix = rest.partition("/")
-        self._top = f"{protocol}://{self._bucket}"
+        self._address, self._top = address, f"{protocol}://{self._bucket}"
         self._files: Any = fsspec.get_filesystem_class("s3")(use_listings_cache=False)
         self._files.retries = 1  # those of botocore are left, and `_insisted`
 
@@ -328,13 +310,11 @@ class _Bucket:
 
     def page(self, place: str) -> tuple[list[Listed], list[str]]:
         start = f"{self._prefix}/" if self._prefix else ""
-        page = self._ask(
-            "list_objects_v2", Prefix=start, MaxKeys=_PAGE, **({"ContinuationToken": place} if place else {})
-        )
+        mark = {"ContinuationToken": place} if place else {}
+        page = self._ask("list_objects_v2", Prefix=start, MaxKeys=_PAGE, **mark)
         listed = page.get("Contents", ())
         if start and not listed and not place:  # perhaps it is one object
-            address = f"{self._top}/{self._prefix}"
-            return [(address, self.state(address))], []
+            return [(self._address, self.state(self._address))], []
         found = [
             (f"{self._top}/{each['Key']}", _state(each["Size"], each.get("ETag")))
             for each in listed
@@ -343,7 +323,7 @@ class _Bucket:
         return found, list(filter(None, [page.get("NextContinuationToken")]))
 
     @contextlib.contextmanager
-    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[_Stream, str]]:
+    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
         part = {} if most_bytes is None else {"Range": f"bytes=0-{most_bytes - 1}"}
         answer = self._ask("get_object", Key=self._key(address), **part)
         body, loop = answer["Body"], self._files.loop
@@ -383,7 +363,7 @@ class _Web:
         return {urlsplit(self._address).hostname or ""} - {""}
 
     def page(self, place: str) -> tuple[list[Listed], list[str]]:
-        """As `_Client`; a place is a folder. What is no page, and a top without links, is an object."""
+        """A place is a folder. What is no page, and a top without links, is an object."""
         links = sync(self._files.loop, self._links, place or self._address)
         folder = f"{(place or self._address).rstrip('/')}/"
         host, path = urlsplit(folder)[1:3]
@@ -412,7 +392,7 @@ class _Web:
             return page.links
 
     @contextlib.contextmanager
-    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[_Stream, str]]:
+    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
         found = self._files.info(address)
         if not found["size"]:  # fsspec would ask for its size once more
             yield io.BytesIO(), self._state_of(found)
@@ -466,7 +446,6 @@ class _Ssh:
         return {urlsplit(self._address).hostname or ""} - {""}
 
     def page(self, place: str) -> tuple[list[Listed], list[str]]:
-        """As `_Client`; a place is a folder."""
         folder = place or self._address
         if not place and not stat.S_ISDIR(self._files.stat(self._path(folder)).st_mode):
             return [(folder, "")], []
@@ -475,7 +454,7 @@ class _Ssh:
         return [(address, "") for address in files], folders
 
     @contextlib.contextmanager
-    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[_Stream, str]]:
+    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
         state = self.state(address)
         with self._files.open(self._path(address), "rb", bufsize=min(most_bytes or _BLOCK_BYTES, _BLOCK_BYTES)) as file:
             yield file, state
@@ -527,7 +506,7 @@ def _connected_by_ssh(address: str) -> Any:
     return files
 
 
-_KINDS: Final[Mapping[str, Callable[[str], _Client]]] = {
+_KINDS: Final[Mapping[str, type[_Bucket | _Web | _Ssh]]] = {
     **dict.fromkeys(("s3", "s3a"), _Bucket),
     **dict.fromkeys(_WEB, _Web),
     **dict.fromkeys(("sftp", "ssh"), _Ssh),

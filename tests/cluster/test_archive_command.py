@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.cluster_kills import nodes_of
 from benchmarks.namespaces import NETWORK, NotPermitted, namespaces
 from cluster.conftest import stored
 from fieldray.imaging.synthetic import chest_phantom
@@ -117,6 +119,24 @@ def test_an_archive_killed_in_the_middle_is_resumed_and_leaves_nothing(
     with ResultQuery(home / "results.sqlite") as query:
         assert [run.state for run in query.runs()] == ["finished"]
     assert_nothing_of_it_is_left(home)
+
+
+def test_a_killed_scheduler_and_a_wish_to_end_are_told_in_a_sentence(images: Path, pack_options: list[str]) -> None:
+    out = images.parent / "out"
+    archive = ("archive", "screen", images, "--out", out, "--chunk", 1, *pack_options)
+    with start(*archive) as driver:
+        wait_for(lambda: list((out / "chunks").glob("*.parquet")), limit_s=60)
+        (scheduler,) = nodes_of(psutil.Process(driver.pid), "scheduler")
+        scheduler.kill()
+        said = driver.communicate(timeout=100)[1]
+    assert driver.returncode == 1 and "Traceback" not in said, said  # one image is damaged
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with start(*archive[:4], images.parent / "other", *archive[5:], "--cluster", address) as driver:
+            silent.accept()[0].close()
+            driver.terminate()
+            said = driver.communicate(timeout=100)[1]
+    assert driver.returncode == 130 and said.splitlines()[-1] == "fieldray: cancelled", said
 
 
 def test_what_a_killed_archive_left_is_deleted_with_the_history(

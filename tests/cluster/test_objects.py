@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import logging
+import os
 import random
 import tempfile
 import threading
@@ -26,10 +28,12 @@ from fieldray.imaging.beginning import identify_beginning
 from fieldray.imaging.discover import members_here
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
+from fieldray.workers.pool import Workers
 from fieldray_cluster.object_server import ObjectServer, address_of, address_path, is_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead, list_objects
 from phantoms import write_dicom
 from program import Fieldray, python, start, write_images
+from strange_services import reader_command
 
 if not all(map(importlib.util.find_spec, ("s3fs", "moto", "boto3", "flask", "aiohttp", "paramiko"))):
     pytest.skip("the modules of buckets, HTTP and SFTP are not installed", allow_module_level=True)
@@ -165,6 +169,15 @@ def test_each_object_is_asked_for_by_its_own_name(server: Server, tmp_path: Path
         assert [alone.beginning(*each, 99)[0] for each in alone.listed()] == [f"of {name}".encode()]
 
 
+@pytest.mark.parametrize("server", [SshServer], indirect=True)
+def test_a_name_that_is_no_text_leaves_its_folder_readable(server: SshServer) -> None:
+    odd = os.fsdecode(b"\xc7\xed.png")
+    for name in ("1.png", odd):
+        server.put(f"in/{name}", b"1")
+    place = f"{server.address}/in"
+    assert [name for name, _ in ObjectServer(place).listed()] == [f"{place}/1.png", f"{place}/{odd}"]
+
+
 def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path) -> None:
     """As a server gives it that takes a name apart."""
     for name in ("1.png", "1.png?versionId=null"):
@@ -207,6 +220,21 @@ print("pydicom" in sys.modules)
     told = ["cut.dcm unknown 0 truncated", "huge.png png 256 None", "long.dcm dicom 64 None", "False"]
     assert done.stdout.splitlines() == told and not done.returncode, done.stderr
     assert bucket.asked.count("in/huge.png") == 1 and bucket.asked.count("in/long.dcm") == 2
+
+
+def test_a_header_that_ends_its_reader_costs_its_own_object_alone(
+    bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # a record would keep the server's session
+    (png,) = write_images(tmp_path, 1)
+    for name in ("1.png", "2.killed.png", "3.png"):
+        bucket.put(f"in/{name}", png.read_bytes())
+    server = ObjectServer("s3://box/in")
+    with Workers(1, timeout_s=60, memory_limit_mb=2048, command=reader_command) as readers:
+        found = list(list_objects(server, tmp_path, members=readers.members, identify=readers.identify))
+    assert [(ref.path.name, bool(ref.problem)) for ref, _ in found] == [
+        ("1.png", False), ("2.killed.png", True), ("3.png", False),
+    ]  # fmt: skip
 
 
 def test_a_long_list_comes_in_pages(bucket: Bucket) -> None:
