@@ -388,7 +388,7 @@ class _Web:
             if answer.content_type not in ("text/html", "application/xhtml+xml"):
                 return None
             page = _Page()
-            page.feed(await answer.text(errors="replace"))
+            page.feed((await answer.read()).decode(answer.get_encoding(), "replace"))
             return page.links
 
     @contextlib.contextmanager
