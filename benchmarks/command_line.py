@@ -296,7 +296,7 @@ COMMANDS: Final = (
     Command(
         name="objects",
         help="images from a server of objects against files, for five networks",
-        paths=("app/fieldray_cluster/objects.py", "benchmarks/objects.py"),
+        paths=("app/fieldray_cluster/objects.py", "app/fieldray_cluster/object_server.py", "benchmarks/objects.py"),
         arguments=(
             _folder("folder", "PNG and JPEG images"),
             _number("--images", 24, "of the folder", least=2, to="most"),

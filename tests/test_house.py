@@ -37,7 +37,7 @@ OF_ONE_CONCEPT = {
     "app/fieldray/packs/manifest.py",
     "app/fieldray/store/maintenance.py",
     "app/fieldray_cluster/archive_worker.py",
-    "app/fieldray_cluster/objects.py",
+    "app/fieldray_cluster/object_server.py",
     *(f"app/fieldray_adapt/{name}.py" for name in _NAMES),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}

@@ -175,6 +175,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "unreadable": "The file cannot be opened: {detail}.",
     "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy the file from elsewhere. Then screen it again.",
     "missing": "The file is no longer there.",
+    "object_elsewhere": "This image is on a server ({address}), and this program opens files of this computer alone.",
     "changed": "The file has changed in the meantime. Screen it again.",
     "folder_not_read": "This folder cannot be read: {detail}. None of its images was screened, and their number is not known.",
     "folder_lost": "This folder disappeared during the search. It is not known how many of its images were not screened. If it is on a drive, reconnect the drive and start again. Results so far are kept.",

@@ -158,9 +158,11 @@ class OpenImage(QObject):
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
         """The image is gone or cannot be read: what was kept of it is shown, and said to be that."""
-        facts = row.outcome.facts
+        facts, path = row.outcome.facts, row.outcome.ref.path
         if row is not self.row:
             return
+        if not path.is_absolute():
+            why = reason("object_elsewhere", address=path)
         if not facts.content_sha256 or not facts.rows:
             self._show_kept(row, why, None, None)
             return

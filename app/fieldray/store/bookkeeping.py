@@ -268,8 +268,13 @@ _SAME_BYTES: Final = """
 
 
 def is_there(key: bytes) -> bool:
-    """Whether there is something at the place that an image's key (`schema.image_key`) names: the file, or its zip."""
-    return os.path.lexists(key.partition(_MEMBER)[0])
+    """Whether there is something at the place that an image's key (`schema.image_key`) names: the file, or its zip.
+
+    An object of a server (`s3:/...`) is not looked for.
+    """
+    path = key.partition(_MEMBER)[0]
+    is_object = not os.path.isabs(path)  # noqa: PTH117 - of bytes
+    return is_object or os.path.lexists(path)
 
 
 def is_another(key: bytes, other: bytes) -> bool:

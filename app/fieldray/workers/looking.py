@@ -25,6 +25,7 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.archive import search
+from fieldray.imaging.beginning import identify_beginning
 from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
 from fieldray.imaging.quality import check_header, check_pixels, doubts_about, lung_quality
 from fieldray.imaging.reading import ImageFile, facts_of, unpacked
@@ -374,4 +375,5 @@ handle: Final = served(
     (calls.PREVIEW, lambda question: calls.Levels(unpacked(question))),
     (calls.HASH, lambda question: content_hash(question.ref)[0]),
     (calls.MEMBERS, functools.partial(search, is_own_report=is_own_report)),
+    (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=is_own_report)),
 )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fieldray.domain.finding import Stage
     from fieldray.domain.image import Image, ImageRef, ShownImage, Tensor
     from fieldray.domain.model import InputSpec, Model
+    from fieldray.imaging.beginning import Beginning, Identified
     from fieldray.imaging.source import Stamps
     from fieldray.inference.backend import Answer
     from fieldray.processes.child import Call
@@ -221,6 +222,12 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.workers import calls
 
         return members_of(ref, lambda question: self._ask(calls.MEMBERS, lambda *_: question))
+
+    def identify(self, question: Beginning) -> Identified:
+        """What an object holds, by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
+        from fieldray.workers import calls
+
+        return self._ask(calls.IDENTIFY, lambda *_: question)
 
     def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
         """SHA-256 (hex) of the file's bytes, computed in this process unless the file is in a zip, and its stamp.

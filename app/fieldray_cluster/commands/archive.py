@@ -69,7 +69,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_worker import make_request
-        from fieldray_cluster.objects import is_address
+        from fieldray_cluster.object_server import is_address
 
     settings, _ = load()
     if options.device:
@@ -87,7 +87,15 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         if options.pack and Path(options.pack).is_dir()
         else pinned_name(spec.packs[0])
     )
-    request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
+    request = make_request(
+        paths,
+        name,
+        assessment,
+        operating_point=options.operating_point,
+        settings=settings,
+        allow_older=options.allow_older,
+        allow_legacy=options.allow_legacy,
+    )
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
         try:
