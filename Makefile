@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage faults powercut walk attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage faults powercut walk ends attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
@@ -23,6 +23,10 @@ faults: $(STAMP)              ## a thousand fault events with the Edge TPU's tes
 WALKS ?= 1000
 walk: $(STAMP)                ## WALKS random walks through the whole window, off screen
 	FIELDRAY_WALKS=$(WALKS) $(BIN)/python -m pytest tests/gui/test_window_walk.py --timeout 0
+
+WINDOWS ?= 1000
+ends: $(STAMP)                ## WINDOWS windows ended by a signal at random moments, on a loaded machine; figures in build/ends.json
+	$(BIN)/python tests/ends/run_ends.py --windows $(WINDOWS)
 
 SEED ?= 1
 powercut: $(STAMP)            ## the power goes, disks and drives fail, at every moment; figures in build/powercut.json
