@@ -23,7 +23,7 @@ from fieldray_adapt.cross import CROSS
 from fieldray_adapt.dataset import DATA, data_problems
 from fieldray_adapt.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
 from fieldray_adapt.evaluate_step import EVALUATE
-from fieldray_adapt.files import write_atomically
+from fieldray_adapt.files import undone_on_failure, write_atomically
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.results import LUNG_CROSS, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT
@@ -187,13 +187,8 @@ def compile_pack(
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
     folder_above = packs or folder.resolve().parent
-    was_there = folder_above.exists()
-    try:
+    with undone_on_failure(key, folder_above):
         return write_described(folder_above, description=description, contents=contents, key=signing.own_key(key))
-    finally:
-        if not was_there:
-            with contextlib.suppress(OSError):  # one with a pack in it stays
-                folder_above.rmdir()
 
 
 def _signer(key: Path, data: bytes) -> str:

@@ -44,7 +44,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator, languages
 from fieldray_adapt.cross import CROSS_RESULTS
 from fieldray_adapt.edgetpu import card_section
-from fieldray_adapt.files import content_digest, digest
+from fieldray_adapt.files import content_digest, digest, undone_on_failure
 from fieldray_adapt.recipe import NO_WEIGHTS, PackTexts, Recipe, what_is_made, what_is_trained
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import Run, Step
@@ -186,14 +186,10 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         cross=cross_validation_of(run),
         pruned=run.read("prune", "table.json") if recipe.prune else [],
     )
-    folder = write_pack(
-        recipe.packs_folder,
-        manifest=manifest,
-        files=files,
-        card=card,
-        golden=_golden(run, manifest),
-        key=own_key(recipe.signing_key),
-    )
+    golden = _golden(run, manifest)
+    with undone_on_failure(recipe.signing_key, recipe.packs_folder):
+        key = own_key(recipe.signing_key)
+        folder = write_pack(recipe.packs_folder, manifest=manifest, files=files, card=card, golden=golden, key=key)
     warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
     return pack_facts(folder) | ({"warnings": warnings} if warnings else {})
 
@@ -232,8 +228,10 @@ def described(recipe: Any) -> dict[str, Any]:
 def write_whole(recipe: Any, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> dict[str, Any]:
     """Write the signed pack of such a recipe; the facts of its step."""
     whole = kind(**described(recipe), files=list_files(contents), **facts)
-    key = own_key(recipe.signing_key)
-    return pack_facts(write_described(recipe.packs_folder, description=whole, contents=contents, key=key))
+    with undone_on_failure(recipe.signing_key, recipe.packs_folder):
+        key = own_key(recipe.signing_key)
+        folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=key)
+    return pack_facts(folder)
 
 
 def pack_facts(folder: Path) -> dict[str, Any]:
