@@ -6,13 +6,16 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage faults powercut walk ends attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
+.PHONY: run test pythons check coverage faults powercut walk ends attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+pythons:                      ## the demo and a window on every other Python that is here
+	$(PYTHON) tools/pythons.py
 
 coverage: $(STAMP)            ## the suite once more, with the lines and branches that it runs; pages in build/coverage
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
