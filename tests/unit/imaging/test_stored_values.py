@@ -70,7 +70,8 @@ def _run_lengths(words: Words, _: int) -> bytes:
 
 
 def _wavelets(words: Words, bits: int) -> bytes:
-    return imagecodecs.jpeg2k_encode(words, level=0, codecformat="j2k", bitspersample=bits, reversible=True)
+    few = words.astype(np.uint8) if bits <= 8 else words
+    return imagecodecs.jpeg2k_encode(few, level=0, codecformat="j2k", bitspersample=bits, reversible=True)
 
 
 def _lossless_jpeg(words: Words, bits: int) -> bytes:
