@@ -204,7 +204,7 @@ def run(work: Work, prefix: Sequence[str], home: Path) -> int:
 def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
     import psutil
 
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + _TIMEOUT_S
     while _kept(home) < _IMAGES and process.poll() is None:
         if time.monotonic() > deadline:
             raise TimeoutError("the window kept no results")

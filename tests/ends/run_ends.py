@@ -29,14 +29,14 @@ from harness.runner import Found, long_run, say
 
 _LONGEST_S: Final = 3.0
 _LIMIT_S: Final = 60.0  # the window itself gives up waiting for what it closes after 30 s
-_START_LIMIT_S: Final = 120.0
+_START_LIMIT_S: Final = 600.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WINDOW: Final = "import sys; from fieldray.__main__ import window; sys.exit(window(sys.argv[1:]))"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a window ended: `code` is None where it did not, and then `stacks` says what its threads did."""
+    """How a window ended: `code` is None where it did not, or never came up; `stacks` says what its threads did."""
 
     signal: str
     after_s: float
@@ -86,13 +86,14 @@ def _ended(folder: Path, number: signal.Signals, after_s: float) -> End:
         environment = {**os.environ, "FIELDRAY_HOME": home, "QT_QPA_PLATFORM": "offscreen"}
         process = subprocess.Popen(command, env=environment, stdout=words, stderr=words)
         try:
-            _wait_until_heard(process, number)
-            time.sleep(after_s)
             began_s = time.monotonic()
-            process.send_signal(number)
             try:
+                _wait_until_heard(process, number)
+                time.sleep(after_s)
+                began_s = time.monotonic()
+                process.send_signal(number)
                 code: int | None = process.wait(_LIMIT_S)
-            except subprocess.TimeoutExpired:
+            except (TimeoutError, subprocess.TimeoutExpired):
                 code = None
                 process.send_signal(signal.SIGABRT)  # faulthandler writes all stacks
                 process.wait(_LIMIT_S)
