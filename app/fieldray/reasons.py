@@ -122,8 +122,8 @@ BACKENDS: Final[Mapping[str, Template]] = {
                   "use it here.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
                          "a newer libedgetpu.",
-    "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so only the CPU can run it. With "
-                          "Google's edgetpu_compiler, fieldray adapt compile makes one.",
+    "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so only the CPU can run it. "
+                          "Whoever makes packs can compile such a file with Google's edgetpu_compiler.",
     "coral_unplugged": "The Edge TPU was unplugged.",
     "coral_stopped": "The Edge TPU stopped while it was running. If nobody unplugged it, it may lack power: plug it "
                      "into another port, without a hub.",

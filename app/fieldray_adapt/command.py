@@ -23,7 +23,7 @@ from fieldray.typed_json import converted
 from fieldray_adapt.data.dataset import DATA, data_problems
 from fieldray_adapt.evaluation.cross import CROSS
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE
-from fieldray_adapt.files import write_atomically
+from fieldray_adapt.files import undone_on_failure, write_atomically
 from fieldray_adapt.lungs.cross import LUNG_CROSS
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
 from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE
@@ -193,13 +193,8 @@ def compile_pack(
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
     folder_above = packs or folder.resolve().parent
-    was_there = folder_above.exists()
-    try:
+    with undone_on_failure(key, folder_above):
         return write_described(folder_above, description=description, contents=contents, key=signing.own_key(key))
-    finally:
-        if not was_there:
-            with contextlib.suppress(OSError):  # one with a pack in it stays
-                folder_above.rmdir()
 
 
 def _signer(key: Path, data: bytes) -> str:

@@ -62,6 +62,19 @@ def _kind(path: Path) -> Kind:
 
 
 @contextlib.contextmanager
+def undone_on_failure(*paths: Path) -> Iterator[None]:
+    """If the block raises, remove those of these files and empty folders, and of the folders above, that it made."""
+    new = [path for each in paths for path in (each, *each.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            with contextlib.suppress(OSError):  # a folder with something else in it stays
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise
+
+
+@contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
     """While a file of a run folder is read. Raises StorageProblem (run_file_damaged) for what no run wrote."""
     try:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fake_compilers import fake_compile, fake_compiler, package
 from fieldray.backends import CPU
-from fieldray.errors import BackendProblem, EnvironmentProblem, UsageProblem
+from fieldray.errors import BackendProblem, EnvironmentProblem, PackProblem, UsageProblem
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.inference.coral import edgetpu_kind, read_package
 from fieldray.inference.worker import WorkerBackend, cpu_kind
@@ -204,6 +204,10 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     with pytest.raises(UsageProblem, match="not an unencrypted PEM key"):
         compiled(shipped, packs=mine, key=stranger)
     assert not mine.exists()
+    # another key's pack is in the way: the key made for this one goes again, and the folder made for the key
+    with pytest.raises(PackProblem, match="It is signed with another key"):
+        compiled(shipped, packs=shipped.parent, key=tmp_path / "keys" / "new.pem")
+    assert not (tmp_path / "keys").exists() and read_verified_manifest(shipped).fingerprint == fingerprint(shipped)
 
     place = compiled(shipped, packs=mine)
     assert said[-1] == "CPU: gives the scores of the 5 golden vectors."

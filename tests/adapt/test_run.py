@@ -20,7 +20,7 @@ from fieldray.domain.model import InputSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.image_set import read_images, read_rows
-from fieldray_adapt.files import plain
+from fieldray_adapt.files import plain, undone_on_failure
 from fieldray_adapt.networks.specification import load_weights
 from fieldray_adapt.pack.written import is_as_written, written_pack
 from fieldray_adapt.run import HISTORY, LOCK_NAME, SPLIT, STATUS, Run, Step, keep_epoch, locked
@@ -233,3 +233,19 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageProblem, match="file"), locked(tmp_path / "file" / "run"):
         pass
+
+
+def test_what_a_block_that_fails_has_made_goes_again_and_nothing_else(tmp_path: Path) -> None:
+    key, folder, full = tmp_path / "keys" / "deep" / "new.pem", tmp_path / "packs", tmp_path / "full"
+    with pytest.raises(ValueError, match="refused"), undone_on_failure(key, folder, full):
+        key.parent.mkdir(parents=True)
+        key.write_text("a key")
+        folder.mkdir()
+        full.mkdir()
+        (full / "another's").touch()
+        raise ValueError("refused")
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    with undone_on_failure(key, folder):
+        key.parent.mkdir(parents=True)
+        key.write_text("a key")
+    assert key.read_text() == "a key"

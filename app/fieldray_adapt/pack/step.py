@@ -31,7 +31,7 @@ from fieldray_adapt.evaluation.figures import (
     DataFigures,
     PublishedCross,
 )
-from fieldray_adapt.files import as_json, content_digest, digest, plain, reading
+from fieldray_adapt.files import as_json, content_digest, digest, plain, reading, undone_on_failure
 from fieldray_adapt.pack.card import model_card, warnings_of
 from fieldray_adapt.pack.figures import PackFigures, PackLabel
 from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, is_as_written, phantom, provenance, written_pack
@@ -67,14 +67,10 @@ def pack_step(run: Run) -> Facts:
         cross=cross_validation_of(run),
         pruned=run.read("prune", "table.json", list[PrunedNetwork]) if recipe.prune else [],
     )
-    folder = write_pack(
-        recipe.packs_folder,
-        manifest=manifest,
-        files=files,
-        card=card,
-        golden=_golden(run, manifest),
-        key=own_key(recipe.signing_key),
-    )
+    golden = _golden(run, manifest)
+    with undone_on_failure(recipe.signing_key, recipe.packs_folder):
+        key = own_key(recipe.signing_key)
+        folder = write_pack(recipe.packs_folder, manifest=manifest, files=files, card=card, golden=golden, key=key)
     warnings = tuple(manifest.warnings["en"].splitlines()) if manifest.warnings else ()
     return dict(plain(written_pack(folder, warnings=warnings)))
 

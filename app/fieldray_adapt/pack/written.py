@@ -27,7 +27,7 @@ from fieldray.typed_json import converted
 from fieldray_adapt.evaluation.figures import (
     DataDigests,
 )
-from fieldray_adapt.files import digest, plain
+from fieldray_adapt.files import digest, plain, undone_on_failure
 from fieldray_adapt.recipes.classifier import PackRecipe
 from fieldray_adapt.run import Facts, Run, Step
 
@@ -70,7 +70,9 @@ def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[
         files=list_files(contents),
         **facts,
     )
-    folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=own_key(recipe.signing_key))
+    with undone_on_failure(recipe.signing_key, recipe.packs_folder):
+        key = own_key(recipe.signing_key)
+        folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=key)
     return dict(plain(written_pack(folder)))
 
 
