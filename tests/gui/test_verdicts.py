@@ -765,6 +765,19 @@ def test_the_last_verdict_is_taken_back_and_its_image_shown(desk: Desk) -> None:
     desk.until(lambda: stored(desk, 1) is None)
 
 
+def test_a_verdict_of_the_run_before_is_not_taken_back(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    desk.window.actions_by_name["agree"].trigger()
+    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.finish()
+    desk.choose()
+    desk.until(lambda: len(desk.rooms.session.batches) == 2)
+    desk.until(lambda: desk.bench.rows.run_id == desk.rooms.session.batches[-1].run_id)
+    desk.window.actions_by_name["undo"].trigger()
+    assert "taken back" not in desk.notices and len(desk.rooms.session.judged) == 1
+
+
 def test_undo_takes_back_what_was_done_last(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)

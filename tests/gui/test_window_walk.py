@@ -11,7 +11,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -100,8 +100,8 @@ def plain(number: int, score: float) -> Screened:
 class NearHistory(History):
     """Has the pack of the run of the past at hand, and looks for none on the disk."""
 
-    def open(self, run_id: int, *, model: Model | None = None) -> RunWithPacks:
-        return super().open(run_id, model=PAST_MODEL)
+    def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
+        return super().open(run_id, models=(PAST_MODEL,))
 
 
 class WindowWalk(RuleBasedStateMachine):

@@ -297,6 +297,7 @@ class Controller(QObject):
         self.beside.show(None)
         self._patients.clear()
         self._lost_files = 0
+        self.judging.verdicts.forget_last()
         for key in ("other_pack", "taken_back"):
             self.board.withdraw(key)
 

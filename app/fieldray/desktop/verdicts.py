@@ -198,6 +198,10 @@ class Verdicts:
         given = self._given.get(judged)  # an image without an entry is not open, and all that was given on it is saved
         return judged if given is None or (given.wanted == after and not given.asks) else None
 
+    def forget_last(self) -> None:
+        """Another run is in sight: no change of a verdict before that is undone any more."""
+        self._last = None
+
     def take_back(self) -> Commands:
         """Undo the last change of a verdict: the verdict before that change is wanted again. Once, not twice."""
         judged = self.last_changed
