@@ -87,7 +87,7 @@ def _file_kinds(text: str) -> tuple[str, ...]:
 
 def _networks(text: str) -> tuple[str, ...]:
     """`squeezenet,vgg16` as networks that a recipe may name. Raises ArgumentTypeError."""
-    from fieldray_adapt.networks import NETWORKS  # only now: other commands need no toolchain
+    from fieldray_adapt.networks.architectures import NETWORKS  # only now: other commands need no toolchain
 
     return _chosen(text, tuple(NETWORKS))
 
@@ -228,7 +228,10 @@ COMMANDS: Final = (
         name="networks",
         help="inference engines on the packs' networks",
         paths=(
-            *(f"app/fieldray_adapt/{name}.py" for name in ("keras_engine", "lungs/recipe", "networks")),
+            *(
+                f"app/fieldray_adapt/{name}.py"
+                for name in ("lungs/recipe", "networks/architectures", "training/keras_engine")
+            ),
             f"{_APP}/inference",
             "models",
         ),

@@ -29,8 +29,8 @@ from PIL import Image
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.image import ImageRef
 from fieldray.offline import reach
-from fieldray_adapt.keras_engine import build_network
-from fieldray_adapt.networks import resnet34, resnet50, squeezenet, vgg16
+from fieldray_adapt.networks.architectures import resnet34, resnet50, squeezenet, vgg16
+from fieldray_adapt.training.keras_engine import build_network
 from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead, address_path
 
 GOAL: Final = 0.9  # of the local rate

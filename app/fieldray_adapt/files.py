@@ -1,8 +1,9 @@
 """Files of a run folder, those published in a folder that a person names, and the digest of what decides them.
 
-Files are written whole or not at all, and are as readable to others as the user's umask says. What is published goes
-through the door for outputs: it replaces an earlier output of its kind and nothing else. One SHA-256 of whatever
-decides a result sees to it that nothing is taken up again that something else has made.
+Files are written whole or not at all. Those of a run folder are as readable to others as the user's umask says. What is
+published goes through the door for outputs: it is for this user alone, and replaces an earlier output of its kind and
+nothing else. One SHA-256 of whatever decides a result sees to it that nothing is taken up again that something else has
+made.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +19,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fieldray import persistence
 from fieldray.errors import StorageProblem
@@ -28,6 +32,18 @@ from fieldray.reports.outputs import Kind, require_free, write_own
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path` in a run folder. Raises StorageProblem (disk full, not writable)."""
     persistence.write_atomically(path, data, mode=persistence.SHARED)
+
+
+def plain(content: object) -> Any:
+    """Structs, dataclasses, numbers of NumPy and paths as the values that JSON has."""
+    return msgspec.to_builtins(
+        content, enc_hook=lambda value: value.item() if isinstance(value, np.generic) else str(value)
+    )
+
+
+def as_json(content: object) -> bytes:
+    """A document of a run as JSON, one value a line."""
+    return json.dumps(plain(content), indent=1).encode()
 
 
 def publish(path: Path, data: bytes) -> None:
@@ -55,13 +71,13 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def arrays_in(path: Path) -> Iterator[Mapping[str, Any]]:
+def arrays_in(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
     """The arrays of a `.npz` file of a run folder, while the block lasts. Raises OSError, and as `reading`."""
     with reading(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         yield arrays
 
 
-def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
     """Write a `.npz` file of a run folder, whole or not at all. Raises StorageProblem."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

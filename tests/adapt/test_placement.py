@@ -21,7 +21,7 @@ from fieldray.inference.coral import edgetpu_kind, read_package
 from fieldray.inference.worker import WorkerBackend, cpu_kind
 from fieldray.packs.verified import read_card, read_pack, read_verified_manifest
 from fieldray_adapt.command import compile_pack
-from fieldray_adapt.edgetpu import (
+from fieldray_adapt.networks.edgetpu import (
     MIB,
     card_section,
     compile_for_edgetpu,
@@ -30,9 +30,9 @@ from fieldray_adapt.edgetpu import (
     placement_of,
     placement_step,
 )
-from fieldray_adapt.pack import card
+from fieldray_adapt.pack.card import card
 from fieldray_adapt.run import Run
-from fieldray_adapt.steps import specification_of
+from fieldray_adapt.training.steps import specification_of
 from packs_factory import make_lung_fields
 from program import runner
 from tiny_models import changed_model, tiny_model_bytes
@@ -161,7 +161,7 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
     run = _run(tmp_path)
     facts = placement_step(run)
     assert facts["mapped"] == facts["operators"] and facts["subgraphs"] == 1
-    assert run.read("placement", "placement.json")["left_on_cpu"] == {}
+    assert run.read("placement", "placement.json", dict[str, Any])["left_on_cpu"] == {}
     assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,9 @@ SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, choice, note, verdic
              LEFT JOIN verdicts ON verdicts.answer_id = answers.id
                                 AND verdicts.result_hash = answers.result_hash """
 _BATCH_ROWS = 256
+# For another program that holds the file (a backup, a check of viruses): what is to be written is there already, and a
+# run whose row cannot be saved ends.
+WRITE_WAIT_S: Final = 120.0
 _NO_ROW = 2**63  # SQLite has no number as large as this
 
 
@@ -289,6 +292,7 @@ class ResultStore(ResultQuery):
 
     def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         super().__init__(path, connect=connect)
+        self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * WRITE_WAIT_S)}")
         self._connection.create_function("is_another", 2, bookkeeping.is_another)
         self._locks = RunLocks(path)
         self._verdicts = bookkeeping.Bringing(self._all)

@@ -26,7 +26,7 @@ from typing import Final, Literal, TypeGuard, get_args
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.tables import Document, Problem, RecipeProblems, Rules, key, rooted_in, table, template
+from fieldray_adapt.recipes.tables import Document, Problem, RecipeProblems, Rules, key, resolve_paths, table, template
 
 # ---- parameters and their samples
 
@@ -282,10 +282,10 @@ class Workflow:
         """As `tables.table`."""
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
-    def rooted(self, base: Path) -> Workflow:
-        """As `tables.rooted_in`."""
-        sweep = self.sweep and rooted_in(self.sweep, base)
-        return replace(self, run=base / self.run, cluster=rooted_in(self.cluster, base), sweep=sweep)
+    def resolve_paths(self, base: Path) -> Workflow:
+        """As `tables.resolve_paths`."""
+        sweep = self.sweep and resolve_paths(self.sweep, base)
+        return replace(self, run=base / self.run, cluster=resolve_paths(self.cluster, base), sweep=sweep)
 
 
 def read_workflow(path: Path) -> Workflow:
@@ -295,7 +295,7 @@ def read_workflow(path: Path) -> Workflow:
     """
     document = Document.read(path)
     base = path.resolve().parent
-    workflow = document.parsed(Workflow).rooted(base)
+    workflow = document.parsed(Workflow).resolve_paths(base)
     if problems := list(_problems(workflow, base)):
         raise RecipeProblems(path, document.lines(problems))
     return workflow

@@ -27,8 +27,8 @@ from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.files import digest, write_atomically
+from fieldray_adapt.recipes.tables import Document
 from fieldray_adapt.run import locked
-from fieldray_adapt.tables import Document
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.pool import result_key, state_of, work_connected
 from fieldray_cluster.workflow.recipe import (
@@ -295,7 +295,7 @@ def as_run(path: Path) -> Workflow:
     run = read_workflow(path).run
     if not (run / RECIPE_TEXT).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
-    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).rooted(path.resolve().parent)
+    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).resolve_paths(path.resolve().parent)
     return replace(workflow, run=run)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.tables import RecipeProblems
+from fieldray_adapt.recipes.tables import RecipeProblems
 from fieldray_cluster.workflow.recipe import Parameter, combinations, new_workflow, read_workflow, samples
 from fieldray_cluster.workflow.run import compiled, filled
 
