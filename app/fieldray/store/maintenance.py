@@ -448,7 +448,7 @@ def _last_id(source: sqlite3.Connection, table: str) -> int:
 
 
 def _drop_incomplete(target: sqlite3.Connection) -> None:
-    """Take out what cannot be read because something else is lost. Verdicts on the same image elsewhere stay."""
+    """Take out what cannot be read because something else is lost. A verdict on it stays: other runs may need it."""
     for statement in (
         "DELETE FROM run_packs WHERE run_id NOT IN (SELECT id FROM runs)",
         "DELETE FROM images WHERE run_id NOT IN (SELECT id FROM runs) OR id NOT IN (SELECT image_id FROM answers)",

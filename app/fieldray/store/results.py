@@ -10,6 +10,7 @@ their rows are kept and marked, and are left out of lists, counts and exports.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -457,7 +458,7 @@ class ResultStore(ResultQuery):
             "saved_s": now_s,
             "absent_s": None,
             "stamp": outcomes[0].facts.stamp or None,
-            "pass_number": self._all("SELECT pass_number FROM runs WHERE id = ?", run_id)[0]["pass_number"],
+            "pass_number": run_id,  # whose it is
         }
         row_id = self._put("images", image, by="run_id, image_key")
         stored = []
@@ -491,10 +492,7 @@ class ResultStore(ResultQuery):
 
     def _put(self, table: str, columns: Mapping[str, Any], *, by: str) -> int:
         """Write a row, over the one that is there; its number."""
-        changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in by.split(", "))
-        query = f"""INSERT INTO {table} ({", ".join(columns)}) VALUES ({", ".join("?" * len(columns))})
-                    ON CONFLICT ({by}) DO UPDATE SET {changes} RETURNING id"""
-        return int(self._all(query, *columns.values())[0]["id"])
+        return int(self._all(_put_statement(table, tuple(columns), by), *columns.values())[0]["id"])
 
     def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
         """What a person said of this result of an answer."""
@@ -549,6 +547,15 @@ class ResultStore(ResultQuery):
     def _transaction(self) -> Iterator[None]:
         with storage_problems(self.path), transaction(self._connection):
             yield
+
+
+@functools.cache
+def _put_statement(table: str, names: tuple[str, ...], by: str) -> str:
+    """What writes a row with these columns, over the one with the same columns `by`."""
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names if name not in by.split(", "))
+    values = ("(SELECT pass_number FROM runs WHERE id = ?)" if name == "pass_number" else "?" for name in names)
+    return f"""INSERT INTO {table} ({", ".join(names)}) VALUES ({", ".join(values)})
+               ON CONFLICT ({by}) DO UPDATE SET {changes} RETURNING id"""
 
 
 def _image(answers: Sequence[StoredAnswer]) -> StoredImage:
