@@ -280,7 +280,9 @@ def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsO
 def _wanted(archive: Archive) -> Sequence[str]:
     """The names of members that may be images. Raises OSError; Unusable if there are none."""
     names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
-    if any(name in archive.directory.by_name for name in _DOCUMENTS):
+    archive.stream.seek(0)
+    is_program = not archive.stream.read(4).startswith(b"PK")  # that unpacks itself
+    if is_program or any(name in archive.directory.by_name for name in _DOCUMENTS):
         names = [name for name in names if _may_be_image(archive, name)]
     if not names:
         raise Unusable(reason("not_an_image"))

@@ -38,6 +38,7 @@ _PROGRAMS: Final = (
     b"\x7fELF",
     *(struct.pack(order + "I", magic) for order in "<>" for magic in (0xFEEDFACE, 0xFEEDFACF, 0xCAFEBABE)),
 )
+_ZIP_END: Final = struct.Struct("<12xI4xH")  # the size of its listing, and of a comment (APPNOTE 4.3.16)
 # Images of other kinds (TIFF, BMP, GIF, JPEG 2000, WebP), and files packed otherwise (gzip, 7z, RAR, xz, tar): they may
 # be X-rays, so they are refused by these reasons and not passed over.
 _OF_OTHER_KINDS: Final = re.compile(
@@ -63,10 +64,8 @@ VALUE_REPRESENTATIONS: Final = frozenset(
 
 def sniff(head: bytes) -> Content:
     """The kind of content that begins with `head` (at least 132 bytes, unless the file is shorter)."""
-    if head.startswith(_PROGRAMS):
-        return "executable"
-    if head[128:132] == b"DICM":
-        return "dicom"
+    if head[128:132] == b"DICM":  # a preamble may hold a program, which a person would start by opening the image
+        return "executable" if head.startswith(_PROGRAMS) else "dicom"
     if head.startswith(_PNG):
         return "png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -266,6 +265,8 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         frame = jpeg_frame(stream.read(_JPEG_HEAD_BYTES))
         return [_raster(ref, "jpeg", frame.size if frame else None)]
     if content == "unknown":
+        if head.startswith(_PROGRAMS) and _ends_as_zip(stream):
+            return ZipFound()
         if (other := _OF_OTHER_KINDS.match(head)) and other.lastgroup:
             raise Unusable(reason(other.lastgroup))
         # what a power cut leaves of a file that was being written
@@ -277,6 +278,21 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         problem = shortage(error)
         raise (ReaderProblem(problem.reason) if problem else error) from error
     return identify_dicom(stream, ref)
+
+
+def _ends_as_zip(stream: BinaryIO) -> bool:
+    """Whether a zip lies behind a program that unpacks it, which Windows starts (APPNOTE 4.1.9 and 4.3.16)."""
+    size = stream.seek(0, io.SEEK_END)
+    start = stream.seek(max(0, size - _ZIP_END.size - 0xFFFF))
+    tail = stream.read()
+    if (at := tail.rfind(b"PK\x05\x06")) < 0 or len(tail) - at < _ZIP_END.size:
+        return False
+    listing_bytes, comment_bytes = _ZIP_END.unpack_from(tail, at)
+    listing_at = start + at - listing_bytes
+    if at + _ZIP_END.size + comment_bytes != len(tail) or listing_bytes == 0 or listing_at < 0:
+        return False
+    stream.seek(listing_at)
+    return stream.read(4) == b"PK\x01\x02"
 
 
 def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
