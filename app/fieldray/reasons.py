@@ -304,6 +304,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
                               "Name a command first, for example: fieldray screen FOLDER",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
+    "only_hidden": Plural("{count} file or folder in {path} is hidden (its name begins with a dot), and hidden ones are not looked at. If there are images in it, give it another name.",
+                          "{count} files or folders in {path} are hidden (their names begin with a dot), and hidden ones are not looked at. If there are images in them, give them other names.", by="count"),
+    "bins_left_out": Plural("{count} recycle bin, store of thumbnails or snapshot was left out: {several}. To screen what is in it, open it by itself.",
+                            "{count} recycle bins, stores of thumbnails or snapshots were left out: {several}. To screen what is in one, open it by itself.", by="count"),
     "question_waits": "A question waits until you have finished here. Nothing is screened before you answer it.",
     "own_image": "This program made the picture of another image and its result, so it is not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",

@@ -22,6 +22,7 @@ from fieldray.domain.mask import Mask
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.purpose import Saying, body_part_says, view_says
 from fieldray.imaging.preprocess import coarse_means, percentiles, windowed
+from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason
 
 SMALLEST_SIDE: Final = 64
@@ -180,7 +181,8 @@ def may_lack_ages(paths: Sequence[Path]) -> bool:
     for path in paths:
         if path.name.lower().endswith(_WITHOUT_AGE):
             return True
-        for _, _, names in os.walk(path):
+        for _, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if not is_system_name(name)]
             seen += len(names)
             if seen > _MOST_NAMES or any(name.lower().endswith(_WITHOUT_AGE) for name in names):
                 return True
