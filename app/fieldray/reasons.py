@@ -58,6 +58,8 @@ NOTES: Final[Mapping[str, Template]] = {
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
     "view_unknown": "The file names a view that is not known here: {view}. Check that the image is a frontal one.",
     "body_part_unknown": "The file names a body part that is not known here: {body_part}. Check that it is the chest.",
+    "orientation_mirrored": "The file says that the image is mirrored left to right (Patient Orientation {orientation}). Compare it with the side marker.",
+    "orientation_turned": "The file says that the image is not upright (Patient Orientation {orientation}). Check how it lies.",
     "burned_in_annotation": "The file says that there is writing in the image itself. It may name the patient.",
     "pixels_not_cleaned": "What is written in the images themselves, which may name a patient, stays in everything that shows "
     "them: PDF, secondary captures, maps.",
@@ -146,6 +148,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "modality": "Not a radiograph: the modality is {modality}.",
     "body_part": "Not a chest image: the body part is {body_part}.",
     "view": "Not a frontal view: the view position is {view}.",
+    "for_processing": "The file holds raw values of the detector (FOR PROCESSING), from which an image is still to be made. Screen the image FOR PRESENTATION of this exposure.",
+    "image_type": "Not an ordinary exposure: the file says {kind} (dual energy, a subtraction, bone or soft tissue). Screen the ordinary image of this examination.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
                   "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
     "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born}, and even today is younger.",

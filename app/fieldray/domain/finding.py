@@ -50,7 +50,8 @@ WORK_LIST_ORDER: Final[tuple[Category, ...]] = (
 # What a person who looks at the image can see to be wrong: it is screened all the same if they say so. Nobody sees an
 # age, and a file without a usable image stays one.
 _OVERRULABLE: Final = frozenset(
-    {"view", "body_part", "not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
+    {"view", "body_part", "for_processing", "image_type"}
+    | {"not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
 )
 _TURNABLE: Final = frozenset({"rotated", "upside_down", "inverted"})
 # Codes of notes on a result that is there because a person asked for it.

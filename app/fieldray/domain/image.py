@@ -279,6 +279,8 @@ class ImageHeader:
     For PNG and JPEG only `rows` and `columns` are known. Person names are for display only and are never logged.
 
     view_code           what the View Code Sequence says
+    patient_orientation  both its values: where rows and columns lead in the patient
+    image_type          all its values; `derivation` is what the file says in words of how the image was made
     patient_age_years   as stated, else by birth date and the date of the image
     contrary_age_years  another age that the file gives, by those dates or as a further value, if it is more than a
                         year from the first
@@ -288,7 +290,11 @@ class ImageHeader:
     body_part_examined: str = ""
     view_position: str = ""
     view_code: str = ""
+    patient_orientation: str = ""
     image_laterality: str = ""
+    presentation_intent_type: str = ""
+    image_type: str = ""
+    derivation: str = ""
     photometric_interpretation: str = ""
     transfer_syntax_uid: str = ""
     sop_class_uid: str = ""

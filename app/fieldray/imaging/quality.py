@@ -20,7 +20,7 @@ from fieldray.domain.image import Image, ImageHeader, PixelMap, day_of
 from fieldray.domain.lungs import LungFields, Quality
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import HeaderRules
-from fieldray.domain.purpose import Saying, body_part_says, view_says
+from fieldray.domain.purpose import Saying, body_part_says, is_for_processing, is_other_kind, view_says, view_words
 from fieldray.imaging.preprocess import coarse_means, percentiles, windowed
 from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason
@@ -61,7 +61,11 @@ def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collectio
     if body_part_says(header, rules) in refused:
         yield reason("body_part", body_part=header.body_part_examined)
     if view_says(header, rules) in refused:
-        yield reason("view", view=" / ".join(filter(None, (header.view_position, header.view_code))))
+        yield reason("view", view=view_words(header))
+    if is_for_processing(header):
+        yield reason("for_processing")
+    if is_other_kind(header):
+        yield reason("image_type", kind=" / ".join(filter(None, (header.image_type, header.derivation))))
     ages = sorted(age for age in (header.patient_age_years, header.contrary_age_years) if age is not None)
     accepted = rules.ages_years
     if accepted is not None and not all(accepted[0] <= int(age) <= accepted[1] for age in ages):

@@ -50,6 +50,15 @@ def test_what_a_field_of_the_header_may_say(field: str, passing: str, refused: s
         assert _code(**usual | {field: value}) == codes.get(field, field), value
 
 
+def test_what_is_made_for_something_else_is_refused_until_a_person_overrules_it() -> None:
+    raw, bone = {"presentation_intent_type": "FOR PROCESSING"}, {"image_type": "DERIVED\\PRIMARY\\BONE"}
+    for finds_lungs in (True, False):
+        assert _code(**raw, finds_lungs=finds_lungs) == "for_processing"
+        assert _code(**bone, finds_lungs=finds_lungs) == "image_type"
+    assert _code(patient_orientation="P\\F", finds_lungs=True) == "view"
+    assert check_header(ImageHeader(**raw, **bone), RULES, waives=("for_processing", "image_type")) is None
+
+
 @pytest.mark.parametrize(("age", "code"), [(None, None), (0.9, "age"), (1.0, None), (5.9, None), (6.0, "age")])
 def test_an_age_the_pack_is_not_made_for_is_refused(age: float | None, code: str | None) -> None:
     assert _code(HeaderRules(ages_years=(1, 5)), patient_age_years=age) == code
