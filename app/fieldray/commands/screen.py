@@ -94,8 +94,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--anyway",
         action="store_true",
-        help="also screen what is refused for its view, its body part, its lungs, or as unlike the pack's images: its "
-        "result says so",
+        help="also screen what is refused for its view, its body part, its lungs, as a raw or subtracted image, or as "
+        "unlike the pack's images: its result says so",
     )
     parser.add_argument(
         "--turn",

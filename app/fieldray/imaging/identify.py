@@ -32,6 +32,7 @@ MAX_ZIP_MEMBERS: Final = 65_535
 HEAD_BYTES: Final = 512
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+DICOM_FILE: Final = b"DICM\x02\x00"  # behind a preamble, and before the file meta information
 _ZIPS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _PROGRAMS: Final = (
     b"MZ",
@@ -207,6 +208,21 @@ def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
             return
         if marker not in _WITHOUT_LENGTH and position + 2 <= len(data):
             position += struct.unpack(">H", data[position : position + 2])[0]
+
+
+def images_behind(data: bytes, end: int) -> int:
+    """How many further DICOM and PNG files begin behind `end`, where an image ends: files that were joined together."""
+    return data.count(_PNG, end) + data.count(DICOM_FILE, end + 128)
+
+
+def jpegs_behind(data: bytes, end: int) -> list[JpegFrame]:
+    """What the JPEG files that begin behind `end` state; nothing of what lies within one of them."""
+    frames = list[JpegFrame]()
+    while (end := data.find(b"\xff\xd8\xff", end)) >= 0:
+        rest = data[end:]
+        frames += [frame] if (frame := jpeg_frame(rest)) else []
+        end += jpeg_end(rest) or 3
+    return frames
 
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from pathlib import Path
 import imagecodecs
 import numpy as np
 import pytest
+from PIL import Image as Picture
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, get_frame
@@ -39,7 +40,7 @@ from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
-from phantoms import write_dicom
+from phantoms import saved, write_dicom
 from raised import raises
 
 IMAGE = chest_phantom(160, 128, 7, abnormal=True)
@@ -199,6 +200,40 @@ def test_uncompressed_pixels_may_be_padded_but_not_doubled(tmp_path: Path) -> No
     assert _problem(_file(ExplicitVRLittleEndian, _body(dataset))) == "more_images"
     dataset.NumberOfFrames = 2
     np.testing.assert_array_equal(_read(_file(ExplicitVRLittleEndian, _body(dataset))).pixels, IMAGE)
+
+
+@pytest.mark.parametrize(
+    "syntax",
+    [ExplicitVRLittleEndian, ImplicitVRLittleEndian, DeflatedExplicitVRLittleEndian, JPEG2000Lossless, RLELossless],
+)
+def test_a_file_that_was_joined_to_another_is_never_passed_over(syntax: UID, tmp_path: Path) -> None:
+    data = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax).read_bytes()
+    pictures = [saved(Picture.fromarray((IMAGE >> 4).astype(np.uint8)), kind) for kind in ("PNG", "JPEG")]
+    joined = [data, b"\0" * 50 + data, data + data]
+    if syntax != DeflatedExplicitVRLittleEndian:  # in which a picture may begin anywhere, by chance
+        joined += [data[132:], *pictures]
+        again = data[data.rindex(b"\xe0\x7f\x10\0") :]
+        assert _problem(data + again) == "several_images"
+    for other in joined:
+        assert _problem(data + other) == "several_images"
+    for picture in pictures:
+        assert _problem(picture + data) == "several_images"
+
+
+def test_what_follows_the_pixels_and_is_no_image_is_passed_over(tmp_path: Path) -> None:
+    icon = saved(Picture.fromarray((IMAGE >> 4).astype(np.uint8)))
+    private = struct.pack("<HH2sHI", 0x7FE1, 0x1001, b"OB", 0, len(icon) + len(icon) % 2) + icon.ljust(
+        len(icon) + 1, b"\0"
+    )
+    for syntax in (ExplicitVRLittleEndian, JPEG2000Lossless):
+        data = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax).read_bytes()
+        for other in (
+            bytes(992),
+            b"\xff\x0f" * 496,
+            b"\x08\0\x04\0\x06\0\0\0" * 100,
+            private[: 12 + len(icon) // 2 * 2],
+        ):
+            np.testing.assert_array_equal(_read(data + other).pixels, IMAGE)
 
 
 # ---- less than is stated
