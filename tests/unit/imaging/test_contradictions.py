@@ -88,6 +88,23 @@ def test_the_data_set_is_read_as_it_is(stated: UID, way: str, tmp_path: Path) ->
     assert image.notes == (() if is_true[way] == stated else ("syntax_contradicted",))
 
 
+@pytest.mark.parametrize("representation", [b"ZZ", b"OX", b"ob", b"??", b"\0\0"])
+@pytest.mark.parametrize("length", ["short", "long", "implicit"])
+def test_an_element_of_an_unknown_value_representation_is_passed_over(
+    representation: bytes, length: str, tmp_path: Path
+) -> None:
+    data = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
+    at, tag, value = data.index(b"\x28\0\x02\0US"), b"\x21\0\x01\x10", b"of a maker"
+    heads = {"short": "<2sH", "long": "<2sxxI", "implicit": "<I"}
+    stated = [representation, len(value)][length == "implicit" :]
+    unknown = tag + struct.pack(heads[length], *stated) + value
+    np.testing.assert_array_equal(_read(data[:at] + unknown + data[at:]).pixels, IMAGE)
+    second = unknown.replace(tag, b"\x21\0\x02\x10")
+    np.testing.assert_array_equal(_read(data[:at] + unknown + second + data[at:]).pixels, IMAGE)
+    lost = tag + representation + b"\x09\x09" + value
+    assert _problem(data[:at] + lost + data[at:]) == "damaged"
+
+
 def test_a_deflated_data_set_that_is_plain_or_has_the_header_of_zlib_is_read(tmp_path: Path) -> None:
     body = _body(_dataset(tmp_path))
     for data in (body, zlib.compress(body)):
