@@ -284,6 +284,27 @@ def test_images_in_what_may_be_a_document_are_images(name: str, tmp_path: Path, 
     assert _codes(discover([_zip(tmp_path / "letter.docx", others)])) == [(None, "not_an_image")]
 
 
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        *(
+            (name, page)
+            for name in ("Приклад/снимок 1", "ОГК_пряма", "ФЛГ", "где", "Снимок №2", "тест")
+            for page in (866, 1251)
+        ),
+        *((name, 866) for name in ("Iваненко Iван", "есть")),
+        ("Іваненко-Ґалаґан", 1251),
+        *((name, 437) for name in ("café", "Müller", "Photo à Paris", "ångström", "½ dose")),
+    ],
+)
+def test_a_name_without_utf_8_is_read_in_its_letters(name: str, page: int, tmp_path: Path, image: bytes) -> None:
+    raw = f"{name}.dcm".encode(f"cp{page}")
+    data = zipped([("x" * len(raw), image)], zipfile.ZIP_DEFLATED).replace(b"x" * len(raw), raw)
+    (tmp_path / "z.zip").write_bytes(data)
+    (ref,) = discover([tmp_path / "z.zip"])
+    assert (ref.member, read_bytes(ref)) == (f"{name}.dcm", image)
+
+
 @pytest.mark.parametrize("head", [b"MZ", b"\x7fELF", b"\xca\xfe\xba\xbe"])
 def test_a_program_is_no_image_unless_it_unpacks_some(head: bytes, tmp_path: Path, image: bytes) -> None:
     packed = zipped([("a.dcm", image), ("readme.txt", b"x")], zipfile.ZIP_DEFLATED)
