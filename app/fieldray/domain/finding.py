@@ -53,6 +53,8 @@ _OVERRULABLE: Final = frozenset(
     {"view", "body_part", "for_processing", "image_type"}
     | {"not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
 )
+# Codes of notes on an image of which a part, or the detail, may be missing.
+NEVER_NORMAL: Final = frozenset({"lower_part_dark", "little_detail"})
 _TURNABLE: Final = frozenset({"rotated", "upside_down", "inverted"})
 # Codes of notes on a result that is there because a person asked for it.
 ASKED_FOR: Final = frozenset(

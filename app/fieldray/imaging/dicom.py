@@ -63,7 +63,6 @@ _PALETTE: Final = tuple(
     for prefix, part in (("", "Descriptor"), ("", "Data"), ("Segmented", "Data"))
     for colour in ("Red", "Green", "Blue")
 )
-_LOWER_EDGES: Final = ("CollimatorLowerHorizontalEdge", "ShutterLowerHorizontalEdge")
 _DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
 _KEYWORDS: Final = (
     "Modality",
@@ -75,7 +74,6 @@ _KEYWORDS: Final = (
     "NumberOfFrames",
     "BitsAllocated",
     "HighBit",
-    *_LOWER_EDGES,
     *_PALETTE,
     *dicom_grey.KEYWORDS,
 )
@@ -162,7 +160,7 @@ def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
     if bits > 8 * grey.dtype.itemsize or grey.max() >= 2**bits:
         bits = 8 * grey.dtype.itemsize
     bare = Dataset()
-    bare.BitsStored = bits
+    bare.BitsStored, bare.PhotometricInterpretation = bits, "MONOCHROME2"
     bare.ViewPosition = text(dataset, "ViewPosition")
     image = dicom_grey.grey_image(grey, bare, ("grey_from_colour",), step=step)
     return replace(image, window=Window((2**bits - 1) / 2, 2**bits - 1, "LINEAR_EXACT"))
@@ -320,16 +318,14 @@ def _images_behind(header: DicomHeader, data_set: bytes, value: memoryview, file
 
 
 _CUT_SHARE: Final = 0.01
-_EMPTY_SHARE: Final = 1 / 3
 _ROWS_ABOVE: Final = 8
 
 
 def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> None:
-    """Raise Unreadable `lower_part_empty` for zeros at the bottom of uncompressed pixels that no collimator leaves.
+    """Raise Unreadable `lower_part_empty` for zeros at the bottom of uncompressed pixels that begin within a row.
 
-    A copy that allocates its file first, and is then cut off, leaves zeros; so does a collimator. Those of a copy begin
-    anywhere within a row, where the rows above have values; a collimator has not been seen to cover a third, unless the
-    header says so.
+    A copy that allocates its file first, and is then cut off, leaves them anywhere, where the rows above have values; a
+    collimator does not. What ends with a row is judged by where the lungs are, as in a file of any other kind.
     """
     row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
     if header.transfer_syntax not in _UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:
@@ -347,10 +343,7 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
         for at in (filled - 1, filled - 2, filled - _ROWS_ABOVE)
     )
     is_cut = above - last > 0.02 * row_bytes and above >= further - 0.01 * row_bytes
-    edges, padding = [whole_number(header.dataset, keyword) for keyword in _LOWER_EDGES], frame.padding
-    is_stated = any(0 < edge <= filled + _CUT_SHARE * frame.rows for edge in edges)
-    is_stated = is_stated or (padding is not None and min(padding) <= 0 <= max(padding))
-    if (share >= _EMPTY_SHARE and not is_stated) or (share >= _CUT_SHARE and is_cut):
+    if share >= _CUT_SHARE and is_cut:
         raise Unreadable(reason("lower_part_empty", percent=round(100 * share)))
 
 
