@@ -29,8 +29,8 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 # Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
-_RULES_VERSION: Final = 7
-_LUNG_RULES_VERSION: Final = 6  # the same for results that lungs were found for
+_RULES_VERSION: Final = 8
+_LUNG_RULES_VERSION: Final = 7  # the same for results that lungs were found for
 # Fields of `Model` and `Manifest` that decide nothing by themselves, and why.
 DECIDES_NOTHING: Final = {
     "trust": "whose pack it is decides whether it is loaded",
