@@ -150,7 +150,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "no_pixel_data": "This DICOM file contains no image ({modality}).",
     "modality": "Not a radiograph: the modality is {modality}.",
     "body_part": "Not a chest image: the body part is {body_part}.",
-    "view": "Not a frontal view: the view position is {view}.",
+    "view": "Not a frontal view: the file says {view}.",
     "for_processing": "The file holds raw values of the detector (FOR PROCESSING), from which an image is still to be made. Screen the image FOR PRESENTATION of this exposure.",
     "image_type": "Not an ordinary exposure: the file says {kind} (dual energy, a subtraction, bone or soft tissue). Screen the ordinary image of this examination.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",

@@ -74,7 +74,7 @@ def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: Fake
     assert desk.listed[-2:] == [5, 6]
     rows = desk.bench.rows
     shown = rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
-    assert shown == "Not a frontal view: the view position is LL."
+    assert shown == "Not a frontal view: the file says LL."
     desk.open_row(6)
     desk.until(lambda: "The file is incomplete" in texts(desk.window.result))
     assert desk.bench.image.problem == reason("truncated")
@@ -256,7 +256,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     session.may_screen.set()
     desk.until(lambda: "Screened although it was refused" in texts(panel))
     assert session.wishes == [(5, Wishes(overrules=True))] * 2
-    assert "Score 0.90" in texts(panel) and "the view position is LL" in texts(panel)
+    assert "Score 0.90" in texts(panel) and "the file says LL" in texts(panel)
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows

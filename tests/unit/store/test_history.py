@@ -342,7 +342,7 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
         add(store, image("a"), *children, refused())
         said = month()
         assert "This pack is for patients aged 18 to 120 years. This patient is … years old." in said
-        assert "the view position is LL." in said and "more than one operating point" not in said
+        assert "the file says LL." in said and "more than one operating point" not in said
         other = replace(SPEC, settings_hash="t" * 64, operating_points=(operating_point(threshold=0.55),))
         add(store, image("b"), spec=other)
         assert "These results were made at more than one operating point, and are added up." in month()
