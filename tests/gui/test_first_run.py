@@ -79,7 +79,7 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom_and_escape_leaves_the_qu
         "For patients aged 1 to 5 years.",
         "For patients aged 18 to 95 years.",
         "lung opacity",
-        "It was not measured on images of another hospital.",
+        "Its area under the ROC curve was not measured at another hospital.",
     ):
         assert expected in words
     assert "Whose images are these?" in desk.window.toolbar.pack_chip.text()

@@ -15,7 +15,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "trained on: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
     "measured_elsewhere": "When the pack was made, on {images} images of another hospital: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
     "measured_unsure": "It cannot tell in {percent} of 100 of them: not sure about {count} of {of}.",
-    "not_measured_elsewhere": "It was not measured on images of another hospital.",
+    "not_measured_elsewhere": "Its area under the ROC curve was not measured at another hospital.",
     "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",
     "pack_twice": "This command takes one pack. Name a single one with --pack.",
     "default_gone": "The default pack {name} is not here any more.",

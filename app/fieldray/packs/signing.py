@@ -257,7 +257,7 @@ BUILTIN: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.5.0": "f0ef24fc4ae34981e7dcef1a214f948b9a111fcd34ffb9c99c611e995bca7a69",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "lung-fields-2.0.1": "7416ebbb5d1a94e660c2ebe3a4270bc63052a16b9ace8996a182340c251463a3",
-    "pneumonia-paediatric-1.3.1": "ba08b8f909cc3b05d1bde8d74ccf226c6d0a15db14be6cf2621fb787d4313bd8",
+    "pneumonia-paediatric-1.3.2": "896f7ea9e4c6ca8dc7fe9a94fee05d5c1813b57474262cd911ca222487171e3b",
     "tuberculosis-adult-0.2.4": "bfaa9c9c632bbca26fe0f2a4debd87715ff734729c88f6b36af5e27cd862820d",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.

@@ -51,7 +51,7 @@ def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest
     own, unsure, elsewhere = performance(children)
     assert "made, on 618 images of the same hospital or hospitals" in own.text and "ROC curve 0.98" in own.text
     assert unsure.text == "It cannot tell in 4 of 100 of them: not sure about 25 of 618."
-    assert elsewhere.text == "It was not measured on images of another hospital."
+    assert elsewhere.text == "Its area under the ROC curve was not measured at another hospital."
     measured = {"auc": {"value": 0.81, "low": 0.7, "high": 0.9}, "images": 95}
     metrics = {"labels": {"pneumonia": {"external_test": measured}}}
     (only,) = performance(dataclasses.replace(children, metrics=metrics))
