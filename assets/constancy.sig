@@ -1,1 +1,1 @@
-{"key": "34kRJHdQujYW+UxEk9/JkMj64Iianey/tiJACk0SXUE=", "signature": "TR8SaO1iWbvR0R9BBjQXT+BEH9F6KSPe1HxJy8oCKIfBiGZSd7rqzkOBUyqCVXRdJuxeWJkAE2SOrfeyNwzhBA=="}
+{"key": "uD4LDK70UBHOs7CwVqzu1lhKqjympgCnzNifkGoLf9s=", "signature": "YW6hT+ik3OSVfhKlsh+DOHJsOTn2iNFzxL7wbQYTGuLwdWYbCm0gec9lb8q5D/IV7OyAPtR5u0lG0vhjfd7tDw=="}
