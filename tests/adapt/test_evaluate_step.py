@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.audit.cases import Case
 from fieldray.audit.figures import at_point
+from fieldray.audit.units import Case, Rule
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import auc
 from fieldray.domain.purpose import performance
@@ -196,7 +196,7 @@ def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_whe
         for index, own in enumerate(aside.tolist())
     ]
     assert classes == plain_classes(
-        at_point(cases, point, prevalence=0.5).classes
+        at_point(cases, point, rule=Rule(), prevalence=0.5).classes
     )  # as an audit counts the same images
     for truth, own in (("positive", kept.truth), ("negative", ~kept.truth)):
         assert classes[truth]["refused"]["count"] == 5

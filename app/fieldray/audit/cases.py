@@ -1,4 +1,4 @@
-"""What an audit looks at: each image's result beside what is known to be true of it.
+"""What is known to be true of the images of an audit.
 
 That is known from the folders the images lie in, from a table (CSV), or from a person's verdicts. Everything that is
 wrong with a table is said at once, with its lines, before anything is measured.
@@ -10,25 +10,35 @@ import csv
 import difflib
 import io
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.finding import Category, Outcome, Screened, asked_for, leading_finding
-from fieldray.domain.image import ImageHeader, ImageRef, known_person
+from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, named_columns, published_layout
+from fieldray.domain.finding import Screened, leading_finding
+from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
+from fieldray.plain_text import look_alikes
 from fieldray.reasons import Reason, reason
 
 POSITIVE_NAMES: Final = frozenset(
     {"abnormal", "positive", "pathological", "1", "1.0", "true", "yes", "disease", "pathology"}
 )
-NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "0.0", "false", "no", "no finding", "clear"})
+NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "0.0", "false", "no", NO_FINDING, "clear"})
 UNCERTAIN_NAMES: Final = frozenset({"-1", "-1.0", "uncertain"})  # as CheXpert and MIMIC-CXR write it
-IMAGE_COLUMNS: Final = ("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid")
-LABEL_COLUMNS: Final = ("label", "class", "truth", "target", "diagnosis", "finding", "reference")
-PATIENT_COLUMNS: Final = ("patient_id", "patient", "person", "subject")
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "image": (
+        *("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid"),
+        "image index",  # of NIH ChestX-ray14, as "finding labels" and "patient id"
+    ),
+    "label": ("label", "class", "truth", "target", "diagnosis", "finding", "reference", "finding labels"),
+    "patient": ("patient_id", "patient", "person", "subject", "patient id"),
+    "exam": ("study_instance_uid", "exam", "examination"),
+    "reader": ("reader", "reader_id", "rad_id", "radiologist"),
+}
+_NEEDED: Final = ("image", "label")
 
 _LARGEST_BYTES: Final = 64 << 20
 _ALIKE: Final = 0.8
@@ -38,13 +48,18 @@ _ALIKE: Final = 0.8
 class Reference:
     """Labels by image key, and what a person should know about how they were matched.
 
-    truths    whether the finding is present
-    patients  the patient of an image, where the table names one
-    notes     what was left out
+    truths           whether the finding is present; of several readers, what more than half of them say
+    patients, exams  the patient and the examination of an image, where the table names one
+    readers          by reader, whether the finding is present
+    missing          rows that name no image that was screened, by whether they say that the finding is present
+    notes            what was left out
     """
 
     truths: Mapping[str, bool]
     patients: Mapping[str, str] = field(default_factory=dict)
+    exams: Mapping[str, str] = field(default_factory=dict)
+    readers: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    missing: Mapping[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     notes: tuple[Reason, ...] = ()
 
 
@@ -110,39 +125,74 @@ def table_labels(
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
 ) -> Reference:
-    """Labels from a CSV file with a header line: one row per image.
+    """Labels from a CSV file with a header line: one row per image, or per image and reader.
 
     An image is named by its path (absolute, relative to the table, or the end of it where that is unique among the
     images), by `path!member`, or by its SOP Instance UID. Separators `,` `;` tab and `|`, UTF-8, UTF-16 with its mark
-    and Windows-1251 are recognised.
+    and Windows-1251 are recognised; the layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR too.
 
-    refs      the images that were screened
+    refs      the images that were screened, or that are to be
     positive  the labels that mean positive; see `positive_classes`
-    columns   names of the columns "image", "label" and "patient", where they are not usual ones
+    columns   names of the columns "image", "label", "patient", "exam" and "reader", where they are not usual ones
 
-    Raises UsageProblem if it cannot be read, lacks a column, gives one image two labels, names no image that was
-    screened, or its labels are not of two classes; everything found is named with its lines.
+    Raises UsageProblem if it cannot be read, lacks a column, gives one image two labels, names patients by numbers that
+    look alike, names no image that was screened, or its labels are not of two classes; everything found is named with
+    its lines.
     """
-    rows = _read_rows(table)
-    names = _columns(table, list(rows[0][1]) if rows else [], columns or {})
-    found = _Matching(table, refs)
+    rows, layout = _laid_out(table, columns or {})
+    found = _Matching(table, refs, layout)
     for line, row in rows:
-        found.add(line, row, names)
+        found.add(line, row)
     return found.reference(positive)
 
 
 def require_table(table: Path, *, positive: Sequence[str] = (), columns: Mapping[str, str] | None = None) -> None:
-    """Refuse, before any image is screened, a table that `table_labels` would refuse whatever the images are.
+    """Refuse, before the images are looked for, a table that `table_labels` would refuse whatever they are.
 
     Raises UsageProblem as `table_labels` does.
     """
-    rows = _read_rows(table)
-    names = _columns(table, list(rows[0][1]), columns or {})
-    if gaps := [str(line) for line, row in rows if _has_gap(row, names)]:
-        raise _problems(table, {"gaps": gaps})
-    labels = _certain({row[names["label"]] for _, row in rows}, positive)
-    if positive or len({label.casefold() for label in labels}) < 2:
+    rows, layout = _laid_out(table, columns or {})
+    found = _Matching(table, (), layout)
+    for line, row in rows:
+        found.add(line, row)
+    found.require_rows()
+    labels = _certain({one.text for one in found.read}, positive)
+    if not layout.has_many and (positive or len({label.casefold() for label in labels}) < 2):
         positive_classes(labels, positive=positive)
+    if layout.has_many:
+        _finds(found.read, positive)
+
+
+def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], Layout]:
+    rows = _read_rows(table)
+    header = list(rows[0][1])
+    layout = None if columns.keys() & set(_NEEDED) else published_layout(header)
+    if layout is None:
+        names = _columns(table, header, columns)
+        has_many = any("|" in row[names["label"]].strip("|") for _, row in rows)
+        layout = named_columns(names, has_many=has_many)
+    return rows, layout
+
+
+def _finds(rows: Sequence[LabelRow], positive: Sequence[str]) -> Callable[[LabelRow], bool | None]:
+    """Says of a row with perhaps several classes whether one that is wanted is there; None if that is uncertain.
+
+    Without `positive` every class is wanted, and who has *no finding* has none. Raises UsageProblem.
+    """
+    names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
+    wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))
+    if missing := wanted - names:
+        raise UsageProblem(reason("audit_no_class", missing=", ".join(sorted(missing)), known=known))
+    wanted = wanted or {*names - NEGATIVE_NAMES}
+
+    def truth(row: LabelRow) -> bool | None:
+        if not positive and row.classes & NEGATIVE_NAMES:
+            return False
+        return True if row.classes & wanted else None if row.uncertain & wanted else False
+
+    if len({truth(row) for row in rows} - {None}) < 2:
+        raise UsageProblem(reason("audit_one_class", known=known))
+    return truth
 
 
 def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
@@ -151,12 +201,9 @@ def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
     return {label for label in labels if label.casefold() not in UNCERTAIN_NAMES - asked}
 
 
-def _has_gap(row: Mapping[str, str], names: Mapping[str, str]) -> bool:
-    return not all(row.get(names[role]) for role in ("image", "label"))
-
-
 def _problems(table: Path, wrong: Mapping[str, Sequence[str]]) -> UsageProblem:
-    problems = {kind: "; ".join(wrong.get(kind, ())) or "–" for kind in ("gaps", "several", "two_labels")}
+    kinds = ("gaps", "values", "several", "two_labels", "numbers")
+    problems = {kind: "; ".join(wrong.get(kind, ())) or "–" for kind in kinds}
     return UsageProblem(reason("audit_table_problems", path=table, count=sum(map(len, wrong.values())), **problems))
 
 
@@ -205,14 +252,13 @@ def _decoded(data: bytes) -> str:
 
 
 def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    usual = {"image": IMAGE_COLUMNS, "label": LABEL_COLUMNS, "patient": PATIENT_COLUMNS}
     found = {}
-    for role, names in usual.items():
+    for role, names in COLUMNS.items():
         wanted = (given[role].strip().casefold(),) if role in given else names
         column = next((name for name in wanted if name in header), None)
         if column is not None:
             found[role] = column
-        elif role in given or role != "patient":
+        elif role in given or role in _NEEDED:
             known, option = ", ".join(header) or "-", f"--{role}-column"
             why = reason("audit_table_column", path=table, column=wanted[0], known=known, command_option=option)
             raise UsageProblem(why)
@@ -220,38 +266,58 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
 
 
 class _Matching:
-    """Rows of a table against the images, and all that is wrong with it."""
+    """Rows of a table against the images, and all that is wrong with it. Without images every row is of one."""
 
-    def __init__(self, table: Path, refs: Iterable[ImageRef]) -> None:
-        self._table = table
+    def __init__(self, table: Path, refs: Iterable[ImageRef], layout: Layout) -> None:
+        self._table, self._layout = table, layout
         self._images: dict[str, set[str]] = {}
         for ref in refs:
-            for name in _names(ref):
+            for name in _names(ref) | ({ref.path.stem} if layout.by_stem else set()):
                 self._images.setdefault(name, set()).add(ref.key)
-        self._rows: dict[str, tuple[int, str, str]] = {}
-        self._unknown: list[str] = []
+        self._rows: dict[tuple[str, str], LabelRow] = {}  # by image key and reader
+        self._unknown: list[LabelRow] = []
         self._wrong = defaultdict[str, list[str]](list)  # by the fields of audit_table_problems
+        self._patients: dict[str, int] = {}
         self._doubled = 0
 
-    def add(self, line: int, row: Mapping[str, str], names: Mapping[str, str]) -> None:
+    @property
+    def read(self) -> list[LabelRow]:
+        """The rows that name an image, those of one image and reader as one."""
+        return list(self._rows.values())
+
+    def add(self, line: int, cells: Mapping[str, str]) -> None:
         """One row of the table."""
-        if _has_gap(row, names):
+        try:
+            row = self._layout.read(line, cells)
+        except ValueError as problem:
+            self._wrong["values"].append(f"{line} ({problem})")
+            return
+        if row is None:
+            return
+        if not (row.image and row.text):
             self._wrong["gaps"].append(str(line))
             return
-        image, label = row[names["image"]], row[names["label"]]
-        keys = self._find(image)
-        if len(keys) != 1:
-            (self._wrong["several"] if keys else self._unknown).append(f"{line} ({image})")
-            return
-        (key,) = keys
-        patient = row.get(names.get("patient", ""), "")
-        if key in self._rows:
-            before, other, _ = self._rows[key]
-            if other.casefold() != label.casefold():
-                self._wrong["two_labels"].append(f"{before}, {line} ({image}: {other}, {label})")
-            self._doubled += 1
+        self._patients.setdefault(row.patient, line)
+        keys = self._find(row.image) if self._images else {row.image}
+        if len(keys) == 1:
+            self._keep(next(iter(keys)), row)
+        elif keys:
+            self._wrong["several"].append(f"{line} ({row.image})")
         else:
-            self._rows[key] = (line, label, patient)
+            self._unknown.append(row)
+
+    def _keep(self, key: str, row: LabelRow) -> None:
+        before = self._rows.get((key, row.reader))
+        if before is None:
+            self._rows[key, row.reader] = row
+        elif self._layout.adds_up:
+            classes = (before.classes | row.classes) - (NEGATIVE_NAMES if row.classes != before.classes else set())
+            self._rows[key, row.reader] = replace(before, classes=classes)
+        else:
+            if (before.classes, before.uncertain) != (row.classes, row.uncertain):
+                said = f"{before.line}, {row.line} ({row.image}: {before.text}, {row.text})"
+                self._wrong["two_labels"].append(said)
+            self._doubled += 1
 
     def _find(self, image: str) -> set[str]:
         # A leading apostrophe is what keeps a spreadsheet from reading a name as a formula.
@@ -262,32 +328,64 @@ class _Matching:
                     return self._images[candidate]
         return set()
 
-    def reference(self, positive: Sequence[str]) -> Reference:
-        """All labels. Raises UsageProblem with everything that is wrong."""
+    def require_rows(self) -> None:
+        """Raises UsageProblem with everything that is wrong."""
+        for first, second in look_alikes(self._patients):
+            self._wrong["numbers"].append(f"{self._patients[first]}, {self._patients[second]} ({first}, {second})")
         if self._wrong:
             raise _problems(self._table, self._wrong)
         if not self._rows:
-            raise UsageProblem(reason("audit_table_no_match", path=self._table, rows="; ".join(self._unknown)))
-        certain = _certain({label for _, label, _ in self._rows.values()}, positive)
-        is_positive = positive_classes(certain, positive=positive)
-        uncertain = sum(label not in certain for _, label, _ in self._rows.values())
+            rows = _listed(self._unknown)
+            raise UsageProblem(reason("audit_table_no_match", path=self._table, rows=rows))
+
+    def reference(self, positive: Sequence[str]) -> Reference:
+        """All labels. Raises UsageProblem with everything that is wrong."""
+        self.require_rows()
+        counted: tuple[Reason, ...] = ()
+        if self._layout.has_many:
+            truth = _finds(self.read, positive)
+        else:
+            is_positive = positive_classes(_certain({row.text for row in self.read}, positive), positive=positive)
+            counted = _counted(is_positive)
+
+            def truth(row: LabelRow) -> bool | None:
+                return is_positive.get(row.text)
+
+        readers = defaultdict[str, dict[str, bool]](dict)
+        votes = defaultdict[str, list[bool]](list)
+        for (key, reader), row in self._rows.items():
+            if (said := truth(row)) is not None:
+                readers[reader][key] = said
+                votes[key].append(said)
+        truths = {key: 2 * sum(own) > len(own) for key, own in votes.items() if 2 * sum(own) != len(own)}
+        uncertain = sum(truth(row) is None for row in self.read)
+        missing = Counter(map(truth, self._unknown))
         return Reference(
-            truths={key: is_positive[label] for key, (_, label, _) in self._rows.items() if label in certain},
-            patients={key: patient for key, (_, _, patient) in self._rows.items() if patient},
+            truths=truths,
+            patients={key: row.patient for (key, _), row in self._rows.items() if row.patient},
+            exams={key: row.exam for (key, _), row in self._rows.items() if row.exam},
+            readers={name: own for name, own in readers.items() if name},
+            missing={side: missing[side] for side in (True, False)},
             notes=(
                 *self._notes(),
                 *([reason("audit_rows_uncertain", count=uncertain)] if uncertain else []),
-                *_counted(is_positive),
+                *([reason("audit_readers_split", count=len(votes) - len(truths))] if len(truths) < len(votes) else []),
+                *counted,
             ),
         )
 
     def _notes(self) -> Iterator[Reason]:
-        if unlabelled := len(set().union(*self._images.values()) - set(self._rows)):
+        labelled = {key for key, _ in self._rows}
+        if unlabelled := len(set().union(*self._images.values()) - labelled):
             yield reason("audit_images_unlabelled", count=unlabelled)
         if self._unknown:
-            yield reason("audit_rows_unknown", count=len(self._unknown), rows="; ".join(self._unknown))
+            yield reason("audit_rows_unknown", count=len(self._unknown), rows=_listed(self._unknown))
         if self._doubled:
             yield reason("audit_rows_doubled", count=self._doubled)
+
+
+def _listed(rows: Iterable[LabelRow]) -> str:
+    return "; ".join(f"{row.line} ({row.image})" for row in rows)
 
 
 def _names(ref: ImageRef) -> set[str]:
@@ -302,65 +400,6 @@ def _names(ref: ImageRef) -> set[str]:
     parts = path.split("/")
     ends |= {"/".join(parts[start:]) for start in range(len(parts))}
     return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One image with its reference label.
-
-    image     the key of the image (`ImageRef.key`)
-    row_id    of its result in the store
-    patient   images with the same text are of one patient
-    truth     whether the finding that is looked for is present, by the reference
-    score     calibrated, 0..1; None if the image was refused or failed
-    category  what the program said of the label that is judged
-    is_asked  whether because a person had it turned, or screened although it was refused
-    identity  of its bytes (`StoredResult.identity`)
-    """
-
-    image: str
-    row_id: int
-    patient: str
-    truth: bool
-    score: float | None
-    category: Category
-    header: ImageHeader
-    is_asked: bool = False
-    identity: tuple[str, int] = ("", 0)
-
-
-def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
-    """The calibrated score of one label, 0..1, None where the image has none; and the image's class by it alone."""
-    if not isinstance(outcome, Screened):
-        return None, outcome.category
-    own = tuple(finding for finding in outcome.findings if finding.label == label)
-    return own[0].score if own else None, replace(outcome, findings=own).category
-
-
-def make_cases(
-    results: Iterable[StoredResult], truths: Mapping[str, bool], *, label: str, patients: Mapping[str, str]
-) -> Iterator[Case]:
-    """The images of one run that have a reference label.
-
-    truths    by image key; images without one are left out
-    label     of the pack, that is judged
-    patients  by image key, where the reference names them; else the ID, if it names somebody, else study, else image
-    """
-    for result in results:
-        ref = result.outcome.ref
-        if ref.key in truths:
-            score, category = said_of(result.outcome, label)
-            yield Case(
-                image=ref.key,
-                row_id=result.row_id,
-                patient=patients.get(ref.key) or known_person(ref.header.patient_id) or ref.study_key,
-                truth=truths[ref.key],
-                score=score,
-                category=category,
-                header=ref.header,
-                is_asked=bool(asked_for(result.outcome)),
-                identity=result.identity,
-            )
 
 
 def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:

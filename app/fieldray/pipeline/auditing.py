@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fieldray.audit import drift
-from fieldray.audit.cases import Case, Reference, folder_labels, make_cases, require_table, table_labels, verdict_truths
+from fieldray.audit.cases import Reference, folder_labels, require_table, table_labels, verdict_truths
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import (
@@ -21,22 +21,26 @@ from fieldray.audit.report import (
     Prices,
     Side,
     Subject,
+    Wanted,
     pair,
     plan,
     propose,
     require_prices,
-    require_sensitivity,
 )
+from fieldray.audit.units import Case, Referral, Rule, Unit, make_cases
 from fieldray.domain.finding import Screened
+from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import measured_evidence_limit
 from fieldray.domain.model import Manifest, Model, OperatingPoint
 from fieldray.domain.run import Run, StoredResult
 from fieldray.errors import UsageProblem
+from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
 from fieldray.paths import VERSION
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit
+from fieldray.reports.outputs import is_own_report
 from fieldray.store.work_list import HistoryQuery
 
 _MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
@@ -51,9 +55,10 @@ class AuditRequest:
     positive     names of classes that mean positive
     columns      of the table, where they have unusual names (see `audit.cases.table_labels`)
     label        of the pack, its first without one
-    prevalence   among the patients to be screened; without it, that of the images
-    sensitivity  for which a local operating point is proposed
-    threshold    at which it is proposed instead
+    unit         that every figure counts; without it patients, where a table or a header names one, else images
+    refers       what counts as referred (see `audit.units.Rule`)
+    prevalence   among the patients to be screened; without it, that of the units
+    wanted       for what a local operating point is proposed
     prices       for a plan with costs
     against      another run of the same images, to compare with
     """
@@ -62,9 +67,10 @@ class AuditRequest:
     positive: tuple[str, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     label: str | None = None
+    unit: Unit | None = None
+    refers: Referral = "above"
     prevalence: float | None = None
-    sensitivity: float = 0.9
-    threshold: float | None = None
+    wanted: Wanted = field(default_factory=Wanted)
     prices: Prices | None = None
     against: int | None = None
 
@@ -82,14 +88,18 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
         label = _label(query, run, request.label, model)
         reference = _reference(query, run_id, request, label)
         results = query.rows(run_id)
-        cases = list(make_cases(results, reference.truths, label=label, patients=reference.patients))
+        cases = list(make_cases(results, reference, label=label))
+        unit = request.unit or ("patient" if any(case.has_patient for case in cases) else "image")
+        rule = Rule(unit=unit, refers=request.refers)
         points = _points(run, label, model)
-        found = audit(cases, points, prevalence=request.prevalence)
-        paired = _paired(query, run, cases, label, request)
+        found = audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.readers)
+        side = Side(run_id=run_id, pack=run.spec.pack_name, label=label, point=_point_of(run, label))
+        paired = _paired(query, side, cases, request.against, rule)
         drifts = drifts_of(query, run, model.manifest if model else None, label=label)
-    pattern = model.manifest.point(label) if model else None
-    proposal = propose(cases, label=label, pattern=pattern, wanted=request.sensitivity, threshold=request.threshold)
+    pattern = model.manifest.point(label) if model else next(iter(points), None)
+    proposal = propose(cases, label=label, pattern=pattern, rule=rule, wanted=request.wanted)
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
+    planned = plan(cases, thresholds, rule=rule, pattern=pattern, prevalence=found.prevalence, prices=request.prices)
     unseen = reason("audit_unseen", pack=run.spec.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
     if model:  # what drifts may be the computer's doing
@@ -97,38 +107,44 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     return AuditReport(
         subject=_subject(run, request, label, model),
         audit=dataclasses.replace(found, notes=notes),
+        missing=reference.missing,
         drifts=drifts,
         proposal=proposal,
-        plan=plan(cases, thresholds, prevalence=found.prevalence, prices=request.prices),
+        plan=planned,
         paired=paired,
     )
 
 
-def _paired(query: HistoryQuery, run: Run, cases: Sequence[Case], label: str, request: AuditRequest) -> Paired | None:
+def _paired(query: HistoryQuery, first: Side, cases: Sequence[Case], against: int | None, rule: Rule) -> Paired | None:
     """The run beside the one that it is to be compared with, each at the point that it used."""
-    if request.against is None:
+    if against is None:
         return None
-    if request.against == run.run_id:
+    if against == first.run_id:
         raise UsageProblem(reason("history_same_run"))
-    other = query.run(request.against)
-    known = _labels(query.rows(other.run_id), other, None)
-    first, second = (
-        Side(run_id=one.run_id, pack=one.spec.pack_name, label=own, point=next(iter(_points(one, own, None)), None))
-        for one, own in ((run, label), (other, label if label in known or not known else known[0]))
-    )
-    return pair(cases, query.rows(other.run_id), first=first, second=second)
+    other = query.run(against)
+    known = _labels(query.rows(against), other, None)
+    label = first.label if first.label in known or not known else known[0]
+    second = Side(run_id=against, pack=other.spec.pack_name, label=label, point=_point_of(other, label))
+    return pair(cases, query.rows(against), first=first, second=second, rule=rule)
 
 
-def require_usable(request: AuditRequest) -> None:
-    """Refuse, before any image is screened, what would be refused afterwards whatever the images are.
+def _point_of(run: Run, label: str) -> OperatingPoint | None:
+    return next(iter(_points(run, label, None)), None)
 
-    Raises UsageProblem for a sensitivity, prevalence or price out of range and a table that cannot be used.
+
+def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
+    """Refuse, before any image is screened, what would be refused afterwards.
+
+    paths  files and folders that are to be screened; without them only what is wrong whatever the images are is found
+
+    Raises UsageProblem for a prevalence or a price out of range, and labels that cannot be used.
     """
-    require_sensitivity(request.sensitivity)
     require_prevalence(request.prevalence)
     require_prices(request.prices)
     if isinstance(request.labels, Path):
         require_table(request.labels, positive=request.positive, columns=request.columns)
+    if paths and request.labels != "verdicts":
+        _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 
 
 def require_point(name: str, person: str) -> None:
@@ -188,6 +204,8 @@ def take_local_point(
         specificity=(specificity.value, specificity.low, specificity.high),
         images=proposal.images,
         patients=proposal.patients,
+        counted=proposal.rule.unit,
+        refers=proposal.rule.refers,
         chosen_by=person.strip(),
         chosen_on=day.isoformat(),
     )
@@ -247,17 +265,21 @@ def _reference(query: HistoryQuery, run_id: int, request: AuditRequest, label: s
         if not truths:
             raise UsageProblem(reason("audit_no_verdicts", run=run_id))
         return Reference(truths=truths, notes=(reason("audit_verdicts"),))
-    refs = [result.outcome.ref for result in query.rows(run_id) if not _is_folder(result)]
+    outcomes = [result.outcome for result in query.rows(run_id)]
+    refs = [outcome.ref for outcome in outcomes if not _is_none(getattr(outcome, "reason", None))]
     if not refs:
         raise UsageProblem(reason("audit_no_results", path=query.path))
-    if request.labels == "folders":
-        return folder_labels(refs, positive=request.positive)
-    return table_labels(request.labels, refs, positive=request.positive, columns=request.columns)
+    return _labels_of(request, refs)
 
 
-def _is_folder(result: StoredResult) -> bool:
-    """Whether it stands for a folder that could not be read, or for a file that is no image at all."""
-    why: Reason | None = getattr(result.outcome, "reason", None)
+def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> Reference:
+    if isinstance(request.labels, Path):
+        return table_labels(request.labels, refs, positive=request.positive, columns=request.columns)
+    return folder_labels(refs, positive=request.positive)
+
+
+def _is_none(why: Reason | None) -> bool:
+    """Whether what failed for this reason is a folder that could not be read, or a file that is no image at all."""
     return why is not None and why.code in _NO_IMAGES
 
 
