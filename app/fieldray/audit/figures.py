@@ -409,4 +409,4 @@ def _patient_notes(cases: Sequence[Case], rule: Rule) -> Iterator[Reason]:
         days = [{day_of(case.header.study_date) for case in own} - {None} for own in several]
         spans = [(max(own) - min(own)).days for own in days if own]  # type: ignore[type-var,operator]
         far = max(spans, default=0)
-        yield reason("audit_several_exams", count=len(several), days=far if far else "–")
+        yield reason("audit_several_exams", count=len(several), days=far or "?")
