@@ -57,7 +57,7 @@ EXCLUDED: Final = (
 # Their version numbers are asked for by `fieldray doctor` and in reports.
 WITH_RECORD: Final = (
     "fieldray", "numpy", "pillow", "pydicom", "imagecodecs", "psutil",
-    "cryptography", "platformdirs", "msgspec", "fpdf2", "fonttools", "defusedxml",
+    "cryptography", "platformdirs", "msgspec", "fpdf2", "fonttools", "uharfbuzz", "defusedxml",
     "ai-edge-litert", "PySide6-Essentials", "shiboken6",
 )  # fmt: skip
 

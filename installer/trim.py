@@ -24,6 +24,7 @@ _STRIPPED: Final = (
     "ai_edge_litert/libpywrap_litert_common.so",
     "cryptography/hazmat/bindings/_rust.abi3.so",
     "fontTools/*/*.so",
+    "uharfbuzz/*.abi3.so",
     "imagecodecs/*.abi3.so",
 )
 # Loaded by the program itself or by name, so nothing else has to ask for them.

@@ -161,6 +161,19 @@ BAD: Final[Mapping[str, tuple[str, MakePack]]] = {
         "an operating point with a name kept for the site's own",
         given("operating_points", 0, name="local:mine"),
     ),
+    "bad-point-twice": (
+        "an operating point twice",
+        changed(lambda document: document["operating_points"].append(document["operating_points"][0])),
+    ),
+    "bad-class-names": (
+        "a class called like one of the program",
+        given(class_names={"abnormal": {"en": "Normal"}, "normal": {"en": "None found"}}),
+    ),
+    "bad-class-names-meet": (
+        "two classes whose names look alike",
+        given(class_names={"abnormal": {"en": "Signs"}, "normal": {"en": "Ѕigns"}}),
+    ),
+    "bad-name-unseen": ("a name that nobody can see", given(names={"en": "\u3164"})),
     "bad-threshold": ("a threshold of 1.5", given("operating_points", 0, threshold=1.5)),
     "bad-calibration-label": (
         "a calibration for a label that is not there",

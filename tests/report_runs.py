@@ -40,9 +40,13 @@ NAMES = {
     "Ґалаґан^Їжак": "Ґалаґан Їжак",
     "Buc^Jérôme": "Buc Jérôme",
     "Nguyễn^Văn": "Nguyễn Văn",
-    "देवनागरी": "",  # fpdf2 does not shape, and what stands there is in another order
-    "שרון": "",  # right to left
-    "قباني": "",
+    "देवनागरी": "",  # set letter by letter, and what stands there is in another order
+    "שרון": "שרון",
+    "קפלן^שרון": "קפלן שרון",
+    "قباني^محمد": "قباني محمد",
+    "خٹک^فاطمہ": "خٹک فاطمہ",  # letters of Urdu
+    "\ufffd\ufffd^\ufffd": "[not readable]",
+    "M\ufffdller^Hans": "M[not readable]ller Hans",
     "𒀀": "\\U00012000",
     "\u202eevil": "\\u202eevil",
     "a\x00\x1b[2J\nb": "a\\x00\\x1b[2J\\nb",

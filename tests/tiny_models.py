@@ -160,6 +160,34 @@ def changed_model(change: Callable[[Any], object], data: bytes | None = None) ->
     return packed_model(model)
 
 
+def tensor_called(graph: Any, name: str) -> int:
+    """The index of a tensor."""
+    return next(index for index, tensor in enumerate(graph.tensors) if tensor.name == name.encode())
+
+
+def remember(model: Any) -> None:
+    """Make a float32 network one with a state: twice what was added to the logits before is added to the next ones.
+
+    A bright image gets 0.967, and so does a dark one after it.
+    """
+    graph, code = model.subgraphs[0], schema.OperatorCodeT()
+    logits, total = tensor_called(graph, "logits"), len(graph.tensors) + 1
+    for name in (b"sum", b"total"):
+        made = schema.TensorT()
+        made.name, made.shape, made.type, made.isVariable = name, [1, 1], schema.TensorType.FLOAT32, name == b"total"
+        graph.tensors.append(made)
+    reads = next(index for index, each in enumerate(graph.operators) if logits in each.inputs)
+    graph.operators[reads].inputs = [total - 1]
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ADD
+    code.version = 1
+    model.operatorCodes.append(code)
+    for inputs, output in (([total - 1, total - 1], total), ([total, logits], total - 1)):
+        add = schema.OperatorT()
+        add.opcodeIndex, add.inputs, add.outputs = len(model.operatorCodes) - 1, inputs, [output]
+        add.builtinOptionsType, add.builtinOptions = schema.BuiltinOptions.AddOptions, schema.AddOptionsT()
+        graph.operators.insert(reads, add)
+
+
 def packed_model(model: Any) -> bytes:
     """The file of a model that is an object."""
     builder = flatbuffers.Builder(4096)

@@ -35,6 +35,8 @@ _CALLED_BY_OTHERS: Final = (
     "__call__",
     "footer",
     "normalize_text",
+    "get_glyph",
+    "pick_glyph",
     "start_http_server",
     "find_class",
     "subscribe_topic",

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -29,10 +30,11 @@ from fieldray.errors import (
     PackNotChosen,
     PackNotTrusted,
     PackProblem,
+    StorageProblem,
     UsageProblem,
     unexpected,
 )
-from fieldray.paths import VERSION
+from fieldray.paths import HOME_VARIABLE, VERSION, user_data
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import polite_ends
@@ -110,9 +112,13 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
     """
     from fieldray.log_file import configure_logging
 
-    with configure_logging() as journal:
+    with _usable_home(options), configure_logging() as journal:
         try:
-            _check_outputs(options)
+            try:
+                _check_outputs(options)
+            except StorageProblem as problem:
+                console.print_error(str(problem))
+                return 2  # nothing was done yet, and another place has to be named
             return int(options.command(options, console))
         except (FieldrayError, SystemExit, KeyboardInterrupt):
             raise
@@ -126,16 +132,39 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
             return 1
 
 
+@contextlib.contextmanager
+def _usable_home(options: argparse.Namespace) -> Iterator[None]:
+    """A temporary folder in the place of a home that cannot be used, for a command with the option `home_problem`.
+
+    That option gets the reason. Raises StorageProblem for any other command.
+    """
+    try:
+        user_data()
+    except StorageProblem as problem:
+        if not hasattr(options, "home_problem"):
+            raise
+        options.home_problem, before = problem.reason, os.environ.get(HOME_VARIABLE)
+        with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
+            os.environ[HOME_VARIABLE] = folder
+            try:
+                yield
+            finally:
+                os.environ.pop(HOME_VARIABLE)
+                os.environ.update({HOME_VARIABLE: before} if before else {})
+    else:
+        yield
+
+
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before hours of work, of every command: whether its outputs may be written. Raises UsageProblem, StorageProblem.
 
-    `--out` names a folder, `--json` a file (of lines, or of `json_kind`), and `paths` are what is read.
+    `--out` and `--maps` name folders, `--json` a file (of lines, or of `json_kind`), and `paths` are what is read.
     """
-    folder, lines = getattr(options, "out", None), getattr(options, "json", None)
-    if folder or lines not in (None, "-"):
+    folders, lines = [getattr(options, name, None) for name in ("out", "maps")], getattr(options, "json", None)
+    if any(folders) or lines not in (None, "-"):
         from fieldray.reports.outputs import is_stream, require_folder, require_free
 
-        if folder:
+        for folder in filter(None, folders):
             require_folder(folder)
         if lines not in (None, "-") and not is_stream(Path(lines)):
             require_free(Path(lines), getattr(options, "json_kind", "lines"), inputs=getattr(options, "paths", ()))

@@ -183,7 +183,14 @@ def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> i
             (shown >= written) == (score >= border) for border in borders for written in (border, round(border, digits))
         )
 
+    least = border_digits(point.threshold, least=least) if point else least
     return next((digits for digits in range(least, _MOST_DIGITS) if reads_right(digits)), _MOST_DIGITS)
+
+
+def border_digits(border: float, *, least: int) -> int:
+    """So many digits, `least` or more, that a border reads as 0 or 1 only where it is."""
+    wide = (digits for digits in range(least, _MOST_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1))
+    return next(wide, _MOST_DIGITS)
 
 
 def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, least: int = 2) -> str:
@@ -199,9 +206,11 @@ def threshold_beside(translator: Translator, finding: Finding) -> str:
 
 
 def border_text(translator: Translator, border: float, *, least: int = 2) -> str:
-    """A threshold, or an end of the zone, where no score stands beside it: in full, up to a millionth."""
+    """A threshold, or an end of the zone, where no score stands beside it: in full, up to a millionth, and
+    further where it would read as 0 or 1.
+    """
     written = f"{border:.6f}".rstrip("0").partition(".")[2]
-    return number(translator, border, digits=max(least, len(written)))
+    return number(translator, border, digits=border_digits(border, least=max(least, len(written))))
 
 
 def count(items: int) -> str:

@@ -21,6 +21,7 @@ APP_NAME: Final = "fieldray"
 VERSION: Final = "0.2.0"
 SCRATCH: Final = "cluster"
 DATABASE_NAME: Final = "results.sqlite"
+HOME_VARIABLE: Final = "FIELDRAY_HOME"
 # Everything that the program keeps in `user_data`, by what the names begin with; docs/privacy.md says what it holds.
 KEPT: Final = (
     "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "pseudonym.key",
@@ -131,7 +132,7 @@ def installed_program(name: str) -> Path | None:
 
 
 def _user_folder() -> Path:
-    override = os.environ.get("FIELDRAY_HOME")
+    override = os.environ.get(HOME_VARIABLE)
     if override:
         return Path(override)
     import platformdirs

@@ -30,7 +30,7 @@ from fieldray.reasons import reason
 
 PRIVATE: Final = 0o600
 SHARED: Final = 0o666  # less what the user's umask takes away, as any program's documents
-_PRIVATE_FOLDER: Final = 0o700
+PRIVATE_FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
@@ -48,11 +48,13 @@ def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
 def written_beside(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]:
     """A stream whose content appears at `path` when the block ends well, and vanishes when it does not.
 
-    The folder is made if absent. Raises StorageProblem (disk_full, not_writable), and what the block raises.
+    The folder is made if absent, for this user alone where the file is.
+
+    Raises StorageProblem (disk_full, not_writable), and what the block raises.
     """
     beside = unfinished(path)
     try:
-        make_folder(path.parent)
+        make_folder(path.parent, is_private=mode == PRIVATE)
         try:
             with _created(beside, mode) as stream:
                 yield stream
@@ -123,7 +125,7 @@ def _remove(left: Path) -> None:
             left.unlink()
 
 
-def write_new(path: Path, data: bytes, *, mode: int = SHARED) -> None:
+def write_new(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
     """Write a file that is not there yet and bring it to the disk, for folders that are renamed as a whole.
 
     Raises OSError, FileExistsError too.
@@ -182,11 +184,14 @@ def _replaced(beside: Path, path: Path) -> Path:
     return earlier
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder if absent, and those above it, and bring their names to the disk. Raises OSError."""
+def make_folder(folder: Path, *, is_private: bool = False) -> None:
+    """Make a folder if absent, and those above it, and bring their names to the disk. Raises OSError.
+
+    is_private  whether those that are made are for this user alone; one that is there is left as it is
+    """
     if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        make_folder(folder.parent, is_private=is_private)
+        folder.mkdir(mode=PRIVATE_FOLDER if is_private else 0o777, exist_ok=True)
         sync_folder(folder.parent)
 
 
@@ -195,14 +200,14 @@ def make_private(folder: Path) -> None:
 
     One that belongs to somebody else, or to everybody (as /tmp does), is left as it is.
     """
-    folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     if os.name != "posix":
         return
     status = folder.stat()
     is_ours = status.st_uid == os.geteuid() and not status.st_mode & stat.S_ISVTX
-    if is_ours and stat.S_IMODE(status.st_mode) != _PRIVATE_FOLDER:
+    if is_ours and stat.S_IMODE(status.st_mode) != PRIVATE_FOLDER:
         with contextlib.suppress(OSError):  # a drive without permissions, such as a FAT flash drive
-            folder.chmod(_PRIVATE_FOLDER)
+            folder.chmod(PRIVATE_FOLDER)
 
 
 def require_plain(path: Path) -> None:

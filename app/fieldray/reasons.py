@@ -237,7 +237,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "verdict_misplaced": "{path} has this image's result no longer: its run was deleted, or another file is in the place "
                          "of the results. Screen the images again, then give the verdict again.",
     "image_replaced": "The file of this image was replaced while the image was open, or the image was screened again. "
-                      "What you see is the image from before. It takes no verdict. Open the new image to judge it.",
+                      "You see the earlier image, which takes no verdict. Open the new image to judge the new one.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",

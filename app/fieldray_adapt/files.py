@@ -1,8 +1,9 @@
 """Files of a run folder, those published in a folder that a person names, and the digest of what decides them.
 
-Files are written whole or not at all, and are as readable to others as the user's umask says. What is published goes
-through the door for outputs: it replaces an earlier output of its kind and nothing else. One SHA-256 of whatever
-decides a result sees to it that nothing is taken up again that something else has made.
+Files are written whole or not at all. Those of a run folder are as readable to others as the user's umask says. What is
+published goes through the door for outputs: it is for this user alone, and replaces an earlier output of its kind and
+nothing else. One SHA-256 of whatever decides a result sees to it that nothing is taken up again that something else has
+made.
 """
 
 from __future__ import annotations

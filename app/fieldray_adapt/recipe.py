@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fieldray.domain.model import HeaderRules, InputSpec
+from fieldray.packs.manifest import class_names_problem
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import EngineName, Precision
 from fieldray_adapt.prune.loop import PruneRecipe
@@ -51,6 +52,11 @@ class ClassNames:
 
     abnormal: Texts = key("From the zone's upper edge on.", example={"en": "Signs of pneumonia"})
     normal: Texts = key("Below its lower edge.", example={"en": "None found by this pack"})
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        problem = class_names_problem({"abnormal": self.abnormal, "normal": self.normal})
+        return [(False, *problem)] if problem else []
 
 
 @table

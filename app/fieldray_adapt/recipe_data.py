@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from fieldray.packs.look_alikes import has_shape
 from fieldray_adapt.tables import Key, Rules, key, table
 
 _LANGUAGE: Final = re.compile(
@@ -21,11 +22,11 @@ _PACK_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
 def texts_problem(texts: Mapping[str, str]) -> str | None:
-    """What is wrong with a text by language: its keys are BCP 47 tags, one is `en`, and none is empty."""
+    """What is wrong with a text by language: its keys are BCP 47 tags, one is `en`, and none is empty to the eye."""
     unknown = [tag for tag in texts if not _LANGUAGE.fullmatch(tag)]
     if unknown:
         return f"must have language tags (BCP 47, for example en, uk, pt-BR) as its keys, not {unknown[0]}"
-    empty = [tag for tag, text in texts.items() if not text.strip()]
+    empty = [tag for tag, text in texts.items() if not has_shape(text)]
     if empty:
         return f"has no text in {empty[0]}"
     return None if "en" in texts else "needs the language en"

@@ -298,6 +298,20 @@ def test_texts_are_in_any_language_beside_english(tmp_path: Path, tag: str) -> N
     assert read_recipe(tmp_path / "recipe.toml").pack.names == {"en": "A", tag: "B"}
 
 
+@pytest.mark.parametrize(
+    ("normal", "complaint"),
+    [
+        ("Ѕigns", "pack.class_names.abnormal must not be Signs, which looks like the name of the other class"),
+        ("Read first", "pack.class_names.normal must not be Read first, which looks like"),
+        ("\u3164", "pack.class_names.normal has no text in en"),
+    ],
+)
+def test_class_names_are_judged_as_those_of_a_pack_are(tmp_path: Path, normal: str, complaint: str) -> None:
+    names = f'id = "first"\n[pack.class_names]\nabnormal = {{ en = "Signs" }}\nnormal = {{ en = "{normal}" }}'
+    (line,) = _problems(tmp_path, FIRST.replace('id = "first"', names))
+    assert complaint in line
+
+
 @dataclass(frozen=True)
 class Inner:
     size: Annotated[int, Key(doc="Of it.", low=1)]

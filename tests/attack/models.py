@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.case import Group
 from harness.world import World
-from tiny_models import changed_model, tiny_model_bytes
+from tiny_models import changed_model, remember, tiny_model_bytes
 from tiny_packs import fingerprint, with_file
 
 CASES = Group("models")
@@ -35,6 +35,10 @@ _GOOD: Final = tiny_model_bytes()
 _MODELS: Final = {
     "offsets": ("a model whose offsets all point far away", _GOOD[:8] + b"\xff\xff\xff\x7f" * (len(_GOOD) // 4)),
     "wild-index": ("an operator that reads a tensor which is not there", changed(wild)),
+    "state": (
+        "a network that adds what it said of the images before",
+        changed_model(remember, tiny_model_bytes("float32")),
+    ),
     "cycle": ("the last operator's output is the first one's input", changed(in_a_cycle)),
 }
 

@@ -84,6 +84,8 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
     named = screened("history", "export", "1", "--out", tmp_path / "named", "--formats", "pdf-studies", "--names")
     plain = screened("history", "export", "1", "--out", tmp_path / "plain", "--formats", "csv,sr")
     assert "may name a patient" not in named.err + plain.err
+    lacking = screened("history", "export", "1", "--out", tmp_path / "sc", "--formats", "sc").ends_with(1)
+    assert "which should have it" in lacking.err
     screened("history", "export", "9", "--out", tmp_path / "out").ends_with(2)
 
 

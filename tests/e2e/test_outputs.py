@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 
 import pytest
 
+from fieldray.reports.exporter import exporters
 from harness.record import json_lines
 from program import Fieldray, python, write_images
 
@@ -31,6 +33,30 @@ def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(tmp_path: Path, scree
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "lines"]
     if sys.platform != "win32":
         assert screen("--json", "/dev/stderr").ends_with(0).err.count('"status"') == 2
+
+
+@posix
+def test_outputs_are_for_their_user_alone(tmp_path: Path, screen: Fieldray, fieldray: Fieldray) -> None:
+    """Whatever the umask; an earlier output that others could read is so no more once it is written again."""
+    write_images(tmp_path / "images", 1)
+    out, maps, lines = tmp_path / "out", tmp_path / "maps", tmp_path / "lines"
+    to_folder = ("--out", out / "deep", "--formats")
+
+    def modes(*, of_folders: bool) -> set[int]:
+        paths = (out, maps, lines, *out.rglob("*"), *maps.rglob("*"))
+        return {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir() == of_folders}
+
+    before = os.umask(0)
+    try:
+        screen(*to_folder, ",".join(exporters()), "--maps", maps, "--json", lines).ends_with(0)
+        assert (modes(of_folders=False), modes(of_folders=True)) == ({0o600}, {0o700})
+        for path in (*out.glob("deep/*.csv"), *out.glob("deep/*-sr"), *out.glob("deep/*-sr/*")):
+            path.chmod(0o777)
+        assert 0o777 in modes(of_folders=False) & modes(of_folders=True)
+        fieldray("history", "export", 1, *to_folder, "csv,sr").ends_with(0)
+        assert (modes(of_folders=False), modes(of_folders=True)) == ({0o600}, {0o700})
+    finally:
+        os.umask(before)
 
 
 @posix

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from fieldray.persistence import is_open_to_others
 from fieldray.store.results import ResultQuery
 from program import Fieldray, start, wait_for_end, write_images
 from waiting import wait_for
@@ -90,6 +91,7 @@ def test_a_file_of_lines_has_each_at_once_also_within_the_folder(tmp_path: Path,
     wait_for(lambda: lines.exists() and lines.read_text(encoding="ascii").count("\n") == 2)
     _, said = ended(process, lambda: process.send_signal(signal.SIGINT))
     assert lines.read_text(encoding="ascii").count("\n") == 2 and "failed 0" in said
+    assert not is_open_to_others(lines)
 
 
 def test_what_cannot_be_watched_is_said_before_anything_is_screened(

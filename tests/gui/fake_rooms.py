@@ -401,11 +401,11 @@ class FakeLibrary:
                 for entry, is_it in zip(found, was_asked, strict=True)
             ]
 
-    def problem(self) -> Reason | None:
-        return self.lost
+    def doubts(self, model: Model) -> tuple[Reason, ...]:
+        return (self.lost,) if self.lost else ()
 
     def __post_init__(self) -> None:
-        self.keys = self.site_points = self
+        self.keys = self
 
     def card(self, folder: Path) -> str:
         return f"# Card of {folder.name}"
@@ -477,7 +477,9 @@ class FakePriors:
             raise FieldrayError(reason("not_an_image"))
         return self.files[path]
 
-    def compare(self, prior: Prior, current: Outcome) -> PairComparison:
+    def compare(
+        self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> PairComparison:
         before = self.cancelled
         self.compared.append((prior.outcome.ref, current.ref))
         self.may_compare.wait(10)

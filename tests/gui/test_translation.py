@@ -40,7 +40,7 @@ AUC ROC abnormal positive our clinic z
     mode sync async split server central distributed staleness torch workers PyTorch
     chmod unencrypted task status trials e table uncertain Last Modified
  BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
-screen Google compile key EfficientNet Enter Esc sys class powercap root http https sftp s config fsspec json ETag
+screen Google compile key EfficientNet Enter Esc UID sys class powercap root http https sftp s config fsspec json ETag
 """
 SAME_IN_ALL = set(_SAME.split())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -167,8 +168,9 @@ def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
     assert verdicts.state_of(1, FIRST.outcome, None) is None
 
 
-# ---- random walks
+# ---- random walks: `FIELDRAY_PLAYBOOKS=50000` goes as many of the playbook alone
 
+PLAYBOOKS = int(os.environ.get("FIELDRAY_PLAYBOOKS", "200"))
 IMAGES = (FIRST, SECOND)
 Answer = tuple[str, Judged, Verdict | None]
 
@@ -254,6 +256,32 @@ class RandomWalk(RuleBasedStateMachine):
             window.clicked.add((image, choice))
         window.take(window.verdicts.choose(choice))
         window.person_wants()
+
+    @rule(number=windows_drawn)
+    def withdraw(self, number: int) -> None:
+        window = self.windows[number]
+        window.take(window.verdicts.withdraw())
+        window.person_wants()
+
+    @rule(number=windows_drawn)
+    def discard_note(self, number: int) -> None:
+        self.windows[number].verdicts.discard_note()
+
+    @rule(number=windows_drawn)
+    def take_back(self, number: int) -> None:
+        """The last change is undone, on whichever image that was. Undoing twice changes nothing more."""
+        window = self.windows[number]
+        image, before = window.verdicts.last_changed, window.verdicts._last
+        if image is None or before is None:
+            assert window.verdicts.take_back() == ()
+            return
+        window.take(window.verdicts.take_back())
+        assert window.verdicts.take_back() == ()
+        given = window.verdicts.of(image)
+        assert given.wanted == before[1] or given.asks
+        window.last[image] = given.wanted
+        window.seen[image].add(given.wanted)
+        window.seen[image].add(before[2])
 
     @rule(number=windows_drawn, place=images_drawn)
     def insist(self, number: int, place: int) -> None:
@@ -370,7 +398,7 @@ class RandomWalk(RuleBasedStateMachine):
 
 
 class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
-    settings = hypothesis.settings(max_examples=200, stateful_step_count=50)
+    settings = hypothesis.settings(max_examples=PLAYBOOKS, stateful_step_count=50)
 
 
 # ---- the window

@@ -34,6 +34,7 @@ def test_many_items_are_counted_in_groups_of_three_digits(items: int, text: str)
         (0.5999, (0.5, 0.4, 0.6), "0.5999"),
         (0.3871, (0.3874, 0.3, 0.5), "0.3871"),
         (0.12345, (0.1234, 0.1234, 0.1234), "0.1235"),
+        (0.5, (0.00004, 0.00004, 0.00004), "0.50000"),  # as many digits as the threshold needs beside it
     ],
 )
 def test_a_score_reads_on_the_side_of_the_border_where_it_was_decided(
@@ -48,8 +49,9 @@ def test_a_score_reads_on_the_side_of_the_border_where_it_was_decided(
 
 
 def test_a_border_alone_is_written_in_full() -> None:
-    written = [border_text(Translator("en"), border) for border in (0.5, 0.39496, 0.387246349)]
-    assert written == ["0.50", "0.39496", "0.387246"]
+    borders = (0.5, 0.39496, 0.387246349, 0.0, 1.0, 4e-8, 0.99999997)
+    written = [border_text(Translator("en"), border) for border in borders]
+    assert written == ["0.50", "0.39496", "0.387246", "0.00", "1.00", "0.00000004", "0.99999997"]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 
 from fieldray.errors import StorageProblem
 from fieldray.persistence import (
+    PRIVATE,
     SHARED,
     clear_abandoned,
     exchanged,
@@ -102,6 +103,10 @@ def test_private_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> No
     assert mode_of(tmp_path / "shared") == 0o666 & ~umask
     make_private(tmp_path / "home")
     assert mode_of(tmp_path / "home") == 0o700
+    for mode in (PRIVATE, SHARED):
+        write_atomically(tmp_path / f"{mode}" / "deep" / "file", b"", mode=mode)
+        folders = {mode_of(tmp_path / f"{mode}"), mode_of(tmp_path / f"{mode}" / "deep")}
+        assert folders == {0o700 if mode == PRIVATE else 0o777 & ~umask}
 
 
 @posix

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import csv
 import difflib
+import functools
 import io
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, named_columns, published_layout
+from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, named_columns, published_layout, says_finding
 from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
+from fieldray.paths import catalogues
 from fieldray.plain_text import look_alikes
 from fieldray.reasons import Reason, reason
+from fieldray.translation import Translator
 
 POSITIVE_NAMES: Final = frozenset(
     {"abnormal", "positive", "pathological", "1", "1.0", "true", "yes", "disease", "pathology"}
@@ -41,6 +45,12 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 _NEEDED: Final = ("image", "label")
 
 _LARGEST_BYTES: Final = 64 << 20
+_SEPARATORS: Final = ",;\t|"
+_FILE_SUFFIX: Final = re.compile(r"\.[a-z][a-z0-9]{1,4}$", re.IGNORECASE)  # not the last number of a UID
+# By which Excel knows the separator of a table; it is no row of it.
+_SEPARATOR_LINE: Final = re.compile(
+    rf'"?sep=([{re.escape(_SEPARATORS)}])"?[{re.escape(_SEPARATORS)}]*\r?\n', re.IGNORECASE
+)
 _ALIKE: Final = 0.8
 
 
@@ -61,6 +71,19 @@ class Reference:
     readers: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     missing: Mapping[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     notes: tuple[Reason, ...] = ()
+
+
+@functools.cache
+def usual_names() -> tuple[frozenset[str], frozenset[str]]:
+    """Names of the positive and of the negative class in English and in the languages of the program, folded."""
+    positive, negative = set(POSITIVE_NAMES), set(NEGATIVE_NAMES)
+    for translator in map(Translator, catalogues()):
+        # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
+        yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")
+        no = translator.in_context("cell of a table", "FALSE"), translator.in_context("cell of a table", "no")
+        positive |= {name.casefold() for name in (*yes, translator.text("Abnormal"))}
+        negative |= {name.casefold() for name in (*no, translator.text("Normal"))}
+    return frozenset(positive), frozenset(negative)
 
 
 def folder_labels(refs: Iterable[ImageRef], *, positive: Sequence[str] = ()) -> Reference:
@@ -86,18 +109,18 @@ def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, b
     With `positive` every other name is negative; without it each name must be a usual one of either kind, or the one
     that is not beside a usual one. Raises UsageProblem.
     """
-    spelt = {name: name.strip().casefold() for name in names}
+    spelt, (positives, negatives) = {name: name.strip().casefold() for name in names}, usual_names()
     listed = ", ".join(sorted(names))
     if wanted := {name.strip().casefold() for name in positive}:
         if missing := wanted - set(spelt.values()):
             raise UsageProblem(reason("audit_no_class", missing=", ".join(sorted(missing)), known=listed))
         found = {name: text in wanted for name, text in spelt.items()}
     else:
-        found = {name: text in POSITIVE_NAMES for name, text in spelt.items()}
-        unknown = [name for name, text in spelt.items() if text not in POSITIVE_NAMES | NEGATIVE_NAMES]
+        found = {name: text in positives for name, text in spelt.items()}
+        unknown = [name for name, text in spelt.items() if text not in positives | negatives]
         if len(set(spelt.values())) == 2 and len({spelt[name] for name in unknown}) == 1:
             # "normal" and "tuberculosis": what is not the usual name of one class is the other, but "normall" is asked.
-            if difflib.get_close_matches(spelt[unknown[0]], POSITIVE_NAMES | NEGATIVE_NAMES, n=1, cutoff=_ALIKE):
+            if difflib.get_close_matches(spelt[unknown[0]], positives | negatives, n=1, cutoff=_ALIKE):
                 raise UsageProblem(reason("audit_which_positive", known=listed, command_option="--positive"))
             found |= dict.fromkeys(unknown, not any(found.values()))
         elif unknown:
@@ -109,7 +132,7 @@ def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, b
 
 def _counted(is_positive: Mapping[str, bool]) -> tuple[Reason, ...]:
     """What was counted as positive and as negative, where that is not one of the usual names alone."""
-    sides = ((True, POSITIVE_NAMES, "audit_counted_positive"), (False, NEGATIVE_NAMES, "audit_counted_negative"))
+    sides = zip((True, False), usual_names(), ("audit_counted_positive", "audit_counted_negative"), strict=True)
     notes = []
     for side, usual, code in sides:
         names = sorted(name for name, own in is_positive.items() if own == side)
@@ -128,8 +151,9 @@ def table_labels(
     """Labels from a CSV file with a header line: one row per image, or per image and reader.
 
     An image is named by its path (absolute, relative to the table, or the end of it where that is unique among the
-    images), by `path!member`, or by its SOP Instance UID. Separators `,` `;` tab and `|`, UTF-8, UTF-16 with its mark
-    and Windows-1251 are recognised; the layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR too.
+    images; without the file's suffix where only one image is meant), by `path!member`, or by its SOP Instance UID.
+    Separators `,` `;` tab and `|`, a first line `sep=;`, UTF-8, UTF-16 with its mark and Windows-1251 are recognised;
+    the layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR too.
 
     refs      the images that were screened, or that are to be
     positive  the labels that mean positive; see `positive_classes`
@@ -160,7 +184,7 @@ def require_table(table: Path, *, positive: Sequence[str] = (), columns: Mapping
     if not layout.has_many and (positive or len({label.casefold() for label in labels}) < 2):
         positive_classes(labels, positive=positive)
     if layout.has_many:
-        _finds(found.read, positive)
+        says_finding(found.read, positive, negatives=usual_names()[1])
 
 
 def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], Layout]:
@@ -172,27 +196,6 @@ def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, 
         has_many = any("|" in row[names["label"]].strip("|") for _, row in rows)
         layout = named_columns(names, has_many=has_many)
     return rows, layout
-
-
-def _finds(rows: Sequence[LabelRow], positive: Sequence[str]) -> Callable[[LabelRow], bool | None]:
-    """Says of a row with perhaps several classes whether one that is wanted is there; None if that is uncertain.
-
-    Without `positive` every class is wanted, and who has *no finding* has none. Raises UsageProblem.
-    """
-    names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
-    wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))
-    if missing := wanted - names:
-        raise UsageProblem(reason("audit_no_class", missing=", ".join(sorted(missing)), known=known))
-    wanted = wanted or {*names - NEGATIVE_NAMES}
-
-    def truth(row: LabelRow) -> bool | None:
-        if not positive and row.classes & NEGATIVE_NAMES:
-            return False
-        return True if row.classes & wanted else None if row.uncertain & wanted else False
-
-    if len({truth(row) for row in rows} - {None}) < 2:
-        raise UsageProblem(reason("audit_one_class", known=known))
-    return truth
 
 
 def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
@@ -218,15 +221,20 @@ def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
         raise UsageProblem(reason("audit_table_unreadable", path=table, detail=error.strerror or error)) from error
     if "\0" in text:
         raise UsageProblem(reason("audit_table_no_text", path=table))
-    first = text.partition("\n")[0]
-    separator = max(",;\t|", key=first.count)
+    said = _SEPARATOR_LINE.match(text)
+    text = text[said.end() :] if said else text
+    separator = said[1] if said else max(_SEPARATORS, key=text.partition("\n")[0].count)
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
         _refuse_doubled(table, reader.fieldnames or ())
-        rows = [
-            (reader.line_num, {key.strip().casefold(): (value or "").strip() for key, value in row.items() if key})
+        lines = (
+            (
+                reader.line_num + bool(said),
+                {key.strip().casefold(): (value or "").strip() for key, value in row.items() if key},
+            )
             for row in reader
-        ]
+        )
+        rows = [(line, row) for line, row in lines if any(row.values())]  # spreadsheets leave empty ones at the end
     except csv.Error as error:
         why = reason("audit_table_unreadable", path=table, detail="a field is too long, or a quotation mark is missing")
         raise UsageProblem(why) from error
@@ -270,10 +278,12 @@ class _Matching:
 
     def __init__(self, table: Path, refs: Iterable[ImageRef], layout: Layout) -> None:
         self._table, self._layout = table, layout
-        self._images: dict[str, set[str]] = {}
+        self._images = defaultdict[str, set[str]](set)
+        self._images_by_stem = defaultdict[str, set[str]](set)
         for ref in refs:
-            for name in _names(ref) | ({ref.path.stem} if layout.by_stem else set()):
-                self._images.setdefault(name, set()).add(ref.key)
+            for name in _names(ref):
+                self._images[name].add(ref.key)
+                self._images_by_stem[_FILE_SUFFIX.sub("", name)].add(ref.key)
         self._rows: dict[tuple[str, str], LabelRow] = {}  # by image key and reader
         self._unknown: list[LabelRow] = []
         self._wrong = defaultdict[str, list[str]](list)  # by the fields of audit_table_problems
@@ -302,7 +312,7 @@ class _Matching:
         if len(keys) == 1:
             self._keep(next(iter(keys)), row)
         elif keys:
-            self._wrong["several"].append(f"{line} ({row.image})")
+            self._wrong["several"].append(f"{line} ({row.image}{self._like(row.image)})")
         else:
             self._unknown.append(row)
 
@@ -323,10 +333,17 @@ class _Matching:
         # A leading apostrophe is what keeps a spreadsheet from reading a name as a formula.
         for name in (image, image.removeprefix("'")):
             normal = name.replace("\\", "/")
-            for candidate in (normal, (self._table.parent.absolute() / normal).as_posix()):
-                if candidate in self._images:
-                    return self._images[candidate]
+            candidates = normal, (self._table.parent.absolute() / normal).as_posix()
+            for images in (self._images, self._images_by_stem):
+                if found := next((images[candidate] for candidate in candidates if candidate in images), None):
+                    return found
         return set()
+
+    def _like(self, image: str) -> str:
+        """An image whose file is called so but lies elsewhere: a path that differs in a folder is never guessed."""
+        name = image.replace("\\", "/").rpartition("/")[2]
+        keys = self._images.get(name) or self._images_by_stem.get(name) or set()
+        return f" ≠ {min(keys)}" if keys and name != image else ""
 
     def require_rows(self) -> None:
         """Raises UsageProblem with everything that is wrong."""
@@ -335,7 +352,7 @@ class _Matching:
         if self._wrong:
             raise _problems(self._table, self._wrong)
         if not self._rows:
-            rows = _listed(self._unknown)
+            rows = self._listed()
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows=rows))
 
     def reference(self, positive: Sequence[str]) -> Reference:
@@ -343,7 +360,7 @@ class _Matching:
         self.require_rows()
         counted: tuple[Reason, ...] = ()
         if self._layout.has_many:
-            truth = _finds(self.read, positive)
+            truth = says_finding(self.read, positive, negatives=usual_names()[1])
         else:
             is_positive = positive_classes(_certain({row.text for row in self.read}, positive), positive=positive)
             counted = _counted(is_positive)
@@ -374,18 +391,17 @@ class _Matching:
             ),
         )
 
+    def _listed(self) -> str:
+        return "; ".join(f"{row.line} ({row.image}{self._like(row.image)})" for row in self._unknown)
+
     def _notes(self) -> Iterator[Reason]:
         labelled = {key for key, _ in self._rows}
         if unlabelled := len(set().union(*self._images.values()) - labelled):
             yield reason("audit_images_unlabelled", count=unlabelled)
         if self._unknown:
-            yield reason("audit_rows_unknown", count=len(self._unknown), rows=_listed(self._unknown))
+            yield reason("audit_rows_unknown", count=len(self._unknown), rows=self._listed())
         if self._doubled:
             yield reason("audit_rows_doubled", count=self._doubled)
-
-
-def _listed(rows: Iterable[LabelRow]) -> str:
-    return "; ".join(f"{row.line} ({row.image})" for row in rows)
 
 
 def _names(ref: ImageRef) -> set[str]:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
 NO_FINDING: Final = "no finding"
 _PATIENT_IN_PATH: Final = re.compile(r"(patient\d+)")
 _CHEXPERT: Final = ("path", "sex", "age", "frontal/lateral", "ap/pa")
@@ -48,13 +51,11 @@ class Layout:
     read        one row, None for one that is of no frontal image; raises ValueError for a cell that says nothing known
     has_many    whether an image may have several classes, so that every class but *no finding* is one to be found
     adds_up     whether several rows of one image and reader add up, as boxes do
-    by_stem     whether images are named without the suffix of their files
     """
 
     read: Callable[[int, Cells], LabelRow | None]
     has_many: bool = False
     adds_up: bool = False
-    by_stem: bool = False
 
 
 def published_layout(header: Sequence[str]) -> Layout | None:
@@ -63,9 +64,9 @@ def published_layout(header: Sequence[str]) -> Layout | None:
     if has_class_columns and set(_CHEXPERT) <= set(header):
         return Layout(read=_chexpert, has_many=True)
     if has_class_columns and set(_VINDR_IMAGES) <= set(header):
-        return Layout(read=_vindr_image, has_many=True, by_stem=True)
+        return Layout(read=_vindr_image, has_many=True)
     if set(_VINDR_BOXES) <= set(header):
-        return Layout(read=_vindr_box, has_many=True, adds_up=True, by_stem=True)
+        return Layout(read=_vindr_box, has_many=True, adds_up=True)
     return None
 
 
@@ -122,3 +123,26 @@ def _by_columns(
         patient=patient,
         reader=reader,
     )
+
+
+def says_finding(
+    rows: Sequence[LabelRow], positive: Sequence[str], *, negatives: frozenset[str]
+) -> Callable[[LabelRow], bool | None]:
+    """Says of a row with perhaps several classes whether one that is wanted is there; None if that is uncertain.
+
+    Without `positive` every class is wanted but the `negatives`, and who has one of these has none. Raises UsageProblem.
+    """
+    names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
+    wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))
+    if missing := wanted - names:
+        raise UsageProblem(reason("audit_no_class", missing=", ".join(sorted(missing)), known=known))
+    wanted = wanted or {*names - negatives}
+
+    def truth(row: LabelRow) -> bool | None:
+        if not positive and row.classes & negatives:
+            return False
+        return True if row.classes & wanted else None if row.uncertain & wanted else False
+
+    if len({truth(row) for row in rows} - {None}) < 2:
+        raise UsageProblem(reason("audit_one_class", known=known))
+    return truth

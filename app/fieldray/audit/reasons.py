@@ -22,9 +22,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "name several images, so that more of the path is needed: {several}. Lines that give an image two "
                             "labels: {two_labels}. Lines whose patients differ only by case, blanks, leading zeros or letters "
                             "that look alike: {numbers}.",
-    "audit_table_no_match": "The table {path} names none of the images that were screened. Its first lines: {rows}.",
-    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out. Its line: {rows}.",
-                                 "{count} rows of the table name no image of this run and were left out. Their lines: {rows}.",
+    "audit_table_no_match": "The table {path} names none of the images that were screened. Its lines, and behind ≠ images of these names elsewhere: {rows}.",
+    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out. Its line, and behind ≠ an image of that name elsewhere: {rows}.",
+                                 "{count} rows of the table name no image of this run and were left out. Their lines, and behind ≠ images of these names elsewhere: {rows}.",
                                  by="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
                                  "{count} rows of the table repeat an earlier one and were counted once.", by="count"),

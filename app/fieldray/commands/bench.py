@@ -45,6 +45,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         description="Check this computer, screen a test image, and report what to change.",
         epilog="Exit code: 0 this computer can screen images; 1 it cannot yet.",
     )
+    doctor.set_defaults(home_problem=None)
     add_pack_options(doctor, default="the one of `fieldray packs default`, else the first that can be used")
     _add_out(doctor)
     _add_bench(add_commands(commands, "bench"))
@@ -97,9 +98,11 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
 
 def run_doctor(options: argparse.Namespace, console: Console) -> int:
     """Inspect this computer and report; the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.bench.host import can_screen, findings, host_report
+    from fieldray.bench.host import Finding, Part, can_screen, findings, host_report
 
     parts = _parts(lambda: chosen_model(options), console)
+    if options.home_problem:  # the other checks were made in a temporary folder
+        parts = (*parts, Part([Finding("stop", options.home_problem)], {}))
     show(host_report(parts), options.out, console)
     return 0 if can_screen(findings(parts)) else 1
 

@@ -17,7 +17,7 @@ from fieldray.errors import UsageProblem
 from fieldray.paths import results_path, user_data
 from fieldray.persistence import clear_abandoned
 from fieldray.plain_text import as_cell
-from fieldray.reasons import OF_MANY, reason
+from fieldray.reasons import OF_MANY, Reason, reason
 from fieldray.settings import language_choices, load
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.export import export_run
     from fieldray.workers.pool import number_of_workers, open_workers
 
-    settings, _ = load()
+    (settings, _), left_out = load(), list[Reason]()
     written = export_run(
         results_path(),
         options.run,
@@ -204,12 +204,14 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
         options=report_options(options, settings, console),
         readers=lambda: open_workers(settings, number_of_workers(settings)),
         progress=lambda done, total: console.bar(f"Reports {done}/{total}"),
-        note=lambda why: console.print_error(why.text),
+        note=left_out.append,
     )
     console.print_lines(f"Written: {path}" for path in written)
+    for why in left_out:
+        console.print_error(why.text)
     if not written:
         console.print_line("Nothing to write: no result of this run has what these formats need.")
-    return 0
+    return 1 if left_out else 0
 
 
 def run_month(options: argparse.Namespace, console: Console) -> int:

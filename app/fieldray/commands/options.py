@@ -121,8 +121,8 @@ def load_pack(
         else:
             for passed_over, why in broken.items():
                 print_error(reason("pack_passed_over", folder=passed_over, detail=why.text).text)
-            if lost := library.site_points.problem():
-                print_error(lost.text)
+            for doubt in library.doubts(model):
+                print_error(doubt.text)
             return model
 
 

@@ -33,7 +33,7 @@ from fieldray.domain.run import (
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
-from fieldray.persistence import clear_abandoned, make_folder, storage_problem
+from fieldray.persistence import clear_abandoned, make_empty, make_folder, storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
@@ -99,9 +99,15 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
                     yield lambda: stream
                 else:
                     require_free(path, "lines", inputs=inputs)
-                    make_folder(path.parent)
+                    make_folder(path.parent, is_private=True)
                     path.unlink(missing_ok=True)
-                    yield functools.cache(lambda: stack.enter_context(path.open("x", encoding="ascii", newline="\n")))
+
+                    @functools.cache
+                    def begun() -> TextIO:
+                        make_empty(path)
+                        return stack.enter_context(path.open("a", encoding="ascii", newline="\n"))
+
+                    yield begun
         except OSError as error:
             raise storage_problem(error, path) from error
     else:
@@ -266,8 +272,7 @@ class RunReport:
         if batch.state == "finished":
             for pack, run_id in zip(self._packs, batch.run_ids, strict=False):
                 self._console.print_lines(pack.drifts(session.database, run_id))
-        if out and batch.run_id:
-            self._export(session, batch.run_id, out, formats or (), options)
+        is_whole = not (out and batch.run_id) or self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
             self._console.print_error(self._problem.text)
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
@@ -277,7 +282,7 @@ class RunReport:
             return 1
         if batch.state == "cancelled":
             return CANCELLED
-        if any(pack.counts["failed"] for pack in self._packs):
+        if not is_whole or any(pack.counts["failed"] for pack in self._packs):
             return 1
         return NOTHING_THERE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
 
@@ -302,19 +307,24 @@ class RunReport:
             self._console.print_error(reason("maps_incomplete", count=missing).text)
         return int(missing > 0)
 
-    def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> None:
+    def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> bool:
+        """Write the exports; whether they have every image that they should have."""
+        left_out = list[Reason]()
         written = session.export(
             run_id,
             out,
             formats,
             options=options,
             progress=lambda done, total: self._console.bar(f"Reports {done}/{total}"),
-            note=lambda why: self._console.print_error(why.text),
+            note=left_out.append,
         )
         self._console.print_lines(f"Written: {path}" for path in written)
+        for why in left_out:
+            self._console.print_error(why.text)
         for name in formats:
             if not any(path.name.endswith(exporters()[name].suffix) for path in written):
                 self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
+        return not left_out
 
     def _list(self, run_ids: Sequence[int], database: Path) -> None:
         from fieldray.store.work_list import HistoryQuery

@@ -160,10 +160,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.print_error("--maps cannot be used with --watch: screen the folder without --watch afterwards")
         return 2
 
-    if options.maps:  # what cannot be written is said before anything is screened
-        from fieldray.reports.outputs import require_folder
-
-        require_folder(options.maps)
     is_listed = options.json is None
     with screened(options, console, target=options.json, has_list=is_listed, watches=options.watch) as done:
         code = done.report.finish(

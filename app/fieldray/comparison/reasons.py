@@ -29,6 +29,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "prior_other_patient": "Another patient's image: the patient ID, birth date or sex in the two files is not the same.",
     "prior_unknown_patient": "It is not known whether both images are of the same patient: a file gives no patient ID.",
     "prior_later": "This image is not a prior one: it is later than the open image.",
+    "prior_order_same": "Which image is the earlier one is not known: both give the same study date and time, to the minute.",
     "prior_order_unknown": "Which image is the earlier one is not known: a study date or time is missing.",
     "prior_other_view": "One of the two is a lateral view.",
     "prior_none": "No prior image of this patient was found in this run or in the history. A file can be chosen.",

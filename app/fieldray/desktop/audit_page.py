@@ -67,7 +67,7 @@ class AuditPage(Page):
         self._column.insertWidget(2, self.problem)
         self._result: QWidget | None = None
         self._shown: tuple[AuditReport | None, bool] = None, False
-        auditing.changed.connect(self.refresh)
+        self.follow(auditing.changed)
         self.refresh()
 
     # ---- the form

@@ -51,6 +51,7 @@ class Comparing(QObject):
         self.image, self.beside = image, beside
         self._listed: tuple[WorkRow, ...] = ()
         self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
+        self._wanted: object | None = None  # stands for the comparison under way
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
         self.question: Prior | None = None  # shows another patient: whether it is to be compared all the same
         self.is_on = False
@@ -293,7 +294,7 @@ class Comparing(QObject):
 
     def _drop(self) -> None:
         """Nothing is compared: what was laid over is gone at once."""
-        services = self._background.services
+        services, self._wanted = self._background.services, None
         if services is not None and self.is_running:
             services.priors.cancel()
         self._background.forget(_COMPARE)
@@ -311,13 +312,14 @@ class Comparing(QObject):
         if self.problem is not None:
             self.changed.emit()
             return
-        self.is_running = True
+        self.is_running, wanted = True, object()
+        self._wanted = wanted
         self.changed.emit()
         pyramid, open_pyramid = self.beside.pyramid, self.image.pyramid
 
         def work(services: Services) -> tuple[PairComparison, LaidOver | None]:
             try:
-                comparison = services.priors.compare(prior, row.outcome)
+                comparison = services.priors.compare(prior, row.outcome, is_wanted=lambda: self._wanted is wanted)
             except Cancelled:
                 raise FieldrayError(reason("comparison_stopped")) from None
             if not comparison.is_comparable or pyramid is None or open_pyramid is None:

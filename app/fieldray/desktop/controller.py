@@ -292,7 +292,8 @@ class Controller(QObject):
         self.beside.show(None)
         self._patients.clear()
         self._lost_files = 0
-        self.board.withdraw("other_pack")
+        for key in ("other_pack", "taken_back"):
+            self.board.withdraw(key)
 
     def _look_for_folders(self) -> None:
         """Folders that are opened are remembered, if a person wants that. Names of files never are."""

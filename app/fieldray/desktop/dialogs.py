@@ -386,11 +386,18 @@ class ExportDialog(QDialog):
         name_surface(page, "page")
         title = label(translator.text("Save the results"), role="title")
         formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
-        why = translator.text(
-            "Without this, the files carry pseudonyms. Tick it for reports that go into your own archive (PACS): "
-            "there a report with a pseudonym is filed under another patient."
+        why = (
+            translator.text(
+                "Without this, pseudonyms stand in place of patients and files, and other UIDs in place of those of "
+                "studies and images. Dates, age, sex, notes and the files' SHA-256 stay."
+            ),
+            translator.text(
+                "DICOM formats keep the UIDs: whoever may search your archive (PACS) finds the patient by them. Tick "
+                "this for reports that go into it: there a report with a pseudonym is filed under another patient."
+            ),
+            translator.reason(reason("pixels_not_cleaned")),
         )
-        warnings = (label(said, role="muted") for said in (why, translator.reason(reason("pixels_not_cleaned"))))
+        warnings = (label(said, role="muted") for said in why)
         lay_column(page, title, formats, card(self.names_box, *warnings), spacing=12)
         lay_out_dialog(self, page, answer_row(self, translator.text("Cancel"), self.save))
         self.save.setEnabled(bool(self.formats()))

@@ -66,7 +66,7 @@ class HistoryPage(Page):
         self.quality: QWidget | None = None
         self._taken = runs.quality
         self.comparison: QWidget | None = None
-        runs.changed.connect(self.refresh)
+        self.follow(runs.changed)
         runs.planned.connect(self._ask)
         self.refresh()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -11,7 +12,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.intent import PackInUse, PacksInReach
-from fieldray.desktop.notices import Action
+from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import shared_ages
 from fieldray.domain.run import DrivesChanged
@@ -85,7 +86,7 @@ class PackChoice(QObject):
         yes  the questions that a person answered so, of those that the library had
         """
         self.loading, self.question, self.is_persons_choice = candidate, None, True
-        for key in ("pack", "offer", "drive"):
+        for key in ("pack", "offer", "drive", "pack_content_changed"):
             self._board.withdraw(key)
         self.asked.emit()
         self.listed.emit()
@@ -278,10 +279,7 @@ class PackChoice(QObject):
             self._board.post_reason("pack", gone, level="warning")
         self.model_changed.emit()
         self.listed.emit()
-        self._ask(  # whether the operating points that this site chose could be read with the pack
-            lambda library: library.site_points.problem(),
-            lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
-        )
+        self._ask(lambda library: library.doubts(model), partial(_post_doubts, self._board))
 
     def _problem(self, error: FieldrayError, candidate: PackCandidate | None, yes: frozenset[QuestionKind]) -> None:
         self.loading = None
@@ -362,6 +360,12 @@ def _is_about(why: Reason, candidate: PackCandidate) -> bool:
     return is_same and (why.code != "pack_legacy" or candidate.trust == "legacy")
 
 
+def _post_doubts(board: NoticeBoard, doubts: Sequence[Reason]) -> None:
+    """Show what a person should know of a pack that was loaded."""
+    for why in doubts:
+        board.post_reason(why.code, why, level="warning")
+
+
 def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
     return (asked.folder, asked.lasting_name, asked.version) == (found.folder, found.lasting_name, found.version)
 
@@ -412,6 +416,12 @@ class PacksBeside(QObject):
         elif candidate in self.loading:  # else nobody wants it any more
             self.loading = tuple(entry for entry in self.loading if entry is not candidate)
             self._take((*self.taken, (candidate, model)))
+            self._background.ask(
+                lambda services: services.library.doubts(model),
+                channel="packs",
+                done=partial(_post_doubts, self._board),
+                failed=lambda error: self._board.post_error("beside", error),
+            )
 
     def _failed(self, candidate: PackCandidate, why: Reason) -> None:
         self.loading = tuple(entry for entry in self.loading if entry is not candidate)

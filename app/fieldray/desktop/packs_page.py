@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QFontDatabase, QResizeEvent, QShowEvent
+from PySide6.QtGui import QFontDatabase, QResizeEvent
 from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, QWidget
 
 from fieldray.desktop.controller import Controller
@@ -128,25 +128,13 @@ class PacksPage(Page):
         self._cards: list[QWidget] = []
         self._make_constancy()
         self._is_stale = True
-        packs.listed.connect(self._changed)
-        packs.model_changed.connect(self._changed)
+        self.follow(packs.listed, packs.model_changed)
         controller.checking.changed.connect(self._show_constancy)
-
-    def showEvent(self, event: QShowEvent) -> None:
-        if self._is_stale:
-            self._refresh()
-        super().showEvent(event)
 
     # ---- building
 
-    def _changed(self) -> None:
-        self._is_stale = True
-        if self.isVisible():
-            self._refresh()
-
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Build the cards again."""
-        self._is_stale = False
         discard(*self._cards)
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:

@@ -138,7 +138,6 @@ class ResultPanel(QScrollArea):
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self.lungs.show_outcome(row.outcome)
         self.verdict.explain(self._verdict_meaning(row))
-        self.verdict.refresh()
         self._fit_width()
         self.verticalScrollBar().setValue(0)
 
@@ -164,6 +163,7 @@ class ResultPanel(QScrollArea):
         self._kept.setVisible(bool(said))
         self.open_replacing.setVisible(is_replaced)
         self._verdict_card.setVisible(self._judging.verdicts.open_image is not None)
+        self.verdict.refresh()
 
     def _fit_width(self) -> None:
         """Words are longer in some languages: nothing may be cut at the side."""

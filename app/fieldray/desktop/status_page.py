@@ -10,6 +10,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
+from fieldray.bench.load import KeptStudy
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.past_runs import Machine, Sample
 from fieldray.desktop.style import Theme, colours
@@ -33,17 +34,19 @@ class StatusPage(Page):
         self.state, machine = label(role="muted"), self._machine
         self.button = push_button("", lambda: machine.stop() if machine.is_busy else machine.measure())
         self._table: QWidget | None = None
+        self._shown_study: KeptStudy | None = None
         self._load = card(label(text("An image beside other programs"), role="heading"), self.state)
         self._load.layout().addLayout(lay_row(None, self.button, 1))  # type: ignore[union-attr]
         for index, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
             self._column.insertWidget(1 + index, part)
-        controller.backends_changed.connect(self._show_devices)
-        controller.measured.connect(self._show_speed)
-        self._machine.sampled.connect(self._show_load)
-        self._machine.changed.connect(self._show_study)
+        self.follow(controller.backends_changed, controller.measured, self._machine.sampled, self._machine.changed)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show devices, speed, load and the last measurement beside other programs."""
         self._show_load()
         self._show_devices()
-        self._show_speed(controller.speed)
+        self._show_speed(self._bench.speed)
         self._show_study()
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -110,8 +113,10 @@ class StatusPage(Page):
         self.button.setText(translator.text("Stop") if machine.is_busy else translator.text("Measure now"))
         self.button.setEnabled(machine.is_busy or machine.can_measure)
         self.state.setText(*_state(translator, machine, done, total))
+        if machine.study is self._shown_study:
+            return
         discard(self._table)
-        self._table = None
+        self._table, self._shown_study = None, machine.study
         if machine.study is not None:
             headings = (
                 translator.text("Runs on"),

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl, Signal
-from PySide6.QtGui import QAction, QIcon, QImage, QTextBlock, QTextCursor, QTextDocument
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl, Signal, SignalInstance
+from PySide6.QtGui import QAction, QIcon, QImage, QShowEvent, QTextBlock, QTextCursor, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
     QAbstractButton,
@@ -370,6 +370,27 @@ class Page(QScrollArea):
         self._column = lay_column(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
         self.setWidgetResizable(True)
         self.setWidget(page)
+        self._is_stale = False
+
+    def refresh(self) -> None:
+        """Show how things stand now."""
+
+    def follow(self, *news: SignalInstance) -> None:
+        """Refresh the page at each of these, or when it is shown next: a page out of sight is left alone."""
+        for signal in news:
+            signal.connect(self._note_news)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        if self._is_stale:
+            self._is_stale = False
+            self.refresh()
+        super().showEvent(event)
+
+    def _note_news(self) -> None:
+        if self.isVisible():
+            self.refresh()
+        else:
+            self._is_stale = True
 
 
 def discard(*widgets: QWidget | None) -> None:

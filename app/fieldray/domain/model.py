@@ -280,6 +280,8 @@ class Manifest:
         _require(len(codes) == len(self.labels), "label codes must differ")
         for point in self.operating_points:
             _require(point.label in codes, f"operating point {point.name} is for unknown label {point.label}")
+        points = [(point.label, point.name) for point in self.operating_points]
+        _require(len(set(points)) == len(points), "operating points of one label must have different names")
         unknown = set(self.calibration) - codes
         _require(not unknown, f"calibration: {min(unknown, default='')} is not a label")
         _require(
@@ -306,6 +308,7 @@ class Model:
     files         the networks by role: "litert" (always there), "edgetpu", and whatever other roles the pack names
     model_sha256  of the "litert" file (hex)
     fingerprint   of the signing key, empty for a legacy pack
+    content_sha256  of its description (hex), which stands for all files of the pack; empty for a legacy pack
     lungs         the lung-field pack that runs before a classifier, None without one
     """
 
@@ -316,6 +319,7 @@ class Model:
     files: Mapping[str, bytes]
     golden: GoldenVectors | None = None
     card: str = ""
+    content_sha256: str = ""
     lungs: Model | None = None
 
     @property

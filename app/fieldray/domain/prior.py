@@ -207,7 +207,8 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
     """What a person must know of a pair before they believe anything of it."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
-    said += _doubts("same" if is_same else prior.kinship, prior.order)
+    order: Order = "earlier" if is_same and prior.order == "same" else prior.order  # of one image there is no other
+    said += _doubts("same" if is_same else prior.kinship, order)
     if is_lateral(prior.header) != is_lateral(current.ref.header):
         said.append(reason("prior_other_view"))
     return said
@@ -220,7 +221,7 @@ def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
 
 def _doubts(kinship: Kinship, order: Order) -> list[Reason]:
     of_patient = {"other": "prior_other_patient", "unknown": "prior_unknown_patient"}
-    of_order = {"later": "prior_later", "unknown": "prior_order_unknown"}
+    of_order = {"later": "prior_later", "same": "prior_order_same", "unknown": "prior_order_unknown"}
     return [reason(code) for code in (of_patient.get(kinship), of_order.get(order)) if code]
 
 

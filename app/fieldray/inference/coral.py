@@ -31,6 +31,7 @@ from fieldray.inference.coral_status import (
     look,
 )
 from fieldray.inference.litert import Runtime
+from fieldray.inference.operators import EDGETPU_OPERATOR
 from fieldray.inference.worker import DelegateSpec, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.persistence import FileLock, HeldError
@@ -290,7 +291,7 @@ handle: Final = served((ASK, _answer))  # of a child that lives for one question
 # libedgetpu, executable/executable.fbs: Package (0 min_runtime_version, 1 serialized_multi_executable), MultiExecutable
 # (0 serialized_executables), Executable (6 parameters, 13 type).
 
-OPERATOR: Final = b"edgetpu-custom-op"
+OPERATOR: Final = EDGETPU_OPERATOR.encode()
 _PACKAGE: Final = b"DWN1"  # of the FlatBuffers table that an operator holds, behind the four bytes that lead to it
 _STAND_ALONE, _CACHING, _EXECUTION_ONLY = 0, 1, 2
 _NEWEST_RUNTIME: Final = 1000  # above it, the mark was no package's

@@ -21,6 +21,7 @@ from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import InputSpec, Manifest, OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
+from fieldray.inference.operators import require_function
 from fieldray.processes.child import Child
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import reason
@@ -212,10 +213,14 @@ class Network:
 
 def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object | None, *, wanted: InputSpec) -> Any:
     """Its memory is laid out only once its input is known to be `wanted`: a file may claim 30,000 pixels a side."""
-    delegates = [delegate] if delegate else None
     try:
-        interpreter = runtime.interpreter(model_content=file, num_threads=threads, experimental_delegates=delegates)
+        interpreter = runtime.interpreter(model_content=file, num_threads=threads)
         _check_input(_inputs(interpreter), wanted)
+        require_function(interpreter)
+        if delegate:  # puts operators of its own in the place of the file's
+            interpreter = runtime.interpreter(
+                model_content=file, num_threads=threads, experimental_delegates=[delegate]
+            )
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         unknown = _UNKNOWN_OPERATOR.search(str(error))

@@ -114,7 +114,7 @@ class PackLibrary:
         folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
         highest. Folders of `without` are not looked at; where nothing else is meant, the first of their reasons is why.
 
-        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several, pack_several_signers, and
+        Raises PackProblem: pack_not_found, pack_is_file, pack_no_manifest, pack_several, pack_several_signers, and
         pack_namesake_shipped where only another signer's pack bears the name of one that ships.
         """
         path, name = Path(name_or_path), str(name_or_path)
@@ -125,6 +125,8 @@ class PackLibrary:
             matches = meant(name, called)
             if called and not matches:
                 raise _namesake(called[0].pack_id, called[0].fingerprint)
+        if path.is_file() and not matches:
+            raise PackProblem(reason("pack_is_file", path=path, name=MANIFEST_NAME))
         if name and path.is_dir() and not matches:
             raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
         left = [found for found in matches if found.folder not in without]
@@ -171,9 +173,18 @@ class PackLibrary:
 
         Raises StorageProblem when that cannot be kept, and the model is then not to be used.
         """
-        for one in (model, model.lungs):
-            if one and one.trust == "signed":
-                self.keys.record(one.fingerprint, pack_id=one.manifest.pack_id, version=one.manifest.version)
+        for one in _signed(model):
+            pack_id, version = one.manifest.pack_id, one.manifest.version
+            self.keys.record(one.fingerprint, pack_id=pack_id, version=version, content=one.content_sha256)
+
+    def doubts(self, model: Model) -> tuple[Reason, ...]:
+        """What a person should know of a model before it runs: its site's points cannot be read, or it has another
+        content than when its version ran here last. Raises StorageProblem.
+        """
+        unreadable = self.site_points.problem()
+        before = [(one, self.keys.content_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]
+        changed = [one.pack_name for one, content in before if content not in (None, one.content_sha256)]
+        return (*([unreadable] if unreadable else []), *(reason("pack_content_changed", pack=name) for name in changed))
 
     # ---- inside
 
@@ -349,6 +360,11 @@ class PackLibrary:
             seen = serving[0][3].description.version
             raise PackProblem(reason("pack_companion_older", companion=companion, seen=seen))
         return new
+
+
+def _signed(model: Model) -> list[Model]:
+    """A model and its lung fields, as far as somebody else than the program's maker signed them."""
+    return [one for one in (model, model.lungs) if one and one.trust == "signed"]
 
 
 def _serves(requirement: Requirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:

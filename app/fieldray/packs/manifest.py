@@ -11,13 +11,15 @@ the JSON, they are files.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from fieldray.domain.finding import Category
 from fieldray.domain.model import (
     LOCAL_PREFIX,
     LUNG_CHECKS,
@@ -30,9 +32,13 @@ from fieldray.domain.model import (
     PackKind,
 )
 from fieldray.errors import PackProblem
+from fieldray.formatting import category_label
 from fieldray.packs import naming
+from fieldray.packs.look_alikes import has_shape, look_alike
 from fieldray.packs.reading import manifest_error, read_document, write_document
+from fieldray.paths import catalogues
 from fieldray.reasons import reason
+from fieldray.translation import SOURCE, Translator
 from fieldray.typed_json import converted
 
 SCHEMA_VERSION: Final = 2
@@ -123,8 +129,12 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for name in TEXT_FIELDS.intersection(self.__struct_fields__):
             texts = getattr(self, name)
-            if texts is not UNSET and "en" not in texts:
+            if texts is UNSET:
+                continue
+            if "en" not in texts:
                 raise ValueError(f"{name}: en is missing, a text in English")
+            if unseen := [language for language, text in texts.items() if not has_shape(text)]:
+                raise ValueError(f"{name}: the text in {unseen[0]} has no letter and no digit that can be seen")
 
 
 class PackFile(_Part, frozen=True, kw_only=True):
@@ -162,6 +172,38 @@ class ClassNames(_Part, frozen=True, kw_only=True):
 
     abnormal: _Texts100
     normal: _Texts100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if problem := class_names_problem({"abnormal": self.abnormal, "normal": self.normal}):
+            raise ValueError(" ".join(problem))
+
+
+def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, str] | None:
+    """The class whose name could be taken for that of another class, and what is wrong with the name; None without one.
+
+    names  what each class is called, by language. None of them may look like a name of the other class, nor like what
+           the program calls another class in any of its languages
+    """
+    for category, texts in names.items():
+        taken = {name: "the other class" for other in names if other != category for name in names[other].values()}
+        words = [word for other, words in _words().items() if other != category for word in words]
+        taken |= dict.fromkeys(words, "another class of the program")
+        for text in texts.values():
+            for name, whose in taken.items():
+                if look_alike(text, name):
+                    return category, f"must not be {text}, which looks like the name of {whose}: {name}"
+    return None
+
+
+@functools.cache
+def _words() -> Mapping[Category, tuple[str, ...]]:
+    """What the program calls each class in all of its languages, and for programs."""
+    translators = [Translator(language) for language in (SOURCE, *catalogues())]
+    return {
+        category: (*(category_label(translator, category) for translator in translators), category)
+        for category in get_args(Category)
+    }
 
 
 class Outputs(_Part, frozen=True, kw_only=True):
@@ -402,8 +444,10 @@ def schema() -> bytes:
         "description": "A reader also refuses: doubled keys, control or formatting characters in texts, nesting deeper "
         "than 31, a file of more than 128 KiB, file names that Windows keeps for devices or that differ in case only, "
         "two outputs with one index, the checks of a lung-field pack in another order, an operating point or a "
-        "calibration for a label that does not exist, thresholds "
-        "outside their band, files missing for ood_gate or golden, and a pack whose files exceed 1 GiB together.",
+        "calibration for a label that does not exist, two operating points of one label with one name, thresholds "
+        "outside their band, a text without a letter or digit that can be seen, a class name that looks like that of "
+        "another class (UTS 39, of the pack or of the program), files missing for ood_gate or golden, and a pack whose "
+        "files exceed 1 GiB together.",
     }
     return write_document(found)
 

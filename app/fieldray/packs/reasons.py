@@ -22,6 +22,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "There is no pack named {name} here. fieldray packs list shows those there are.",
     "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
+    "pack_is_file": "{path} is a file, and a pack is a folder. Name the folder that holds {name}; unpack a zip file first.",
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",
@@ -32,6 +33,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "beside_gone": "The drive with the pack {pack} was removed: the next run goes without it.",
     "beside_apart": "{pack} is for patients of other ages than {others}. They cannot screen the same images in one pass.",
     "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
+    "pack_content_changed": "{pack} is not the pack that ran on this computer before: it has the same id, version and "
+                            "signer, but another content. Ask its signer which one is meant.",
     "pack_manifest": "The pack's manifest is not valid: {detail}.",
     "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
     "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",

@@ -5,12 +5,13 @@ signature over the bytes of `manifest.json`. There is exactly one valid way to w
 byte of a pack can change unnoticed. A key is known by its fingerprint: SHA-256 of the raw public key, as 16 groups
 of 4 hexadecimal digits joined by hyphens.
 
-Which keys a person trusts, and the highest version of each pack that ran here under each key, is in one JSON file,
-`pack_trust.json`, in the user's data folder, written beside and renamed. A file that is not there is a first start. A
-file that cannot be understood is never taken for an empty one, since that would let an older pack pass for new:
-everything that needs it is refused, with the file's path, until a person repairs or deletes it. Every change is made
-under a lock that holds across processes (`pack_trust.lock`), so that two programs at work do not lose each other's
-entries. The packs that ship with the program are trusted by what they are: SHA-256 of their manifest.json.
+Which keys a person trusts, the highest version of each pack that ran here under each key, and what was in each version
+when it ran last, is in one JSON file, `pack_trust.json`, in the user's data folder, written beside and renamed. A file
+that is not there is a first start. A file that cannot be understood is never taken for an empty one, since that would
+let an older pack pass for new: everything that needs it is refused, with the file's path, until a person repairs or
+deletes it. Every change is made under a lock that holds across processes (`pack_trust.lock`), so that two programs at
+work do not lose each other's entries. The packs that ship with the program are trusted by what they are: SHA-256 of
+their manifest.json.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from msgspec.structs import replace
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
-from fieldray.packs.manifest import FINGERPRINT, ID, VERSION
+from fieldray.packs.manifest import FINGERPRINT, ID, SHA256, VERSION
 from fieldray.packs.naming import fingerprint_in, grouped, version_key
 from fieldray.packs.reading import read_document, write_document
 from fieldray.persistence import (
@@ -142,7 +143,9 @@ _Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT)]
 
 
 class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file's content: day by fingerprint, and highest version that ran by pack id by fingerprint."""
+    """The file's content, by fingerprint: the day, the highest version that ran by pack id, and the SHA-256 of the
+    description by `id-version`, as it ran last.
+    """
 
     format: Literal[1]
     keys: Mapping[_Fingerprint, Annotated[str, msgspec.Meta(min_length=1, max_length=200)]]
@@ -150,6 +153,7 @@ class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _Fingerprint,
         Mapping[Annotated[str, msgspec.Meta(pattern=ID)], Annotated[str, msgspec.Meta(pattern=VERSION)]],
     ]
+    contents: Mapping[_Fingerprint, Mapping[str, Annotated[str, msgspec.Meta(pattern=SHA256)]]] = {}
 
 
 _NOTHING: Final = _Records(1, {}, {})
@@ -198,15 +202,24 @@ class TrustStore:
         """The keys under which a pack of this id ran here."""
         return {key for key, packs in self._read().seen.items() if pack_id in packs}
 
-    def record(self, fingerprint: str, *, pack_id: str, version: str) -> None:
-        """Remember that a version ran here; writes only when it is the highest so far."""
-        if not _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id)):
+    def content_of(self, fingerprint: str, *, pack_name: str) -> str | None:
+        """SHA-256 of the description of this version when it ran here last, under this key; None if it never did."""
+        return self._read().contents.get(fingerprint, {}).get(pack_name)
+
+    def record(self, fingerprint: str, *, pack_id: str, version: str, content: str) -> None:
+        """Remember that a version ran here with this content; writes only what is new."""
+        pack_name = f"{pack_id}-{version}"
+        is_higher = _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id))
+        if not is_higher and self.content_of(fingerprint, pack_name=pack_name) == content:
             return  # the highest one never sinks, so this needs no lock
         with only_writer(self._path):
             records = self._read()
-            packs = records.seen.get(fingerprint, {})
+            packs = dict(records.seen.get(fingerprint, {}))
             if _is_higher(version, than=packs.get(pack_id)):
-                self._write(replace(records, seen={**records.seen, fingerprint: {**packs, pack_id: version}}))
+                packs[pack_id] = version
+            contents = {**records.contents.get(fingerprint, {}), pack_name: content}
+            seen = {**records.seen, fingerprint: packs}
+            self._write(replace(records, seen=seen, contents={**records.contents, fingerprint: contents}))
 
     def _read(self) -> _Records:
         try:

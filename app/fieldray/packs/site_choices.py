@@ -117,6 +117,8 @@ class SitePoints:
             points = decoded(data, tuple[SitePoint, ...])
             for point in points:
                 _ = point.operating_point  # ValueError for a band that is not one
+            if len({point.key for point in points}) != len(points):
+                raise ValueError("a name stands twice for one pack")
         except FileNotFoundError:
             return ()
         except OSError as error:

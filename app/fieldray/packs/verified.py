@@ -52,7 +52,7 @@ from fieldray.packs.naming import (
     version_key,
 )
 from fieldray.packs.reading import guarded, manifest_error, pack_array, read_file, unpack_array
-from fieldray.persistence import make_folder, put_in_place, storage_problem, unfinished, write_new
+from fieldray.persistence import SHARED, make_folder, put_in_place, storage_problem, unfinished, write_new
 from fieldray.reasons import reason
 
 _MANIFEST_LIMIT: Final = 2**17  # twenty times what one needs; every listing parses it
@@ -164,6 +164,7 @@ def _model(manifest: VerifiedManifest, files: Mapping[str, bytes]) -> Model:
         trust="signed",
         fingerprint=manifest.fingerprint,
         model_sha256=description.files["litert"].sha256,
+        content_sha256=manifest.manifest_sha256,
         files={role: data for role, data in files.items() if role not in _NOT_NETWORKS},
         golden=_golden(description, files, scores=len(domain.labels)),
         card=card,
@@ -290,7 +291,7 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
         beside.mkdir(mode=0o700)
         try:
             for name, data in contents.items():
-                write_new(beside / name, data)  # a drive is pulled out as soon as the program says "done"
+                write_new(beside / name, data, mode=SHARED)  # a drive is pulled out as soon as the program says "done"
             read_pack(beside)
             beside.chmod(0o755)
             put_in_place(beside, folder)

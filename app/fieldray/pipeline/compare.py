@@ -124,6 +124,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self.readers, self._finder = readers, finder
         self._child = child()
         self._is_cancelled = False
+        self._is_wanted: Callable[[], bool] = lambda: True
         with contextlib.suppress(OSError):  # the first comparison tries again and reports why
             self._child.start()
 
@@ -139,12 +140,19 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self._is_cancelled = True
         self._child.kill()
 
-    def compare(self, prior: ImageRef, current: ImageRef) -> ComparedPair:
+    def compare(
+        self, prior: ImageRef, current: ImageRef, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> ComparedPair:
         """Read and compare two images; waits for it.
+
+        is_wanted  asked from this thread, before and after reading and when the process ended: a comparison that was
+                   cancelled while it waited for its turn does not begin
 
         Raises EnvironmentProblem where nothing can be read or run here, Cancelled.
         """
         self._is_cancelled, began_s = False, time.monotonic()
+        self._is_wanted = is_wanted
+        self._require_wanted()
         with ThreadPoolExecutor(2, thread_name_prefix="comparing") as pool:
             read = partial(read_framed, readers=self.readers, finder=self._finder)
             first, second = pool.map(read, (prior, current))
@@ -158,7 +166,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         return ComparedPair(prior=first, current=second, comparison=comparison)
 
     def _require_wanted(self) -> None:
-        if self._is_cancelled:
+        if self._is_cancelled or not self._is_wanted():
             raise Cancelled
 
     def _compared(self, prior: FramedImage, current: FramedImage) -> PairComparison:
@@ -297,8 +305,10 @@ class Priors:
             found = None
         return unscreened(ref) if found is None or isinstance(found, Failed) else found
 
-    def compare(self, prior: Prior, current: Outcome) -> PairComparison:
-        """Compare two images as far as they are comparable.
+    def compare(
+        self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> PairComparison:
+        """Compare two images as far as they are comparable; `is_wanted` as for `PairComparer.compare`.
 
         Raises Cancelled, PackProblem, EnvironmentProblem, BackendProblem, Unreadable (changed since it was screened).
         """
@@ -311,7 +321,7 @@ class Priors:
                     self._ends = ends.pop_all()
             comparer = self._comparer
         with self._working:
-            pair = comparer.compare(prior.outcome.ref, current.ref)
+            pair = comparer.compare(prior.outcome.ref, current.ref, is_wanted=is_wanted)
         for judged, read in ((prior.outcome, pair.prior), (current, pair.current)):
             if len({judged.facts.content_sha256, read.facts.content_sha256} - {""}) > 1:
                 raise Unreadable(reason("changed"))

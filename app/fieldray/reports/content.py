@@ -1,7 +1,8 @@
 """Every word and number that programs read in an export, a printed list or the history. The exporters lay them out.
 
-Patient names and IDs are left out of exports unless somebody asked for them, and so are names of files and folders,
-which often are those of people: `image_id` identifies an image in all of them. The lines of `--json` name the files.
+Patient names and IDs are left out of exports unless somebody asked for them. So are UIDs, by which an archive finds the
+patient, and names of files and folders, which often are those of people: `image_id` identifies an image in all exports.
+The lines of `--json` name the files.
 Reasons are in English, together with their code, so that scripts can rely on them.
 """
 
@@ -29,9 +30,9 @@ from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, 
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
-from fieldray.formatting import NamesClasses, score_digits
+from fieldray.formatting import NamesClasses, border_digits, score_digits
 from fieldray.plain_text import visible
-from fieldray.reports.exporter import ReportOptions, StoredRun, image_alias, own_uid, unnamed
+from fieldray.reports.exporter import ReportOptions, StoredRun, image_alias, uid_alias, unnamed
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
@@ -55,7 +56,10 @@ def image_path(ref: ImageRef) -> str:
 
 def image_name(ref: ImageRef) -> str:
     """SOP Instance UID, else the file's name; with the number of the frame (from 0) if there are several."""
-    name = ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2]
+    return _with_frame(ref, ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2])
+
+
+def _with_frame(ref: ImageRef, name: str) -> str:
     return f"{name}#{ref.frame}" if ref.header.number_of_frames > 1 else name
 
 
@@ -129,7 +133,8 @@ def score_cell(found: ResultBrief) -> str:
 def threshold_text(found: ResultBrief) -> str:
     """The threshold of a result in a printed list; a class without one is that of a larger output."""
     if found.threshold is not None:
-        digits = 3 if found.score is None else score_digits(found.score, found.point, least=3)
+        least = border_digits(found.threshold, least=3)
+        digits = least if found.score is None else score_digits(found.score, found.point, least=least)
         return f"{found.threshold:.{digits}f}"
     return "unknown" if found.category in ("abnormal", "normal") else "-"
 
@@ -182,8 +187,8 @@ COLUMNS: Final = (
 def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
     """The results of a run as rows with the keys `COLUMNS`: one for each finding, one for an image without any.
 
-    The patient's name and ID and the names of files and folders are among the values where a person chose so. Else
-    something made with the run's key stands in their place; `image_id` is the same in all exports.
+    The patient's name and ID, UIDs, and the names of files and folders are among the values where a person chose so.
+    Else something made with the run's key stands in their place; `image_id` is the same in all exports.
     """
     for result in stored.results:
         of, outcome, header = stored.of(result), result.outcome, result.outcome.ref.header
@@ -193,21 +198,21 @@ def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
             "patient_id": header.patient_id or None,
         }
         if not stored.options.names_people:
-            person = dict.fromkeys(person) | _unnamed(outcome, alias)
+            person = dict.fromkeys(person) | _unnamed(outcome, alias, key=stored.pseudonym_key)
         more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in of.doubts) or None}
         findings = outcome.findings if isinstance(outcome, Screened) else ()
         for finding in findings or (None,):
             yield _export_row(result, finding, of.run) | person | more
 
 
-def _unnamed(outcome: Outcome, alias: str) -> dict[str, Value]:
-    """What stands in place of names of files and folders: they often are those of people."""
+def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
+    """What stands in place of UIDs, and of names of files and folders, which often are those of people."""
     ref, why = outcome.ref, None if isinstance(outcome, Screened) else outcome.reason
     header = ref.header
     return {
         "path": alias,
-        "study": own_uid(header.study_instance_uid) or alias,
-        "image": image_name(ref) if own_uid(header.sop_instance_uid) else alias,
+        "study": uid_alias(header.study_instance_uid, key=key) or alias,
+        "image": _with_frame(ref, uid_alias(header.sop_instance_uid, key=key)) if header.sop_instance_uid else alias,
         "reason": unnamed(why, ref.key, alias=alias).text if why else None,
     }
 

@@ -5,6 +5,7 @@ A document is a row of blocks; the page of an image has an order of its own. `wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -23,6 +24,7 @@ from fieldray.formatting import (
 from fieldray.plain_text import visible
 from fieldray.translation import Translator
 
+_UNKNOWN: Final = re.compile("\N{REPLACEMENT CHARACTER}(?:[\N{REPLACEMENT CHARACTER}\\s]*\N{REPLACEMENT CHARACTER})?")
 MOST_LETTERS: Final = 300  # of one value; a note may be longer
 
 
@@ -218,6 +220,11 @@ def cut(text: str, *, most: int = MOST_LETTERS) -> str:
     """The text on one line, all of it to be seen, at most so many letters long."""
     shown = visible(text[:most])
     return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"
+
+
+def readable(text: str, translator: Translator) -> str:
+    """The text with a word in place of letters that nobody can tell: of an unknown character set (U+FFFD)."""
+    return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 
 def cut_path(path: str, *, most: int = MOST_LETTERS) -> str:

@@ -5,7 +5,9 @@ for every `--help`, so it imports numpy, pydicom and the like inside its functio
 
 A person stands in a report by name where somebody asked for that, else by a pseudonym. It is the same for a patient in
 all reports that this installation writes, and says nothing to anybody who does not have its key. Without a patient ID
-that names somebody, studies cannot be brought together: each gets a pseudonym of its own.
+that names somebody, studies cannot be brought together: each gets a pseudonym of its own. UIDs of studies and images,
+by which any archive finds the patient, are replaced in the same way; the DICOM formats alone keep them, because a DICOM
+object refers to its image by UID.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -207,7 +210,6 @@ def default_exporters() -> tuple[Exporter, ...]:
     return tuple(exporter for exporter in exporters().values() if exporter.is_default)
 
 
-_UID: Final = re.compile("[0-9][0-9.]{0,63}")
 _BETWEEN: Final = re.compile(r"[/\\!]")
 _SHORT: Final = 2  # letters of a part of a path that say nothing
 _KEY_NAME: Final = "pseudonym.key"
@@ -256,9 +258,12 @@ def exam_alias(exam: str, *, key: bytes) -> str:
     return f"FE-{_letters(f'exam{chr(0)}{exam}', key)}"
 
 
-def own_uid(uid: str) -> str:
-    """A UID as it may leave the house without names: empty where it is none (PS3.5 9.1)."""
-    return uid if _UID.fullmatch(uid) else ""
+def uid_alias(uid: str, *, key: bytes) -> str:
+    """What stands in place of a UID of a study or an image: a UID under 2.25 (PS3.5 B.2), the same in all exports.
+
+    Empty for an empty one.
+    """
+    return f"2.25.{uuid.UUID(bytes=_digest(f'uid{chr(0)}{uid}', key)[:16], version=5).int}" if uid else ""
 
 
 def unnamed(why: Reason, path: str, *, alias: str) -> Reason:
@@ -271,8 +276,11 @@ def unnamed(why: Reason, path: str, *, alias: str) -> Reason:
 
 
 def _letters(who: str, key: bytes) -> str:
-    digest = hmac.new(key, who.encode("utf-8", "backslashreplace"), hashlib.sha256).digest()
-    return base64.b32encode(digest).decode()[:_LETTERS]
+    return base64.b32encode(_digest(who, key)).decode()[:_LETTERS]
+
+
+def _digest(who: str, key: bytes) -> bytes:
+    return hmac.new(key, who.encode("utf-8", "backslashreplace"), hashlib.sha256).digest()
 
 
 def pseudonym_key(folder: Path) -> bytes:

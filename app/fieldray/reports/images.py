@@ -198,12 +198,15 @@ def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
 
 
 def safe_name(part: str) -> str:
-    """A name that every system takes, like the one that it stands for."""
+    """A name that every system takes, like the one that it stands for.
+
+    It never begins with a hyphen, which a command that is given all names of a folder takes for an option.
+    """
     name = _NOT_IN_NAMES.sub("_", part)
     if len(data := name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
         name = data[:_LONGEST_NAME].decode("utf-8", "ignore")
     name = name.rstrip(" .") or "_"
-    return f"_{name}" if _DEVICES.match(name) else name
+    return f"_{name}" if name.startswith("-") or _DEVICES.match(name) else name
 
 
 # ---- what is written

@@ -3,6 +3,8 @@
 The program's own files are recognised by content, never by name. Refused are an input under any of its names, anything
 in the program's own folder, links and devices in the place of a file, and every file that was not written by the same
 kind of output before. A forgotten argument must not cost an X-ray.
+
+What is written is for this user alone, and so are folders that are made for it (POSIX): it may name patients.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final, Literal, TextIO
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import (
-    SHARED,
+    PRIVATE_FOLDER,
     is_plain,
     make_folder,
     put_in_place,
@@ -95,7 +97,7 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
     require_outside_home(folder)
     try:
         if is_made:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder, is_private=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -115,7 +117,7 @@ def own_text(
     Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     require_free(path, kind, inputs=inputs)
-    with written_beside(path, mode=SHARED) as stream:
+    with written_beside(path) as stream:
         text = io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", newline="")
         try:
             yield text
@@ -127,7 +129,7 @@ def own_text(
 def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
     """Write bytes as `own_text` writes a text. Raises the same."""
     require_free(path, kind, inputs=inputs)
-    with written_beside(path, mode=SHARED) as stream:
+    with written_beside(path) as stream:
         stream.write(data)
 
 
@@ -143,8 +145,8 @@ def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> I
     _require_free_folder(path, kind, inputs)
     beside = unfinished(path)
     try:
-        make_folder(path.parent)
-        beside.mkdir()
+        make_folder(path.parent, is_private=True)
+        beside.mkdir(mode=PRIVATE_FOLDER)
         yield beside
         _require_free_folder(path, kind, inputs)
         if any(beside.iterdir()):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category
 from fieldray.formatting import research_only
-from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table
+from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, readable
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
     FAMILY,
@@ -32,6 +32,8 @@ from fieldray.reports.pdf_fonts import (
     YPos,
     drawable,
     lines,
+    ordered,
+    unjoined,
     usual_fonts,
 )
 from fieldray.translation import Translator
@@ -88,6 +90,7 @@ class Document(FPDF):
 
     def __init__(self, title: str, translator: Translator, *, made_s: float) -> None:
         super().__init__(format="A4", unit="mm")
+        self._translator, self._unjoined = translator, set[str]()
         self._notice, self._marks = research_only(translator), Counter[int]()
         self.pdf_version = PDF_VERSION
         self.alias_nb_pages("")  # no letters of a text stand for the number of pages
@@ -104,8 +107,12 @@ class Document(FPDF):
         self.add_page()
 
     def normalize_text(self, text: str) -> str:
-        """Of each text that fpdf2 is to draw."""
-        return drawable(text, self)
+        """Of each text that fpdf2 is to draw, which orders and joins its letters where some run from right to left."""
+        shown = drawable(readable(text, self._translator), self)
+        self._unjoined |= unjoined(shown, self)
+        marked = ordered(shown)
+        self.set_text_shaping(marked != shown, direction="ltr")
+        return marked
 
     # ---- blocks
 
@@ -305,6 +312,12 @@ class Document(FPDF):
 
     def finished(self) -> bytes:
         """The whole document, with the notice and its number on each page: only now it is known how many there are."""
+        if self._unjoined:
+            said = self._translator.text(
+                "Letters and marks of these scripts stand one after another, not joined as they are written: {names}.",
+                names=", ".join(sorted(self._unjoined)),
+            )
+            self.paragraph(said, size=7.5, colour=MUTED)
         for page in self.pages:
             self.page, self.current_font_is_set_on_page = page, False
             with self._artefact():

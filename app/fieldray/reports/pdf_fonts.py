@@ -2,13 +2,18 @@
 
 Taking a font apart and putting the letters of one document together again takes longer than laying the document out. So
 DejaVu Sans is cut beforehand to Latin, Cyrillic and the signs of our own texts, and every document has all of that. Any
-other letter is taken from DejaVu Sans as a whole or, where that lacks it, from GNU Unifont, which draws all scripts
-coarsely. What neither can draw is written as its escape.
+other letter is taken from Noto Sans Arabic or DejaVu Sans as a whole or, where both lack it, from GNU Unifont, which
+draws all scripts coarsely. What none can draw is written as its escape.
+
+HarfBuzz joins Arabic letters and sets marks, and fpdf2 puts what is written from right to left into its order (UAX 9).
+Unifont has no tables for that: `unjoined` names the scripts whose letters it draws one after another.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping
 from copy import copy
@@ -27,17 +32,26 @@ sys.modules.setdefault("fpdf.sign", _SIGNING)
 
 from fpdf import FPDF  # noqa: E402
 from fpdf.enums import Align, MethodReturnValue, XPos, YPos  # noqa: E402
-from fpdf.fonts import TTFFont  # noqa: E402
+from fpdf.fonts import HarfBuzzFont, TTFFont  # noqa: E402
 from fpdf.output import CIDSystemInfo, OutputProducer, PDFFont, PDFFontStream  # noqa: E402
 from fpdf.prefs import ViewerPreferences  # noqa: E402
 from fpdf.syntax import Name, PDFArray, PDFContentStream, PDFObject  # noqa: E402
+from uharfbuzz import Face  # noqa: E402
 
 __all__ = ["FPDF", "Align", "MethodReturnValue", "ViewerPreferences", "XPos", "YPos"]
 
 FAMILY: Final = "DejaVu Sans"
 _STYLES: Final = {"": "DejaVuSans-usual.ttf", "B": "DejaVuSans-Bold-usual.ttf"}
-# By family; Unifont is packed: a third of its size.
-_FURTHER: Final = {"dejavu sans whole": "DejaVuSans.ttf", "unifont": "Unifont.woff"}
+# By family: the file, and which letters may be in it. Unifont is packed: a third of its size.
+_FURTHER: Final = {
+    "noto sans arabic": ("NotoSansArabic-usual.ttf", range(0x600, 0x900)),
+    "dejavu sans whole": ("DejaVuSans.ttf", range(sys.maxunicode)),
+    "unifont": ("Unifont.woff", range(sys.maxunicode)),
+}
+# Letters and marks from right to left, Hebrew to Arabic Extended-A without the digits, and their presentation forms.
+_LEFTWARDS: Final = "\u0590-\u065f\u066a-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
+_STRETCH: Final = re.compile(f"[{_LEFTWARDS}](?:\\W*[{_LEFTWARDS}])*")
+_LEFT_TO_RIGHT_MARK: Final = "\u200e"
 _NEVER_DRAWN: Final = frozenset({*range(0x20), 0x7F})
 _Part = TypeVar("_Part", bound=PDFObject)
 _MOST_LINES: Final = 4096  # texts of which it is kept how they break
@@ -68,14 +82,46 @@ def usual_fonts() -> tuple[WholeFont, ...]:
 def drawable(text: str, document: FPDF) -> str:
     """The text, with escapes for what no font can draw; the document gets the fonts of all other letters."""
     lacking = {*map(ord, text)} - usual_fonts()[0].codes.keys()
-    for number, (family, name) in enumerate(_FURTHER.items(), 1):
-        if lacking - _NEVER_DRAWN:
+    for family, (name, may_have) in _FURTHER.items():
+        if any(letter in may_have for letter in lacking - _NEVER_DRAWN):
             if family not in document.fonts:
-                document.add_font(family, fname=asset("fonts") / name)
-                document.set_fallback_fonts([*_FURTHER][:number], exact_match=False)
+                _add_font(family, name, document)
             found = cast("TTFFont", document.fonts[family]).cmap
             lacking = {letter for letter in lacking if letter in _NEVER_DRAWN or letter not in found}
     return text.translate({letter: ascii(chr(letter))[1:-1] for letter in lacking})
+
+
+def _add_font(family: str, name: str, document: FPDF) -> None:
+    document.add_font(family, fname=asset("fonts") / name)
+    document.set_fallback_fonts([known for known in _FURTHER if known in document.fonts], exact_match=False)
+    font = cast("TTFFont", document.fonts[family])
+    if font.is_compressed:  # the library would pack it anew for HarfBuzz, which takes many seconds
+        tables = font.ttfont.reader
+        face = Face.create_for_tables(lambda _face, tag, _: tables[tag] if tag in tables.tables else b"", None)
+        font._hbfont = HarfBuzzFont(face)
+
+
+def ordered(text: str) -> str:
+    """The text with a left-to-right mark on both sides of each stretch from right to left; without any, as it is.
+
+    The documents' languages are written from left to right. Without the marks a number behind a Hebrew name would be
+    taken for a part of the name (UAX 9, N1) and change places with the sign between both.
+    """
+    return _STRETCH.sub(rf"{_LEFT_TO_RIGHT_MARK}\g<0>{_LEFT_TO_RIGHT_MARK}", text)
+
+
+def unjoined(text: str, document: FPDF) -> set[str]:
+    """The scripts of it that have marks, or letters from right to left, of which only Unifont has a glyph."""
+    if "unifont" not in document.fonts:
+        return set()
+    *joined, coarse = (cast("TTFFont", document.fonts[family]).cmap for family in _FURTHER if family in document.fonts)
+    return {
+        unicodedata.name(letter).partition(" ")[0].title()
+        for letter in set(text)
+        if ord(letter) in coarse
+        and not any(ord(letter) in table for table in joined)
+        and (unicodedata.category(letter).startswith("M") or unicodedata.bidirectional(letter) in ("R", "AL"))
+    }
 
 
 class _Codes:
@@ -87,6 +133,13 @@ class _Codes:
     def pick(self, letter: int) -> int | None:
         """Its code, None for a letter that the font lacks."""
         return self.codes.get(letter)
+
+    def get_glyph(self, *, unicode: tuple[int, ...], **_: object) -> int | None:
+        """The code of the letter that a glyph was made of: no two letters have one glyph here."""
+        return self.codes.get(unicode[0]) if unicode else None
+
+    def pick_glyph(self, code: int) -> int:
+        return code
 
 
 class FontWriter(OutputProducer):

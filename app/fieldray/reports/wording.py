@@ -58,8 +58,8 @@ from fieldray.formatting import (
 )
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts
-from fieldray.reports.exporter import StoredRun, image_alias, own_uid, shown_header, unnamed
+from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
+from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
@@ -291,6 +291,7 @@ class Wording:
         """By what a file about one study is found: who it is of, and the day in an order that sorts, if known."""
         header = shown_header(ref, self._stored)
         who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
+        who = readable(who, self.translator)
         day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(header.study_date)) else ""
         return who or self._image_name(ref), day
 
@@ -332,13 +333,13 @@ class Wording:
         )
 
     def _image_name(self, ref: ImageRef) -> str:
-        """A DICOM image by its UID, any other by its alias, because names of files often are those of people."""
+        """By its file; without names by what stands for its UID or, where it has none, by its alias."""
+        key, uid = self._stored.pseudonym_key, ref.header.sop_instance_uid
         if self._is_named:
             return cut(file_name(ref))
-        if ref.kind != "dicom" or not own_uid(ref.header.sop_instance_uid):
-            return image_alias(ref.key, key=self._stored.pseudonym_key)
-        frame = f" #{ref.frame + 1}" if ref.header.number_of_frames > 1 else ""
-        return cut(ref.header.sop_instance_uid) + frame
+        if not uid:
+            return image_alias(ref.key, key=key)
+        return uid_alias(uid, key=key) + (f" #{ref.frame + 1}" if ref.header.number_of_frames > 1 else "")
 
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
         if not isinstance(outcome, Screened):
@@ -359,9 +360,11 @@ class Wording:
         """The images that a person compared it with: their dates and names, and what came of it."""
         text, pairs = self.translator.text, self._stored.options.pairs_of(outcome)
         for pair in pairs:
+            uid = pair.prior.sop_instance_uid
+            uid = uid if self._is_named else uid_alias(uid, key=self._stored.pseudonym_key)
             day = self._day(pair.prior.study_date) or text("date not known")
             between = gap_of_pair(self.translator, pair.prior, outcome.ref.header)
-            yield Field(text("Prior image"), _joined(day, between, cut(pair.prior.sop_instance_uid)))
+            yield Field(text("Prior image"), _joined(day, between, cut(uid)))
             doubts = (self.translator.reason(doubt) for doubt in doubts_about_pair(pair))
             yield Field(text("Comparison"), " ".join((*doubts, self._compared(pair))))
         if pairs:

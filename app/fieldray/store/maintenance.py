@@ -25,7 +25,15 @@ from typing import Final
 
 from fieldray.domain.history import Deletion, DeletionPlan
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import clear_abandoned, make_empty, replace_durably, require_plain, sync_folder, unfinished
+from fieldray.persistence import (
+    clear_abandoned,
+    make_empty,
+    make_folder,
+    replace_durably,
+    require_plain,
+    sync_folder,
+    unfinished,
+)
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import LIST, checked_key, listed_row
 from fieldray.store.database import (
@@ -168,7 +176,7 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone)
             raise UsageProblem(reason("store_backup_exists", path=target))
     for source, target, tables in zip(sources, targets, (RESULTS, PICTURES), strict=False):
         with closing(open_database(source, tables=tables)) as connection, storage_problems(target):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder, is_private=True)
             _copy(connection, source, target, progress)
     return targets
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,9 @@ SELECT = """SELECT results.*, runs.spec, verdicts.choice, verdicts.note, verdict
              LEFT JOIN verdicts ON verdicts.result_id = results.id
                                 AND verdicts.result_hash = results.result_hash """
 _BATCH_ROWS = 256
+# For another program that holds the file (a backup, a check of viruses): what is to be written is there already, and a
+# run whose row cannot be saved ends.
+WRITE_WAIT_S: Final = 120.0
 _NO_ROW = 2**63  # SQLite has no number as large as this
 
 
@@ -225,6 +228,7 @@ class ResultStore(ResultQuery):
 
     def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         super().__init__(path, connect=connect)
+        self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * WRITE_WAIT_S)}")
         self._connection.create_function("is_another", 2, bookkeeping.is_another)
         self._locks = RunLocks(path)
         self._verdicts = bookkeeping.Bringing(self._all)

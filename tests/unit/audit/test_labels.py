@@ -63,7 +63,8 @@ def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
     found = read(tmp_path, "path,label\nvalidation/a.png,1\ntrain/a.png,1\nb.dcm,0\n")
     assert len(found.truths) == 2
     assert [note.code for note in found.notes] == ["audit_images_unlabelled", "audit_rows_unknown"]
-    assert found.notes[1].text.endswith("Its line: 2 (validation/a.png).")
+    first = tmp_path / "test" / "a.png"
+    assert found.notes[1].text.endswith(f"of that name elsewhere: 2 (validation/a.png ≠ {first}).")
     assert found.notes[0].text == "2 screened images have no label and are left out."
 
 
@@ -166,3 +167,29 @@ def test_a_table_that_never_ends_is_not_read(tmp_path: Path) -> None:
         with pytest.raises(UsageProblem) as problem:
             require_table(place)
         assert problem.value.reason.code == "audit_table_no_text"
+
+
+def test_a_line_that_names_the_separator_and_empty_rows_are_no_rows(tmp_path: Path) -> None:
+    text = "sep=;\r\nimage;label,of\r\nb.dcm;1\r\n;\r\nЗнімок.png;0\r\n;\r\n;;\r\n"
+    assert sorted(read(tmp_path, text, columns={"label": "label,of"}).truths.values()) == [False, True]
+    assert "label: 5." in problem(tmp_path, "sep=,\nimage,label\nb.dcm,1\n,\ntrain/a.png,\n")
+
+
+def test_a_name_without_its_suffix_is_that_of_one_image(tmp_path: Path) -> None:
+    found = read(tmp_path, "image,label\nb,1\ntrain\\a,0\nc.zip!inner/Знімок,1\n")
+    assert found.truths[str(tmp_path / "b.dcm")] and not found.truths[str(tmp_path / "train" / "a.png")]
+    assert len(found.truths) == 3
+    assert "is needed: 2 (a)" in problem(tmp_path, "image,label\na,1\nb,0\n")
+    assert "names none" in problem(tmp_path, "image,label\n1.2,1\n1.2.3.4,0\n")  # of UIDs nothing may be left out
+
+
+def test_a_longer_path_is_shown_beside_the_one_that_was_screened(tmp_path: Path) -> None:
+    said = problem(tmp_path, "image,label\nD:\\set\\b.dcm,1\n/mnt/set/x.dcm,0\n")
+    assert f"2 (D:\\set\\b.dcm ≠ {tmp_path / 'b.dcm'}); 3 (/mnt/set/x.dcm)." in said
+
+
+@pytest.mark.parametrize(("positive", "negative"), [("ІСТИНА", "ХИБНІСТЬ"), ("так", "ні"), ("Відхилення", "норма")])
+def test_what_a_ukrainian_table_says_of_a_class_is_understood(tmp_path: Path, positive: str, negative: str) -> None:
+    found = read(tmp_path, f"image;label\nb.dcm;{positive}\nЗнімок.png;{negative}\n")
+    assert found.truths[str(tmp_path / "b.dcm")] and sorted(found.truths.values()) == [False, True]
+    assert [note.code for note in found.notes] == ["audit_images_unlabelled"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -45,6 +46,17 @@ def test_doctor_says_no_and_what_to_do(pack: Path, capsys: pytest.CaptureFixture
     assert typed("doctor", "--pack", pack) == 1
     said = capsys.readouterr().out
     assert "cannot screen yet" in said and fingerprint(pack) in said
+
+
+def test_doctor_makes_its_other_checks_where_the_home_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FIELDRAY_HOME", home := str(tmp_path / "file" / "home"))
+    assert typed("doctor", "--pack", ADULTS.name) == 1
+    said = capsys.readouterr().out
+    assert f"cannot keep its files in {home}" in said and f"read and processed by {ADULTS.name}" in said
+    assert os.environ["FIELDRAY_HOME"] == home
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,15 @@ def test_what_a_person_types_passes(here: Path) -> None:
     require_typed(["screen", "images"])
 
 
+@pytest.mark.parametrize("option", ["--json", "--out", "--maps"])
+def test_an_output_that_cannot_be_written_is_wrong_usage(
+    option: str, here: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "file").touch()
+    assert run(["screen", ".", option, str(here / "file" / "folder" / "below")]) == 2
+    assert "Cannot write to" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -172,3 +172,20 @@ def test_a_default_by_its_signer_is_no_other_signers(clinic: Clinic, home: Path)
     assert clinic.refused() == "default_gone"
     clinic.pack(1)
     assert clinic.taken() == "test-chest-1.2.3"
+
+
+def test_another_content_of_a_version_that_ran_here_is_told(tmp_path: Path) -> None:
+    """Two packs of one id, version and signer: whoever follows the other is told, and no third time in a row."""
+    clinic = Clinic(tmp_path)
+    first = clinic.library.load(clinic.pack(0))
+    clinic.library.record_run(first)
+    assert clinic.taken(str(clinic.drives[0])) == "test-chest-1.2.3" and clinic.errors == []
+    other = clinic.pack(1, calibration={})
+    assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3"
+    (said,) = clinic.errors
+    assert said.startswith("test-chest-1.2.3 is not the pack that ran on this computer before")
+    clinic.library.record_run(clinic.library.load(other))
+    clinic.errors.clear()
+    assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3" and clinic.errors == []
+    assert clinic.library.doubts(first)[0].code == "pack_content_changed"
+    assert clinic.library.doubts(clinic.library.load(clinic.shipped)) == ()

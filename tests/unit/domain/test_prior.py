@@ -173,6 +173,7 @@ def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str],
         ({"study_date": "20230101", "patient_id": ""}, ["prior_unknown_patient"]),
         ({"study_date": "20250101"}, ["prior_later"]),
         ({"study_date": ""}, ["prior_order_unknown"]),
+        ({"study_time": "093047"}, ["prior_order_same"]),
         ({"study_date": "20230101", "view_position": "LL"}, ["prior_other_view"]),
     ],
 )

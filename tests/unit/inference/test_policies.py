@@ -60,7 +60,8 @@ def test_a_lost_device_serves_no_more_until_it_is_reconsidered_and_what_it_runs_
     kinds, cpu = [edgetpu.kind()], Behaviour().cpu()
     with ThreadPoolExecutor(1) as thread, Engine(events, cpu=cpu, kinds=kinds) as engine:
         engine.open(MODEL)
-        events.wait_for("edgetpu", "ready")
+        for name in ("edgetpu", "cpu"):
+            events.wait_for(name, "ready")
         edgetpu.may_run.clear()
         edgetpu.is_running.clear()
         running = thread.submit(run, engine)

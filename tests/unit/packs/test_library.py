@@ -327,3 +327,11 @@ def test_of_the_packs_that_ship_the_highest_version_comes_first(tmp_path: Path) 
     problems = {candidate.pack_name: candidate.problem and candidate.problem.code for candidate in shipped}
     names = tuple(pack.name for pack in (CHILDREN, ADULTS, TUBERCULOSIS, *LUNGS))
     assert tuple(problems) == names and list(problems.values()) == [None] * 3 + ["pack_not_classifier"] * len(LUNGS)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.tflite", "pack.zip"])
+def test_a_file_in_the_place_of_a_pack_is_told_what_to_name(library: PackLibrary, drive: Path, name: str) -> None:
+    folder = _make(drive)
+    (folder / "pack.zip").write_bytes(b"PK")
+    with raises(PackProblem, "pack_is_file", says="Name the folder that holds manifest.json"):
+        library.find(folder / name)

@@ -60,6 +60,39 @@ def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
     assert category_label(english, "unsure", found) == "Not sure"
 
 
+ALIKE = [
+    ("Normal", "None found", "the program: Normal"),
+    ("NORMAL.", "None found", "the program: Normal"),
+    ("\u041dормa", "None found", "the program: \u041dорма"),  # the last letter is Latin
+    ("Nоt  sure", "None found", "the program: Not sure"),  # the first o is Cyrillic
+    ("Signs", "Reаd first", "the program: Read first"),  # the first a is Cyrillic
+    ("Signs", "Читати першим", "the program: Читати першим"),
+    ("Signs", "𝐀𝐛𝐧𝐨𝐫𝐦𝐚𝐥", "the program: Abnormal"),
+    ("Signs", "Abnorrnal", "the program: Abnormal"),
+    ("FAlLED", "None found", "the program: Failed"),  # its third letter is an l
+    ("Signs", "Ѕigns", "the other class: "),  # its first letter is Cyrillic
+    ("Signs", "S\u0331igns", "the other class: S\u0331igns"),
+    ("Signs", "Ознаки", "the other class: Ознаки"),  # in another language the name of the other class
+    ("\u115f\u1160", "None found", "no letter and no digit"),
+]
+
+
+@pytest.mark.parametrize(("abnormal", "normal", "said"), ALIKE)
+def test_a_class_name_that_looks_like_that_of_another_class_is_refused(
+    data: bytes, abnormal: str, normal: str, said: str
+) -> None:
+    names = {"abnormal": {"en": abnormal, "uk": "Ознаки"}, "normal": {"en": normal}}
+    assert said in _refusal(_changed(data, _set("class_names", names))).reason.text
+
+
+@pytest.mark.parametrize(
+    ("abnormal", "normal"), [("Abnormal", "Normal"), ("มี", "มา"), ("कि", "का"), ("Not normal", "Clear"), ("Van", "Han")]
+)
+def test_class_names_that_can_be_told_apart_are_taken(data: bytes, abnormal: str, normal: str) -> None:
+    names = {"abnormal": {"en": abnormal}, "normal": {"en": normal}}
+    assert domain_manifest(parse(_changed(data, _set("class_names", names)))).class_names == names
+
+
 def test_gate_golden_and_points_may_be_absent_and_the_runtime_may_be_said(data: bytes) -> None:
     def change(content: dict[str, Any]) -> None:
         del content["ood_gate"], content["golden"]
@@ -147,6 +180,9 @@ BY_THE_READER_ALONE: list[tuple[str, object, str]] = [
     ("outputs.scores", 1, "outputs: one output has two roles"),
     ("operating_points.1.sensitivity.low", 0.99, "operating_points[1].sensitivity"),
     ("metrics.note", "a\x00b", "metrics.note"),
+    ("names.en", "\u3164", "names: the text in en has no letter"),
+    ("labels.0.meaning.uk", " \u2800\ufe0f", "labels[0]: meaning: the text in uk has no letter"),
+    ("operating_points.1.name", "sensitive", "operating points of one label must have different names"),
 ]
 
 

@@ -165,6 +165,8 @@ def test_a_signing_key_that_others_can_read_or_change_is_refused(tmp_path: Path,
 
 # ---- trusted keys
 
+RAN = "c" * 64
+CHEST = {"pack_id": "chest", "content": RAN}
 FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 
 
@@ -185,9 +187,9 @@ def test_nothing_is_trusted_at_first_and_trust_lasts_and_can_be_taken_back(tmp_p
 def test_the_highest_version_is_kept_per_key_and_pack(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     for version in ("1.9.0", "1.10.0", "1.2.0"):
-        store.record(FIRST, pack_id="chest", version=version)
-    store.record(SECOND, pack_id="chest", version="0.1.0")
-    store.record(FIRST, pack_id="hand", version="0.2.0")
+        store.record(FIRST, pack_id="chest", version=version, content=RAN)
+    store.record(SECOND, pack_id="chest", version="0.1.0", content=RAN)
+    store.record(FIRST, pack_id="hand", version="0.2.0", content=RAN)
     assert store.highest_seen(FIRST, pack_id="chest") == "1.10.0"
     assert store.highest_seen(SECOND, pack_id="chest") == "0.1.0"
     assert store.highest_seen(FIRST, pack_id="hand") == "0.2.0"
@@ -200,11 +202,23 @@ def test_the_highest_version_is_kept_per_key_and_pack(tmp_path: Path) -> None:
 
 def test_a_version_that_is_known_is_not_written_again(tmp_path: Path) -> None:
     store, path = TrustStore(tmp_path), tmp_path / "pack_trust.json"
-    store.record(FIRST, pack_id="chest", version="2.0.0")
+    for version in ("2.0.0", "1.0.0"):
+        store.record(FIRST, pack_id="chest", version=version, content=RAN)
     before = path.stat()
     for version in ("2.0.0", "1.0.0"):
-        store.record(FIRST, pack_id="chest", version=version)
+        store.record(FIRST, pack_id="chest", version=version, content=RAN)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_the_content_that_ran_last_is_kept_per_key_pack_and_version(tmp_path: Path) -> None:
+    store, other = TrustStore(tmp_path), "d" * 64
+    store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
+    assert store.content_of(FIRST, pack_name="chest-2.0.0") == RAN
+    assert store.content_of(SECOND, pack_name="chest-2.0.0") is store.content_of(FIRST, pack_name="chest-1.0.0") is None
+    store.record(FIRST, pack_id="chest", version="2.0.0", content=other)
+    store.record(FIRST, pack_id="chest", version="1.0.0", content=RAN)
+    assert store.content_of(FIRST, pack_name="chest-2.0.0") == other
+    assert store.highest_seen(FIRST, pack_id="chest") == "2.0.0"
 
 
 def test_a_key_is_trusted_since_the_first_day(tmp_path: Path) -> None:
@@ -242,7 +256,7 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path, content:
         lambda: store.highest_seen(FIRST, pack_id="chest"),
         lambda: store.trust(FIRST),
         lambda: store.forget(FIRST),
-        lambda: store.record(FIRST, pack_id="chest", version="1.0.0"),
+        lambda: store.record(FIRST, pack_id="chest", version="1.0.0", content=RAN),
     ):
         with raises(StorageProblem, "trust_damaged", says=str(path)):
             question()
@@ -252,11 +266,11 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path, content:
 def test_a_change_waits_for_another_program_and_asking_does_not(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     store.trust(FIRST)
-    store.record(FIRST, pack_id="chest", version="2.0.0")
+    store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
     other = FileLock(tmp_path / "pack_trust.lock", holder="process 7")
     assert store.is_trusted(FIRST) and store.highest_seen(FIRST, pack_id="chest") == "2.0.0"
-    store.record(FIRST, pack_id="chest", version="1.0.0")  # nothing to keep, so nothing to wait for
-    change = threading.Thread(target=store.record, args=(FIRST,), kwargs={"pack_id": "chest", "version": "3.0.0"})
+    store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)  # nothing to keep, so nothing to wait for
+    change = threading.Thread(target=store.record, args=(FIRST,), kwargs={**CHEST, "version": "3.0.0"})
     change.start()
     assert store.highest_seen(FIRST, pack_id="chest") == "2.0.0"
     other.release()

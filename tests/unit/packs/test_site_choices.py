@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -65,6 +66,7 @@ DAMAGED = [
     b"[{",
     b'{"name": 1}',
     json.dumps([{"name": "ours"}]).encode(),
+    msgspec.json.encode([site_point(), site_point(threshold=0.7)]),
     b"[" * 100_000,
     b"\xff\xfe\x00",
 ]

@@ -153,3 +153,12 @@ def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
 def test_a_folder_is_no_image(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="holds 0 images"):
         only_image(tmp_path, readers=FakeReaders())
+
+
+def test_a_comparison_that_is_not_wanted_any_more_reads_no_image() -> None:
+    class NoReaders(ChestReaders):
+        def look(self, question: Look, *, model: Model | None) -> Seen:
+            raise AssertionError("an image was read")
+
+    with comparer(child=comparison_child, readers=NoReaders(FakeFinder(MASK))) as one, pytest.raises(Cancelled):
+        one.compare(named("a-1.png"), named("a-2.png"), is_wanted=lambda: False)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import threading
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +42,9 @@ class FakeComparer:
         self.is_cancelled = self.is_closed = False
         self.may_answer.set()
 
-    def compare(self, prior: ImageRef, current: ImageRef) -> ComparedPair:
+    def compare(
+        self, prior: ImageRef, current: ImageRef, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> ComparedPair:
         self.asked.append((prior, current))
         self.is_asked.set()
         self.may_answer.wait(10)

@@ -12,18 +12,29 @@ import pytest
 from PIL import Image
 
 from fieldray.commands.screen import add_run_options
-from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.finding import Failed, Outcome, Screened
+from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
-from fieldray.reports.exporter import Exporter, StoredRun, exporters, image_alias, side_by_side
+from fieldray.reports.dicom_instance import is_valid
+from fieldray.reports.exporter import (
+    Exporter,
+    ReportOptions,
+    StoredRun,
+    exporters,
+    image_alias,
+    side_by_side,
+    uid_alias,
+)
 from fieldray.reports.outputs import is_own_report, own_text
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
 from outcomes import screened
+from pairs import compared_with
 from phantoms import write_dicom
-from report_programs import missing, pdf_text
+from report_programs import missing, needs, pdf_text
 from report_runs import KEY, results_of, run_with, screened_files
 from stores import save_run
 
@@ -108,6 +119,40 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
         assert not any(of in text for of in ("IVANOVA", "MARIA", "film", "Shevchenko", "Taras", "1814-03", "181403"))
         assert alias in text
         assert "IVANOVA" not in file.name
+
+
+@needs("pdftotext", "qpdf")
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("exporter", exporters().values(), ids=lambda exporter: exporter.name)
+def test_uids_are_replaced_without_names_but_in_dicom(
+    exporter: Exporter, is_named: bool, one: Screened, tmp_path: Path
+) -> None:
+    """An archive finds the patient by them. One UID stands for another in all exports, the prior's too."""
+    header, pair = one.ref.header, compared_with(one)
+    path, options = tmp_path / "out", ReportOptions(names_people=is_named, pairs=(pair,))
+    exporter.write(path, run_with(results_of([one]), options=options))
+    (file,) = path.iterdir() if path.is_dir() else [path]
+    is_pdf, is_dicom = exporter.name.startswith("pdf"), exporter.name in ("sr", "sc", "seg")
+    text = pdf_text(file) if is_pdf else file.read_bytes().decode("utf-8", "replace")
+    if is_named and is_pdf:  # which names an image by its file
+        header = ImageHeader()
+    image, study, prior = header.sop_instance_uid, header.study_instance_uid, pair.prior.sop_instance_uid
+    expected = [*([] if is_pdf else [study]), image, *([prior] if exporter.name in ("sr", "pdf-studies") else [])]
+    shown, absent = [uid for uid in expected if uid], (image, study, header.series_instance_uid, prior)
+    if not is_named and not is_dicom:
+        shown = [uid_alias(uid, key=KEY) for uid in shown]
+        assert not any(uid in text for uid in absent)
+    joined = text.replace(" ", "")  # a column breaks a long number
+    assert all(uid in joined for uid in shown)
+
+
+def test_what_stands_for_a_uid_is_a_uid_that_says_nothing() -> None:
+    made = uid_alias("1.2.840.7.3", key=KEY)
+    assert is_valid(made) and made.startswith("2.25.")
+    assert made == uid_alias("1.2.840.7.3", key=KEY)
+    assert len({made, uid_alias("1.2.840.7.4", key=KEY), uid_alias("1.2.840.7.3", key=b"another")}) == 3
+    assert is_valid(uid_alias("Shevchenko^Taras", key=KEY))
+    assert uid_alias("", key=KEY) == ""
 
 
 # ---- what is made side by side

@@ -186,6 +186,7 @@ def test_a_file_that_was_given_is_at_the_top(tmp_path: Path) -> None:
         ("nul.png", "_nul.png"),
         ("trailing. /x.png", "trailing/x.png"),
         ("\x00\x1b[2J.png", "__[2J.png"),
+        ("-rf/--help.png", "_-rf/_--help.png"),
         ("..", ""),
     ],
 )

@@ -18,7 +18,7 @@ from fieldray.domain.finding import Refused, Screened
 from fieldray.domain.run import EarlierVerdict, StoredResult, Verdict
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
-from fieldray.reports.exporter import ReportOptions, is_own_pdf
+from fieldray.reports.exporter import ReportOptions, is_own_pdf, uid_alias
 from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import EXPORTER as STUDIES
 from fieldray.reports.pdf_document import Document
@@ -29,7 +29,7 @@ from outcomes import failed, image_ref, refused
 from pairs import compared_with
 from report_programs import needs, pdf_text
 from report_programs import said as printed
-from report_runs import NAMES, results_of, run_with, with_header
+from report_runs import KEY, NAMES, results_of, run_with, with_header
 
 LANGUAGES = ("en", "uk")
 NOTICES = {
@@ -154,8 +154,9 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
             "а не перебіг хвороби",
         ),
     }[language]  # fmt: skip
-    for words in (*said, "1.2.840.7.3"):
+    for words in (*said, uid_alias("1.2.840.7.3", key=KEY)):
         assert words in text, text
+    assert "1.2.840.7.3" not in text
     assert text.count("2021") == 2
 
 
@@ -217,9 +218,9 @@ def test_a_document_has_the_images_of_a_patient_in_a_study(one: Screened, tmp_pa
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, tmp_path: Path) -> None:
-    """Two studies of a day have two names, and no name leads out of the folder or is one that Windows lacks."""
-    people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "")
-    dates = ("20260314", "20260314", "../../ab", "20260314", "20260314")
+    """Two studies of a day have two names, no name leads out of the folder, is one that Windows lacks or an option."""
+    people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "", "--rf")
+    dates = ("20260314", "20260314", "../../ab", *["20260314"] * 3)
     results = []
     for number, (name, day) in enumerate(zip(people, dates, strict=True)):
         results.append(with_header(called(one, name, ""), study_date=day, study_instance_uid=f"1.2.{number}"))
@@ -228,6 +229,7 @@ def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, t
     assert len(names) == len(people)
     if is_named:
         assert names >= {"Шевченко Тарас 2026-03-14", "шевченко тарас 2026-03-14 (2)", ".._Con", "one.dcm 2026-03-14"}
+        assert "_--rf 2026-03-14" in names
     else:
         assert all(re.fullmatch("FR-[A-Z2-7]{10}( 2026-03-14)?", name) for name in names)
 
@@ -288,6 +290,42 @@ def test_the_usual_letters_need_no_further_font() -> None:
     assert b"<5C71>" in meanings  # 山
     assert b"<7530>" in meanings  # 田
     assert b"<592A>" not in meanings  # 太: of further fonts only what is drawn
+
+
+@needs("pdftotext", "qpdf")
+@pytest.mark.parametrize("name", ["כהן שרון", "قباني محمد", "ܣܘܪܝܝܐ"])
+def test_a_name_is_set_from_right_to_left_and_its_number_behind_it(name: str, tmp_path: Path) -> None:
+    """Poppler has the words of a page as they lie there, and the text as it is read."""
+    made = document()
+    made.paragraph(f"{name} · 777")
+    (tmp_path / "a.pdf").write_bytes(made.finished())
+    assert name in pdf_text(tmp_path / "a.pdf")
+    page = printed("pdftotext", "-bbox", tmp_path / "a.pdf", "-")
+    places = [(float(left), word) for left, word in re.findall(r'xMin="(.+?)" .*>(.+)</word>', page)]
+    line = "".join(word for _, word in sorted(places[: [word for _, word in places].index("777") + 1]))
+    assert line.replace("\u200e", "") == f"{name.replace(' ', '')[::-1]}·777"
+
+
+def test_arabic_letters_are_joined() -> None:
+    made = document()
+    made.paragraph("ههه")
+    drawn = [glyph for glyph, _ in made.fonts["noto sans arabic"].subset.items()]  # type: ignore[union-attr]
+    assert sum(glyph is not None and glyph.unicode == (0x647,) for glyph in drawn) == 3  # first, middle and last
+    made.finished()
+
+
+@needs("pdftotext", "qpdf")
+@pytest.mark.parametrize(
+    ("text", "scripts"),
+    [("देवनागरी ܣܘܪܝܝܐ सं", "Devanagari, Syriac"), ("山田 Διον שרון قباني Їжак Nguyễn", "")],
+)
+def test_scripts_that_are_not_joined_are_named(text: str, scripts: str, tmp_path: Path) -> None:
+    made = document()
+    made.paragraph(text)
+    (tmp_path / "a.pdf").write_bytes(made.finished())
+    said = "not joined as they are written: "
+    assert pdf_text(tmp_path / "a.pdf").partition(said)[2].startswith(f"{scripts}." if scripts else "")
+    assert (said in pdf_text(tmp_path / "a.pdf")) == bool(scripts)
 
 
 def test_lines_break_where_the_library_breaks_them() -> None:

@@ -203,6 +203,7 @@ def test_a_computer_without_results_gets_those_of_the_backup(copied: Path, tmp_p
     assert held(path) == (1, COUNT, 1)
     if sys.platform != "win32":
         assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
+        assert copied.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_copy_of_the_files_at_work_is_taken(path: Path, tmp_path: Path) -> None:

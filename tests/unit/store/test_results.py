@@ -17,7 +17,7 @@ from fieldray.domain.image import ImageHeader, Turn
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.store.database import open_database
+from fieldray.store.database import StoreConnection, open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import result_hash
 from fieldray.store.work_list import HistoryQuery
@@ -258,3 +258,20 @@ def test_a_mask_takes_little_room(tmp_path: Path) -> None:
     kept(tmp_path / "results.sqlite", replace(screened(), lungs=lungs(soft.astype(np.float32))))
     ((size,),) = rows_of(tmp_path / "results.sqlite", "SELECT LENGTH(lung_shares) FROM results")
     assert size < 256 * 256 / 32
+
+
+def test_what_is_to_be_saved_waits_for_longer_than_what_is_read(tmp_path: Path) -> None:
+    """A run whose row cannot be saved ends; a program that copies the file may hold it for a minute."""
+    opened = []
+
+    def connect(path: Path) -> StoreConnection:
+        opened.append(open_database(path))
+        return opened[-1]
+
+    with (
+        ResultStore(tmp_path / "results.sqlite", connect=connect),
+        ResultQuery(tmp_path / "results.sqlite", connect=connect) as query,
+    ):
+        query.runs()
+        waits_ms = [connection.execute("PRAGMA busy_timeout").fetchone()[0] for connection in opened]
+    assert waits_ms == [120_000, 30_000]

@@ -1,0 +1,93 @@
+"""Letters that look like others, so that a name made to be taken for another one is known.
+
+The confusable characters of single Latin letters and digits in Unicode's list (UTS 39, Unicode Security Mechanisms,
+https://www.unicode.org/Public/security/latest/confusables.txt), without those that compatibility decomposition (NFKD)
+and case folding make alike anyway. The whole list has 9,000 entries, most of them for scripts that no name of a class
+is compared in.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Mapping
+from typing import Final
+
+# fmt: off
+_LOOK_LIKE: Final[Mapping[str, str]] = {
+    "a": "ɑΑαАаᎪᗅ⍺ꓮ𐊠𖽀",
+    "b": "ƄΒВЬᏏᏴᑲᖯᗷꓐꞴ𐊂𐊡𐌁",
+    "c": "ΣςСсᏟᴄⲤⲥꓚꮯ𐊢𐌂𐐕𐐽𐔜𑣩𑣲🝌",
+    "d": "ԁᎠᏧᑯᗞᗪꓒꓓ",
+    "e": "ΕЕеҽᎬ℮⋿ⴹꓰꬲ𐊆𑢦𑢮",
+    "f": "ϜքᖴẝꓝꞘꞙꬵ𐊇𐊥𐔥𑢢𑣂𝈓",
+    "g": "ƍɡԌցᏀᏳᶃꓖ",
+    "h": "ΗНһհᎻᏂᕼⲎꓧ𐋏",
+    "i": "ıɩɪιіӏᎥ⍳ꙇꭵ𑣃",
+    "j": "ͿϳЈјᎫᒍꓙꞲ",
+    "k": "ΚКᏦᛕⲔꓗ𐔘",
+    "l": "ƖǀΙІӀוןا١۱ߊᏞᒪᛁ∣⏽│ⲒⳐⵏꓡꓲ𐊊𐌉𐌠𐐛𐔦𑢣𑢲𖼖𖼨𝈪𞣇",
+    "m": "ΜϺМᎷᗰᛖⲘꓟ𐊰𐌑",
+    "n": "ΝոռⲚꓠ𐔓",
+    "o": "ΟοσОоՕօסه٥ھہە۵߀०০੦૦ଠ୦௦౦೦ഠ൦๐໐ဝ၀ჿዐᴏᴑⲞⲟⵔ〇ꓳꬽ𐊒𐊫𐐄𐐬𐓂𐓪𐔖𑓐𑢵𑣈𑣗𑣠",
+    "p": "ΡρРрᏢᑭ⍴Ⲣⲣꓑ𐊕",
+    "q": "ԛգզⵕ",
+    "r": "ƦгᎡᏒᖇᴦⲅꓣꭇꭈꮁ𐒴𖼵𝈖",
+    "s": "ƽЅѕՏᏕᏚꓢꜱꮪ𐊖𐐠𐑈𑣁𖼺",
+    "t": "ΤТᎢ⊤⟙Ⲧꓔ𐊗𐊱𐌕𑢼𖼊🝨",
+    "u": "ʋυՍսሀᑌᴜ∪⋃ꓴꞟꭎꭒ𐓎𐓶𑢸𑣘𖽂",
+    "v": "νѴѵט٧۷Ꮩᐯᴠ∨⋁ⴸꓦꛟꮩ𐔝𑜆𑢠𑣀𖼈𝈍",
+    "w": "ɯѡԜԝաᎳᏔᴡꓪꮃ𑜊𑜎𑜏𑣦𑣯",
+    "x": "×ΧХхᕁᕽ᙭ᚷ╳⤫⤬⨯ⲬⵝꓫꞳ𐊐𐊴𐌗𐌢𐔧𑣬",
+    "y": "ɣʏΥγУуҮүყᎩᎽᶌỿⲨꓬꭚ𐊲𑢤𑣜𖽃",
+    "z": "ΖᏃᴢꓜꮓ𐋵𑢩𑣄𑣥",
+    "2": "ƧϨᒿꙄꛯꝚ",
+    "3": "ƷȜЗӠⳌꝪꞫ𑣊𖼻𝈆",
+    "4": "Ꮞ𑢯",
+    "5": "Ƽ𑢻",
+    "6": "бᏮⳒ𑣕",
+    "7": "𐓒𑣆𝈒",
+    "8": "Ȣȣ৪੪𐌚𞣋",
+    "9": "৭੧୨൭ⳊꝮ𑢬𑣌𑣖",
+}
+# fmt: on
+_PLAIN: Final = {ord(other): letter for letter, others in _LOOK_LIKE.items() for other in others}
+_PLAIN_WHEN_FOLDED: Final = str.maketrans("i10|", "llol")
+_PAIRS: Final = (("rn", "m"), ("vv", "w"))
+# Of the names of letters and marks that nobody sees
+_WITHOUT_SHAPE: Final = ("FILLER", "BLANK", "VARIATION SELECTOR", "JOINER", "INHERENT")
+
+
+def has_shape(text: str) -> bool:
+    """Whether a letter or a digit of a text can be seen."""
+    return any(letter.isalnum() and _is_seen(letter) for letter in unicodedata.normalize("NFKD", text))
+
+
+def look_alike(text: str, other: str) -> bool:
+    """Whether two texts could be taken for each other, as they are or in capital or small letters."""
+    return not _skeletons(text).isdisjoint(_skeletons(other))
+
+
+@functools.lru_cache(maxsize=256)  # the words of the program are asked for by every pack
+def _skeletons(text: str) -> frozenset[str]:
+    return frozenset(map(_skeleton, (text, text.upper(), text.lower())))
+
+
+def _skeleton(text: str) -> str:
+    """The letters and digits as they look, without accents, blanks and punctuation."""
+    plain = unicodedata.normalize("NFKD", text).translate(_PLAIN).casefold()
+    folded = unicodedata.normalize("NFKD", plain).translate(_PLAIN_WHEN_FOLDED)
+    shown = "".join(letter for letter in folded if _is_part(letter) and _is_seen(letter))
+    for pair, letter in _PAIRS:
+        shown = shown.replace(pair, letter)
+    return shown
+
+
+def _is_part(letter: str) -> bool:
+    """A mark that takes no place of its own is an accent; the others are vowels, as in Thai and Hindi."""
+    is_vowel = unicodedata.category(letter) in ("Mn", "Mc") and not unicodedata.combining(letter)
+    return letter.isalnum() or is_vowel
+
+
+def _is_seen(letter: str) -> bool:
+    return not any(word in unicodedata.name(letter, "") for word in _WITHOUT_SHAPE)
