@@ -130,7 +130,7 @@ def says_finding(
 ) -> Callable[[LabelRow], bool | None]:
     """Says of a row with perhaps several classes whether one that is wanted is there; None if that is uncertain.
 
-    Without `positive` every class is wanted but the `negatives`, and who has one of these has none. Raises UsageProblem.
+    Without `positive` every class is wanted but the `negatives`; who has one of these has none. Raises UsageProblem.
     """
     names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
     wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))
