@@ -6,13 +6,16 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage faults powercut walk attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
+.PHONY: run test pythons check coverage faults powercut walk ends attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke update wheel release-check pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+pythons:                      ## the demo and a window on every other Python that is here
+	$(PYTHON) tools/pythons.py
 
 coverage: $(STAMP)            ## the suite once more, with the lines and branches that it runs; pages in build/coverage
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
@@ -23,6 +26,10 @@ faults: $(STAMP)              ## a thousand fault events with the Edge TPU's tes
 WALKS ?= 1000
 walk: $(STAMP)                ## WALKS random walks through the whole window, off screen
 	FIELDRAY_WALKS=$(WALKS) $(BIN)/python -m pytest tests/gui/test_window_walk.py --timeout 0
+
+WINDOWS ?= 1000
+ends: $(STAMP)                ## WINDOWS windows ended by a signal at random moments, on a loaded machine; figures in build/ends.json
+	$(BIN)/python tests/ends/run_ends.py --windows $(WINDOWS)
 
 SEED ?= 1
 powercut: $(STAMP)            ## the power goes, disks and drives fail, at every moment; figures in build/powercut.json
@@ -58,6 +65,17 @@ installer:                    ## the installers this machine can build, into bui
 smoke:                        ## try them in a root of their own, without Python and network (as root, after `make installer`)
 	$(PYTHON) installer/smoke_test.py build/dist --pictures build/pictures
 
+# PREVIOUS is the .deb of the version before.
+update:                       ## try an update from PREVIOUS over a home full of results, and back (as root, after `make installer`)
+	$(PYTHON) installer/update_test.py $(PREVIOUS) build/dist/fieldray_*.deb --portable build/dist/fieldray-*-linux-x86_64.tar.xz
+
+wheel:                        ## `pip install` of the wheel in an environment of its own, also with the extra adapt
+	$(PYTHON) installer/wheel_test.py
+	$(PYTHON) installer/wheel_test.py --extra adapt
+
+release-check: $(STAMP)       ## all of this on the commit that is released; hours, resumable; a page in build/release
+	$(BIN)/python tools/release_check.py $(if $(PREVIOUS),--previous $(PREVIOUS))
+
 # FUZZ_DATA is a folder of images to damage beside the phantoms, where there is one. FUZZ_MINUTES is how long inputs are
 # led by the code that they reach: 60 before a release.
 FUZZ_DATA ?= ../shared/data
@@ -90,13 +108,14 @@ $(VENV)-docs/.installed: pyproject.toml
 	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@
 
-check: $(STAMP)               ## lint, format, types, import contracts, dead code, the size of the house
+check: $(STAMP)               ## lint, format, types, import contracts, dead code, the size of the house, old libraries
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/dead_code.py
 	$(BIN)/python tools/ratchet.py
+	$(BIN)/python tools/libraries.py
 
 translations: $(STAMP)        ## collect the texts into the .po files of assets/translations, and compile them
 	$(BIN)/python tools/translations.py

@@ -140,7 +140,7 @@ def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
 def stored(home: Path) -> Said:
     """What the newest run of a home says of each image: category, scores, and the hash of the file."""
     with ResultQuery(home / "results.sqlite") as query:
-        return {row.outcome.ref.key: _said(row.outcome) for row in query.rows(query.runs()[0].run_id)}
+        return {row.outcome.ref.key: _said(row.outcome) for row in query.answers(query.runs()[0].run_id)}
 
 
 def differences(one: Said, other: Said) -> int:
@@ -152,7 +152,7 @@ def kept_of(home: Path, expected: Said) -> dict[str, int]:
     """Of the newest run of a home: images that were lost, results there twice, and other outcomes than expected."""
     said = stored(home)
     with ResultQuery(home / "results.sqlite") as query:
-        rows = sum(1 for _ in query.rows(query.runs()[0].run_id))
+        rows = sum(1 for _ in query.answers(query.runs()[0].run_id))
     lost = len(expected.keys() - said.keys())
     return {"lost": lost, "doubled": rows - len(said), "differing": differences(expected, said)}
 

@@ -87,7 +87,7 @@ def _file_kinds(text: str) -> tuple[str, ...]:
 
 def _networks(text: str) -> tuple[str, ...]:
     """`squeezenet,vgg16` as networks that a recipe may name. Raises ArgumentTypeError."""
-    from fieldray_adapt.networks import NETWORKS  # only now: other commands need no toolchain
+    from fieldray_adapt.networks.architectures import NETWORKS  # only now: other commands need no toolchain
 
     return _chosen(text, tuple(NETWORKS))
 
@@ -228,7 +228,10 @@ COMMANDS: Final = (
         name="networks",
         help="inference engines on the packs' networks",
         paths=(
-            *(f"app/fieldray_adapt/{name}.py" for name in ("keras_engine", "lungs/recipe", "networks")),
+            *(
+                f"app/fieldray_adapt/{name}.py"
+                for name in ("lungs/recipe", "networks/architectures", "training/keras_engine")
+            ),
             f"{_APP}/inference",
             "models",
         ),
@@ -293,7 +296,7 @@ COMMANDS: Final = (
     Command(
         name="objects",
         help="images from a server of objects against files, for five networks",
-        paths=("app/fieldray_cluster/objects.py", "benchmarks/objects.py"),
+        paths=("app/fieldray_cluster/objects.py", "app/fieldray_cluster/object_server.py", "benchmarks/objects.py"),
         arguments=(
             _folder("folder", "PNG and JPEG images"),
             _number("--images", 24, "of the folder", least=2, to="most"),

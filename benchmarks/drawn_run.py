@@ -17,7 +17,7 @@ from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import Model
-from fieldray.domain.run import RunSpec
+from fieldray.domain.run import PackSpec, RunSpec
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom, lung_mask
 from fieldray.reasons import reason
@@ -36,12 +36,16 @@ class DrawnRun:
     def __init__(self, model: Model, *, seed: int = 1, drawn: int = 24) -> None:
         self.spec = RunSpec(
             paths=("/archive",),
-            pack_name=model.pack_name,
-            trust=model.trust,
-            fingerprint=model.fingerprint,
-            model_sha256=model.model_sha256,
-            settings_hash="benchmark",
-            operating_points=model.manifest.operating_points[:1],
+            packs=(
+                PackSpec(
+                    pack_name=model.pack_name,
+                    trust=model.trust,
+                    fingerprint=model.fingerprint,
+                    model_sha256=model.model_sha256,
+                    settings_hash="benchmark",
+                    operating_points=model.manifest.operating_points[:1],
+                ),
+            ),
         )
         self._model, self._seed = model, seed
         self._chests = [(thumbnail(image), lungs) for image, lungs in map(_chest, range(drawn))]
@@ -51,7 +55,8 @@ class DrawnRun:
         with ResultStore(database) as store:
             run_id = store.open_run(self.spec)
             for start in range(0, count, _AT_ONCE):
-                store.save_all(run_id, list(self.outcomes(start, min(start + _AT_ONCE, count))), spec=self.spec)
+                images = [[outcome] for outcome in self.outcomes(start, min(start + _AT_ONCE, count))]
+                store.save_all(run_id, images, spec=self.spec)
                 progress(min(start + _AT_ONCE, count))
             store.set_state(run_id, "cancelled")
         return run_id

@@ -9,6 +9,7 @@ import io
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,10 +47,11 @@ _TWELVE_BITS: Final = 4095
 _GRAIN_AT_HALF: Final = 12.0
 _JPEG_QUALITY: Final = 92
 
+_JPEGLS_ERROR: Final[Mapping[UID, int]] = {JPEGLSLossless: 0, JPEGLSNearLossless: 2}
 _COMPRESSION: Final[Mapping[UID, Mapping[str, Any]]] = {
     RLELossless: {"encoding_plugin": "pydicom"},
     JPEGLSLossless: {"encoding_plugin": "pyjpegls"},
-    JPEGLSNearLossless: {"encoding_plugin": "pyjpegls", "jls_error": 2},
+    JPEGLSNearLossless: {"encoding_plugin": "pyjpegls", "jls_error": _JPEGLS_ERROR[JPEGLSNearLossless]},
     JPEG2000Lossless: {"encoding_plugin": "pylibjpeg"},
     JPEG2000: {"encoding_plugin": "pylibjpeg", "j2k_cr": [6]},
 }
@@ -158,7 +160,12 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
     JPEG baseline takes 8-bit pixels only. Raises OSError, ValueError for what an encoder refuses, and ImportError
     where none is installed.
     """
-    if transfer_syntax in _COMPRESSION:
+    if transfer_syntax in _JPEGLS_ERROR and find_spec("jpeg_ls") is None:
+        import imagecodecs
+
+        # pyjpegls has no files for Python 3.14. imagecodecs states all bits of a word, not only those stored: larger.
+        put_frame(dataset, bytes(imagecodecs.jpegls_encode(_stored(dataset), _JPEGLS_ERROR[transfer_syntax])))
+    elif transfer_syntax in _COMPRESSION:
         with _encoding:
             dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
     elif transfer_syntax == JPEGBaseline8Bit:

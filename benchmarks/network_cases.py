@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import Model
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.lungs.recipe import compact_unet
-from fieldray_adapt.networks import convolutions, pack_channels, pack_weights, resnet50
-from fieldray_adapt.quantise import OUTPUTS, quantise, to_float_file
-from fieldray_adapt.specification import Specification, initial_weights
+from fieldray_adapt.lungs.networks import compact_unet
+from fieldray_adapt.networks.architectures import convolutions, pack_channels, pack_weights, resnet50
+from fieldray_adapt.networks.quantise import OUTPUTS, quantise, to_float_file
+from fieldray_adapt.networks.specification import Specification, initial_weights
 
 _SEED: Final = 19
 _BLOCKS: Final = ((3, 4, 6, 3), (3, 4, 6))

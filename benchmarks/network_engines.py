@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.processes.child import Call, served
-from fieldray_adapt.specification import Specification
+from fieldray_adapt.networks.specification import Specification
 
 # One batch (n, rows, columns, channels) uint8 in; the output compared, (n, m), out.
 Infer = Callable[[NDArray[np.uint8]], NDArray[Any]]
@@ -148,7 +148,7 @@ def _tensorflow(kind: str) -> Callable[[Opening], tuple[str, Infer]]:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         import tensorflow
 
-        from fieldray_adapt.keras_engine import build_network, set_weights
+        from fieldray_adapt.training.keras_engine import build_network, set_weights
 
         tensorflow.config.threading.set_intra_op_parallelism_threads(opening.threads)
         tensorflow.config.threading.set_inter_op_parallelism_threads(1)

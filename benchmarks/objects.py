@@ -29,9 +29,10 @@ from PIL import Image
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.image import ImageRef
 from fieldray.offline import reach
-from fieldray_adapt.keras_engine import build_network
-from fieldray_adapt.networks import resnet34, resnet50, squeezenet, vgg16
-from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead, address_path
+from fieldray_adapt.networks.architectures import resnet34, resnet50, squeezenet, vgg16
+from fieldray_adapt.training.keras_engine import build_network
+from fieldray_cluster.object_server import ObjectServer, address_path
+from fieldray_cluster.objects import ObjectCache, ReadAhead
 
 GOAL: Final = 0.9  # of the local rate
 _SIDE: Final = 224
@@ -46,7 +47,7 @@ def report(folder: Path, *, most: int, rounds: int, notify: Notify) -> Report:
     files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg", ".jpeg"))[:most]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch, _served(files) as server:
-        listed = [(ImageRef(path=address_path(name)), server.head(name, lambda _: None)[1]) for name in server.names()]
+        listed = [(ImageRef(path=address_path(name)), state) for name, state in server.listed()]
         for name, make in _NETWORKS.items():
             network = make()
             network(np.zeros((1, _SIDE, _SIDE, 3), np.float32))

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.specification import INPUT, Layer, Specification, channel_sets, shapes
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification, channel_sets, shapes
 
 _OPSET: Final = 17
 _FORMAT: Final = 9

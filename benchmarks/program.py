@@ -22,7 +22,7 @@ from benchmarks.processes import cpu_s
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
-from fieldray.domain.run import BackendChanged, Event, OutcomeReady
+from fieldray.domain.run import BackendChanged, Event, ImageDone
 from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
@@ -64,7 +64,7 @@ class ScreenService:
             workers = ends.enter_context(contextlib.closing(open_workers(settings, size)))
             session = Session(settings, heard.publish, database=home / "results.sqlite", warm=workers)
             ends.enter_context(session)
-            session.use_pack(self._model)
+            session.use_packs(self._model)
             heard.wait_ready()
             _warm_up(workers, self._first, self._model)
             before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
@@ -88,8 +88,8 @@ class Heard:
     def publish(self, event: Event) -> None:
         """Receive an event, from any thread."""
         with self._changed:
-            if isinstance(event, OutcomeReady):
-                self.counts[event.outcome.category] += 1
+            if isinstance(event, ImageDone):
+                self.counts[event.image.leading.outcome.category] += 1
             elif isinstance(event, BackendChanged) and event.state == "ready":
                 self._is_ready = True
                 self._changed.notify_all()

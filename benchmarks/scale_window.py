@@ -19,7 +19,7 @@ from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.list_reader import KEYS
-from fieldray.domain.run import OutcomeReady, RunChanged
+from fieldray.domain.run import ImageDone, RunChanged
 from fieldray.paths import results_path
 from fieldray.processes.wire import Message
 from fieldray.settings import Settings
@@ -210,15 +210,15 @@ class _Bench:
 
         def save() -> None:
             with ResultStore(results_path()) as store:
-                known = [result.outcome for result in itertools.islice(store.rows(run_id), _KNOWN)]
+                known = [result.outcome for result in itertools.islice(store.answers(run_id), _KNOWN)]
                 spec = store.run(run_id).spec
                 publish(RunChanged(run_id=store.open_run(spec), state="running"))
                 began_s = time.perf_counter()
                 for number in range(arrivals):
                     outcome = known[number % _KNOWN]
                     ref = replace(outcome.ref, path=outcome.ref.path.with_name(f"new-{number}.dcm"))
-                    row_id = store.save(run_id, replace(outcome, ref=ref), spec=spec)
-                    publish(OutcomeReady(run_id=run_id, row_id=row_id, outcome=outcome))
+                    image = store.save(run_id, replace(outcome, ref=ref), spec=spec)
+                    publish(ImageDone(image=image))
                     time.sleep(max(0.0, began_s + number / _ARRIVALS_PER_S - time.perf_counter()))
                 store.set_state(run_id, "cancelled")
                 publish(RunChanged(run_id=run_id, state="cancelled"))

@@ -33,9 +33,9 @@ from benchmarks.namespaces import Namespaces, namespaces
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
 from fieldray.bench.benchmark_case import Points, Report, Table
-from fieldray_adapt.networks import NETWORKS
-from fieldray_adapt.specification import parameters
-from fieldray_adapt.train import Samples
+from fieldray_adapt.networks.architectures import NETWORKS
+from fieldray_adapt.networks.specification import parameters
+from fieldray_adapt.training.classifier import Samples
 from fieldray_cluster.training.formulas import SERVERS, Measured, Mode, estimated
 from fieldray_cluster.training.tasks import write_arrays
 

@@ -196,11 +196,11 @@ class _Learner:
     def __init__(
         self, *, kind: str, side: int, width: float, batches: int, batch_size: int, arrays: str, sha256: str
     ) -> None:
-        from fieldray_adapt.augmentation import Augmentation
-        from fieldray_adapt.engine import EngineSettings
-        from fieldray_adapt.networks import NETWORKS
-        from fieldray_adapt.specification import initial_weights
-        from fieldray_adapt.train import Schedule
+        from fieldray_adapt.data.augmentation import Augmentation
+        from fieldray_adapt.networks.architectures import NETWORKS
+        from fieldray_adapt.networks.specification import initial_weights
+        from fieldray_adapt.training.classifier import Schedule
+        from fieldray_adapt.training.engine import EngineSettings
         from fieldray_cluster.training.shard import Layout
         from fieldray_cluster.training.tasks import DividedClassifier
 
@@ -220,7 +220,7 @@ class _Learner:
         self._replica: Any = None
 
     def first_weights(self) -> Any:
-        from fieldray_adapt.specification import initial_weights
+        from fieldray_adapt.networks.specification import initial_weights
 
         return initial_weights(self._task.specification, seed=0)
 

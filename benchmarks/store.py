@@ -159,7 +159,7 @@ def _screened(images: Path, home: Path, options: Sequence[str], notify: Notify) 
 
 
 def _taken_over(home: Path) -> tuple[int, int]:
-    counted = "SELECT is_resumed, COUNT(*) FROM results WHERE run_id = (SELECT MAX(id) FROM runs) GROUP BY 1"
+    counted = "SELECT is_resumed, COUNT(*) FROM answers WHERE run_id = (SELECT MAX(id) FROM runs) GROUP BY 1"
     with closing(opened_to_read(home / DATABASE_NAME)) as store:
         found = dict(store.execute(counted).fetchall())
     return found.get(2, 0), found.get(1, 0)
@@ -190,7 +190,7 @@ def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
         came = act()
         steps.append(Timed(name, time.perf_counter() - began_s, what(came)))
 
-    timed("checked", lambda: check(path, progress=show), lambda found: f"{found['results']} results, whole")
+    timed("checked", lambda: check(path, progress=show), lambda found: f"{found['answers']} results, whole")
     copy = folder / "copy"
     timed("backed up", lambda: backup(path, copy, has_pictures=True, progress=show), lambda new: f"{len(new)} files")
     timed("made small", lambda: compact(path), lambda done: f"{done[0] / _KIB**2:.0f} MB less")
@@ -204,7 +204,7 @@ def _give_verdicts(path: Path) -> None:
     """On one result in a thousand."""
     with ResultStore(path) as store:
         for row_id in _sampled(path):
-            store.set_verdict(row_id, Verdict(choice="agree", note=f"{row_id}"), judged=store.row(row_id).outcome)
+            store.set_verdict(row_id, Verdict(choice="agree", note=f"{row_id}"), judged=store.answer(row_id).outcome)
 
 
 def _sampled(path: Path) -> Sequence[int]:
@@ -216,5 +216,5 @@ def _sampled(path: Path) -> Sequence[int]:
 def _sample(path: Path) -> dict[str, dict[str, Any]]:
     """What is kept of some results, and their verdicts, by image."""
     with ResultQuery(path) as query:
-        rows = map(query.row, _sampled(path))
+        rows = map(query.answer, _sampled(path))
         return {row.outcome.ref.key: {**outcome_columns(row.outcome), "verdict": row.verdict} for row in rows}

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from fieldray_adapt.specification import INPUT, Layer, Specification, channel_sets
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification, channel_sets
 
 Pads = tuple[int, int, int, int]
 _KINDS: Final = frozenset(

@@ -30,7 +30,7 @@ from fieldray.imaging.preprocess import to_tensor, with_window
 from fieldray.imaging.reading import decode
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
-from fieldray_adapt.augmentation import WHITE_PARTS, lung_hulls, painted_white, white_part
+from fieldray_adapt.data.augmentation import WHITE_PARTS, lung_hulls, painted_white, white_part
 
 _SIDE: Final = 256
 _MOST_OF_A_SET: Final = 500

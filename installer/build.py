@@ -96,10 +96,9 @@ _BUILDERS: Final = {"frozen": build_frozen, "deb": build_deb, "portable": build_
 
 
 def _environment() -> Path:
-    """The build environment's Python: locked dependencies, and Fieldray itself as it is now."""
+    """The build environment's Python: locked dependencies, nothing an earlier build left, and Fieldray as it is now."""
     python = ENVIRONMENT / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    if not python.exists():
-        _run(sys.executable, "-I", "-m", "venv", ENVIRONMENT)
+    _run(sys.executable, "-I", "-m", "venv", "--clear", ENVIRONMENT)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     lock = ROOT / "installer" / "requirements.lock"
     _run(*pip, *(["--require-hashes", "--requirement", lock] if lock.exists() else _requirements()))

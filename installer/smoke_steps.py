@@ -192,7 +192,7 @@ def open_window(trial: Trial) -> None:
         dialog = until(lambda: titled("Open a folder"), "the dialog that opens a folder")[0]
         until(lambda: _settled(trial, "2-folder"), "the dialog")
         press(dialog, "Return", text=SHORT)
-        until(lambda: _stored(trial, user) == COUNT, f"{COUNT} results in the user's database")
+        until(lambda: stored(trial, user) == COUNT, f"{COUNT} results in the user's database")
         until(lambda: trial.picture("3-results").count(_ABNORMAL) > 500, "abnormal rows in the work list")
         press(window, "Down")
         time.sleep(1.5)
@@ -272,7 +272,7 @@ def remove(trial: Trial) -> None:
         raise Unexpected(f"left behind: {sorted(left)[:10]}")
     _require_nothing_installed(trial)
     for user in trial.users.values():
-        if not _stored(trial, user):
+        if not stored(trial, user):
             raise Unexpected("a user's results are gone")
 
 
@@ -334,7 +334,7 @@ def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
     return after if before.rows == after.rows and not is_empty else None
 
 
-def _stored(trial: Trial, user: User) -> int:
+def stored(trial: Trial, user: User) -> int:
     """How many results the user's database holds, of the run with the most."""
     database = trial.root.inside(f"{user.home}/.local/share/fieldray/results.sqlite")
     if not database.exists():

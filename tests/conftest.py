@@ -37,6 +37,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if not _HAS_TOOLCHAIN and collection_path.name == "adapt" else None
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say so."""
+    if not _HAS_TOOLCHAIN:
+        terminalreporter.write_line("Without TensorFlow, tests/adapt and all tests marked adapt were left out.")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores: a third of the time a test waits for a process of the program."""

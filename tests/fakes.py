@@ -80,7 +80,7 @@ class FakeReaders:
         values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
         return Seen(facts=replace(facts, pixel_map=PIXEL_MAP), values=values, stage="inference")
 
-    def load_together(self, models: Sequence[Model]) -> None:
+    def load_as_group(self, models: Sequence[Model]) -> None:
         """Nothing is loaded."""
 
     def look_for_each(self, questions: Sequence[tuple[Look, Model | None]]) -> tuple[Seen, ...]:

@@ -78,6 +78,7 @@ class Bucket(Server):
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
         self._application = DomainDispatcherApplication(create_backend_app)
+        self.answers_for = dict[str, str]()  # the object whose answer is given, by what was asked for
         super().__init__(home)
         self.url = f"http://127.0.0.1:{self.port}"
         urlopen(Request(f"{self.url}/moto-api/reset", method="POST")).close()  # what an earlier one held
@@ -146,6 +147,8 @@ class Bucket(Server):
         if fault == REFUSED or (not is_reader and environment["PATH_INFO"].startswith("/box")):
             start_response("403 Forbidden", [("Content-Type", "text/xml"), ("Content-Length", str(len(_REFUSED)))])
             return [b"" if is_head else _REFUSED]
+        if other := self.answers_for.get(key):
+            environment = environment | dict.fromkeys(("PATH_INFO", "RAW_URI", "REQUEST_URI"), f"/box/{other}")
         answer = self._application(environment, start_response)
         if not fault or is_head:
             return answer
@@ -299,7 +302,10 @@ class _Files(paramiko.SFTPServerInterface):
     def list_folder(self, path: str) -> Any:
         try:
             found = os.scandir(self._path(path))
-            return [paramiko.SFTPAttributes.from_stat(each.stat(follow_symlinks=False), each.name) for each in found]
+            return [
+                paramiko.SFTPAttributes.from_stat(each.stat(follow_symlinks=False), os.fsencode(each.name))
+                for each in found
+            ]
         except OSError as error:
             return paramiko.SFTPServer.convert_errno(error.errno or 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened, decide
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import Run, RunSpec, StoredResult
+from fieldray.domain.run import PackSpec, Run, RunSpec, StoredAnswer, Wishes
 from fieldray.reasons import reason
 from fieldray.reports.exporter import StoredRun
 
@@ -34,23 +35,28 @@ def operating_point(**changes: object) -> OperatingPoint:
 POINT = operating_point()
 
 
-def run_spec(**changes: object) -> RunSpec:
-    """A run over one folder with the operating point above."""
+def pack_spec(**changes: object) -> PackSpec:
+    """A pack with the operating point above."""
     values = {
-        "paths": ("/images",),
         "pack_name": "tiny-1.0.0",
         "trust": "signed",
         "fingerprint": "ab",
         "model_sha256": "m" * 64,
         "settings_hash": "s" * 64,
         "operating_points": (POINT,),
-        "program_version": "0.2.0",
         "lungs_pack": "lungs-1.0.0 0123456789ab",
     }
-    return RunSpec(**{**values, **changes})
+    return PackSpec(**{**values, **changes})
 
 
-def stored_run(results: Iterable[StoredResult] = (), **changes: object) -> StoredRun:
+def run_spec(**changes: object) -> RunSpec:
+    """A run over one folder of the pack above; `changes` are of the run or of the pack."""
+    values = {"paths": ("/images",), "program_version": "0.2.0", "wishes": Wishes()}
+    own = {name: changes.pop(name) for name in [one.name for one in fields(RunSpec)] if name in changes}
+    return RunSpec(**{"packs": (pack_spec(**changes),), **values, **own})
+
+
+def stored_run(results: Iterable[StoredAnswer] = (), **changes: object) -> StoredRun:
     """A finished run with these results, as an exporter receives it."""
     run = Run(run_id=1, spec=run_spec(**changes), state="finished", reason=None, started_s=1.0, ended_s=2.0)
     return StoredRun(run=run, results=results)

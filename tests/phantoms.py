@@ -273,7 +273,7 @@ def write_bad_inputs(folder: Path) -> dict[str, tuple[str, str]]:
     bad("empty.dcm", b"", "failed", "empty")
     bad("text.dcm", b"Dear colleague, please find the image attached.\n" * 20, "refused", "not_an_image")
     bad("program.dcm", b"MZ" + good[2:], "failed", "executable")
-    bad("library", b"\x7fELF" + bytes(200), "failed", "executable")
+    bad("library", b"\x7fELF" + bytes(200), "refused", "not_an_image")
     bad("знімок " + "довга назва " * 6 + ".dcm", good[:2000], "failed", "truncated")
     for name, changes, code in (
         ("computed-tomography.dcm", {"Modality": "CT"}, "modality"),

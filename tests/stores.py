@@ -33,9 +33,9 @@ def image(
 def save_run(
     store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, fresh: bool = False, is_over: bool = False
 ) -> int:
-    """One pass of a run over these outcomes, from its beginning; its id. A fresh one continues none from before."""
+    """One pass of a run of one pack over these, from its beginning; its id. A fresh one continues none from before."""
     run_id = store.open_run(spec, fresh=fresh)
-    store.save_all(run_id, outcomes, spec=spec)
+    store.save_all(run_id, [[outcome] for outcome in outcomes], spec=spec)
     if is_over:
         store.finish(run_id)
     return run_id

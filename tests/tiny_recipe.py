@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from fieldray_adapt.command import adapt
-from fieldray_adapt.recipe import Recipe, rooted
-from fieldray_adapt.tables import Document
-from fieldray_adapt.train import Samples
+from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
+from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.training.classifier import Samples
 
 RECIPE = """
 run = "run"
@@ -85,7 +85,7 @@ def draw(folder: Path, name: str, *, images: int, first: int) -> None:
 
 def read_recipe(path: Path, kind: type[Any] = Recipe) -> Any:
     """A recipe, of a classifier if not of another kind, as a run gets it. Raises UsageProblem with all problems."""
-    return rooted(Document.read(path).parsed(kind), path)
+    return with_whole_paths(Document.read(path).parsed(kind), path)
 
 
 def adapted(step: str, recipe: Path) -> list[str]:

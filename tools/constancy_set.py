@@ -9,6 +9,7 @@ printed must be `CONSTANCY_SIGNER` in `packs/signing.py`.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from fieldray.backends import CPU
+from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import constancy_files
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import load_private_key, sign, verify
@@ -32,22 +34,30 @@ def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, 
     """The answers of a pack."""
     model = PackLibrary(home).load(folder)
     with Session(Settings({"device": CPU.name}), lambda _: None) as session:
-        session.use_pack(model)
+        session.use_packs(model)
         answers = screened(session, model)
     return subject(model), {name: answers[name] for name in answers if name not in without}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write both files; 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("key", type=Path, metavar="KEY")
+    parser.add_argument("without", nargs="*", metavar="IMAGE")
+    options = parser.parse_args(arguments)
+    try:
+        key = load_private_key(options.key)
+    except UsageProblem as problem:
+        parser.error(problem.reason.text)
     with tempfile.TemporaryDirectory() as home:
         os.environ["FIELDRAY_HOME"] = home
         packs = [found for found in PackLibrary(user_data()).builtin() if found.can_screen]
         files = {name: content for name, content in constancy_files() if name.endswith(".jpg")}  # drawn ones may round
         images = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        answers = dict(expected(one.folder, user_data(), without=arguments[1:]) for one in packs)
+        answers = dict(expected(one.folder, user_data(), without=options.without) for one in packs)
         made = Kept(images=images, answers=answers)
     content = msgspec.json.format(msgspec.json.encode(made, order="sorted"), indent=1) + b"\n"
-    signature = sign(content, key=load_private_key(Path(arguments[0])))
+    signature = sign(content, key=key)
     asset("constancy.json").write_bytes(content)
     asset("constancy.sig").write_bytes(signature)
     sys.stdout.write(f"{verify(content, signature=signature)}\n")

@@ -48,6 +48,9 @@ _TELEMETRY: Final = re.compile(
     re.IGNORECASE,
 )
 _IMAGES: Final = 4
+# Without an address, libdbus starts a bus by dbus-launch where that is installed. The bus outlives the window, and
+# strace waits for the bus.
+_BUS: Final = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "unix:path=/dev/null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +129,7 @@ def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> It
             name="window",
             command=(*window, str(folder / "chests")),
             is_window=True,
-            environment={"DISPLAY": display, "LANG": "C.UTF-8"},
+            environment={"DISPLAY": display, "LANG": "C.UTF-8", "DBUS_SESSION_BUS_ADDRESS": _BUS},
         )
     if not frozen and importlib.util.find_spec("tensorflow"):
         yield Work(name="toolchain: a network", command=(sys.executable, "-P", "-c", _TOOLCHAIN))
@@ -201,7 +204,7 @@ def run(work: Work, prefix: Sequence[str], home: Path) -> int:
 def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
     import psutil
 
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + _TIMEOUT_S
     while _kept(home) < _IMAGES and process.poll() is None:
         if time.monotonic() > deadline:
             raise TimeoutError("the window kept no results")
@@ -216,7 +219,7 @@ def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
 
 def _kept(home: Path) -> int:
     with contextlib.suppress(sqlite3.Error), contextlib.closing(_database(home)) as database:
-        return int(database.execute("SELECT count(*) FROM results").fetchone()[0])
+        return int(database.execute("SELECT count(*) FROM answers").fetchone()[0])
     return 0
 
 

@@ -1,7 +1,7 @@
 """The adults' images with the class that radiologists gave them, a table for a recipe; and how far a run follows them.
 
-python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv
-python tools/radiologists.py figures ../shared/data runs/adult-teacher
+    python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv
+    python tools/radiologists.py figures ../shared/data runs/adult-teacher
 
 RSNA's radiologists (2018) read NIH images anew. Their classes are for non-commercial use: with them one may choose and
 measure, but they are no target of what ships, so that the table's source has the share 0 in a recipe. The figures
@@ -10,8 +10,8 @@ are of a cross-validation's int8 networks: each image by one that saw none of it
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -75,4 +75,12 @@ def print_figures(data: Path, run: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"table": write_table, "figures": print_figures}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("table", "figures"))
+    parser.add_argument("data", type=Path, help="the folder with index.csv and radiologists.csv")
+    parser.add_argument("result", type=Path, help="the table to write, or the folder of a run with a cross-validation")
+    options = parser.parse_args()
+    try:
+        (write_table if options.action == "table" else print_figures)(options.data, options.result)
+    except OSError as problem:
+        parser.error(f"{problem.filename}: {problem.strerror}")

@@ -9,16 +9,16 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fieldray_adapt.command import KINDS
-from fieldray_adapt.tables import (
+from fieldray_adapt.recipes.tables import (
     Key,
     KnownKey,
     headed,
     inner_tables,
     keys_of,
+    kind_name,
     summary,
     tables_of,
     toml_text,
-    type_name,
 )
 from fieldray_cluster.workflow.recipe import Workflow
 
@@ -34,7 +34,7 @@ def text() -> str:
         autoescape=False, keep_trailing_newline=True,
     )  # fmt: skip
     names = {"keys_of": keys_of, "inner_tables": inner_tables, "headed": headed, "summary": summary}
-    names |= {"type_name": type_name, "default": _default, "meaning": _meaning}
+    names |= {"kind_name": kind_name, "default": _default, "meaning": _meaning}
     laws = {law.__name__: law for schema in kinds.values() for law in _laws(schema)}
     return environment.get_template("recipe-reference.md").render(kinds=kinds, laws=laws, **names)
 

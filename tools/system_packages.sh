@@ -3,13 +3,15 @@
 # allowed (root); else says which command does it. The command line alone needs none of them.
 set -euo pipefail
 
-needed="libegl1 libgl1 libxkbcommon-x11-0 libdbus-1-3 libfontconfig1 libxcb-cursor0 libxcb-icccm4 libxcb-image0
-libxcb-keysyms1 libxcb-randr0 libxcb-render-util0 libxcb-shape0 libxcb-xinerama0 fonts-dejavu-core"
+needed="libglib2.0-0 libegl1 libgl1 libxkbcommon-x11-0 libdbus-1-3 libfontconfig1 libxcb-cursor0 libxcb-icccm4
+libxcb-image0 libxcb-keysyms1 libxcb-randr0 libxcb-render-util0 libxcb-shape0 libxcb-xinerama0 fonts-dejavu-core"
 
 command -v dpkg-query >/dev/null || exit 0
 missing=""
 for package in $needed; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+    # Since Debian 13 and Ubuntu 24.04 some have t64 at the end of their names; apt-get takes the old name too.
+    states=$(dpkg-query -W -f='${Status}\n' "$package" "${package}t64" 2>/dev/null || true)
+    [[ $states == *"ok installed"* ]] || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ]; then

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from babel.localedata import locale_identifiers
 from babel.messages.catalog import Catalog
 from babel.messages.extract import extract_from_dir
 from babel.messages.mofile import write_mo
@@ -118,6 +119,9 @@ def compiled(catalogue: Catalog) -> bytes:
 
 def main(begin: list[str]) -> int:
     """Update and compile the catalogue of every language there is, and of those to begin; say what is missing."""
+    if unknown := set(begin) - set(locale_identifiers()):
+        sys.stderr.write(f"No languages: {', '.join(sorted(unknown))}. Name a language as pl or pt_BR.\n")
+        return 2
     for language in begin:
         path = CATALOGUES / language / NAME
         path.parent.mkdir(parents=True, exist_ok=True)

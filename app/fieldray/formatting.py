@@ -15,7 +15,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
 from fieldray.domain.prior import Gap, Order, gap_between, order_of
 from fieldray.domain.purpose import classes_measured
-from fieldray.domain.run import Run, RunSpec, VerdictChoice
+from fieldray.domain.run import PackSpec, Run, RunSpec, VerdictChoice
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -141,8 +141,13 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
     return areas, share
 
 
-def pack_of_run(translator: Translator, spec: RunSpec) -> str:
-    """The pack's name, with what a list has to say of it."""
+def packs_of_run(translator: Translator, spec: RunSpec) -> str:
+    """The names of all packs of a run."""
+    return " + ".join(pack_label(translator, pack) for pack in spec.packs)
+
+
+def pack_label(translator: Translator, spec: PackSpec) -> str:
+    """A pack's name, with what a list has to say of it."""
     return f"{spec.pack_name} ({unsigned(translator)})" if spec.trust == "legacy" else spec.pack_name
 
 

@@ -44,10 +44,13 @@ Template = str | Plural
 NOTES: Final[Mapping[str, Template]] = {
     "presentation_ignored": "The window or lookup table in the file shows next to nothing of this image, so it was not used.",
     "rescale_ignored": "The rescale slope and intercept or the modality table in the file cannot be used, so they were left out.",
+    "photometric_unknown": "The file does not say in a known way whether low values are black or white (Photometric Interpretation). They were taken for black.",
+    "bits_stored_ignored": "The number of bits of a value that the file states (Bits Stored) cannot be true, so it was left out.",
+    "little_detail": "The image has too little detail to be judged normal: it is blurred, or was enlarged from a small one. Screen the original.",
     "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. They were read all the same.",
     "syntax_contradicted": "The file is encoded in another way than its header says. It was read as it is.",
     "end_was_missing": "The end marker of the image is missing. All of its pixels are there.",
-    "lower_part_dark": "The lower part of the image is empty, so it is not called normal. If no collimator lay there, the file is incomplete.",
+    "lower_part_dark": "The lower part of the image is empty, and may have held lung, so the image is not called normal. If no collimator lay there, the file is incomplete.",
     "further_images": "The file holds further, smaller images, such as a preview. They were not looked at.",
     "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients aged {youngest} to {oldest} years.",
     "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",
@@ -59,6 +62,8 @@ NOTES: Final[Mapping[str, Template]] = {
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
     "view_unknown": "The file names a view that is not known here: {view}. Check that the image is a frontal one.",
     "body_part_unknown": "The file names a body part that is not known here: {body_part}. Check that it is the chest.",
+    "orientation_mirrored": "The file says that the image is mirrored left to right (Patient Orientation {orientation}). Compare it with the side marker.",
+    "orientation_turned": "The file says that the image is not upright (Patient Orientation {orientation}). Check how it lies.",
     "burned_in_annotation": "The file says that there is writing in the image itself. It may name the patient.",
     "pixels_not_cleaned": "What is written in the images themselves, which may name a patient, stays in everything that shows "
     "them: PDF, secondary captures, maps.",
@@ -118,8 +123,8 @@ BACKENDS: Final[Mapping[str, Template]] = {
                   "use it here.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
                          "a newer libedgetpu.",
-    "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so only the CPU can run it. With "
-                          "Google's edgetpu_compiler, fieldray adapt compile makes one.",
+    "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so only the CPU can run it. "
+                          "Whoever makes packs can compile such a file with Google's edgetpu_compiler.",
     "coral_unplugged": "The Edge TPU was unplugged.",
     "coral_stopped": "The Edge TPU stopped while it was running. If nobody unplugged it, it may lack power: plug it "
                      "into another port, without a hub.",
@@ -146,7 +151,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "no_pixel_data": "This DICOM file contains no image ({modality}).",
     "modality": "Not a radiograph: the modality is {modality}.",
     "body_part": "Not a chest image: the body part is {body_part}.",
-    "view": "Not a frontal view: the view position is {view}.",
+    "view": "Not a frontal view: the file says {view}.",
+    "for_processing": "The file holds raw values of the detector (FOR PROCESSING), from which an image is still to be made. Screen the image FOR PRESENTATION of this exposure.",
+    "image_type": "Not an ordinary exposure: the file says {kind} (dual energy, a subtraction, bone or soft tissue). Screen the ordinary image of this examination.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
                   "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
     "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born}, and even today is younger.",
@@ -169,6 +176,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "unreadable": "The file cannot be opened: {detail}.",
     "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy the file from elsewhere. Then screen it again.",
     "missing": "The file is no longer there.",
+    "object_elsewhere": "This image is on a server ({address}), and this program opens files of this computer alone.",
     "changed": "The file has changed in the meantime. Screen it again.",
     "folder_not_read": "This folder cannot be read: {detail}. None of its images was screened, and their number is not known.",
     "folder_lost": "This folder disappeared during the search. It is not known how many of its images were not screened. If it is on a drive, reconnect the drive and start again. Results so far are kept.",
@@ -221,8 +229,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "happens again, copy your files to another disk and have this one checked.",
     "not_plain": "{path} is a link or not a regular file, so it is not used. Delete it, or put the file itself there.",
     "home_unusable": "The program cannot keep its files in {path}: {detail}. Set FIELDRAY_HOME to another folder.",
-    "database_other_version": "The results in {path} were made by another version of the program. Nothing was changed. "
-                              "Open them with that version, or move the file away to begin a new one.",
+    "database_newer": "The results in {path} were made by Fieldray {made_by} or a later version. This is Fieldray "
+                      "{program}, which cannot read them. Nothing was changed. Install version {made_by} or later.",
+    "database_of_later": "The results in {path} were made by a later version of Fieldray. This is Fieldray {program}, "
+                         "which cannot read them. Nothing was changed. Install the later version.",
+    "database_too_old": "The results in {path} were made before the first release of the program. Nothing was changed. "
+                        "Move the file away to begin a new one.",
+    "database_older_damaged": "The results in {path} are damaged, and were made by an earlier version of the program. "
+                              "Nothing was changed. Screen a folder once with that version: it repairs them.",
     "database_damaged": "The results in {path} are damaged. Start the program again and screen a folder: the damaged "
                         "file is then set aside, and every result that can still be read goes into a new one.",
     "database_repaired": "The file of results was damaged. It was moved to {path}. Results recovered: {results}. "
@@ -316,6 +330,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
                               "Name a command first, for example: fieldray screen FOLDER",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
+    "only_hidden": Plural("{count} file or folder in {path} is hidden (its name begins with a dot), and hidden ones are not looked at. If there are images in it, give it another name.",
+                          "{count} files or folders in {path} are hidden (their names begin with a dot), and hidden ones are not looked at. If there are images in them, give them other names.", by="count"),
+    "bins_left_out": Plural("{count} recycle bin, store of thumbnails or snapshot was left out: {several}. To screen what is in it, open it by itself.",
+                            "{count} recycle bins, stores of thumbnails or snapshots were left out: {several}. To screen what is in one, open it by itself.", by="count"),
     "question_waits": "A question waits until you have finished here. Nothing is screened before you answer it.",
     "own_image": "This program made the picture of another image and its result, so it is not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",

@@ -1,4 +1,4 @@
-"""`fieldray adapt`: from labelled images to a signed pack. What divides a training is in `fieldray_cluster`."""
+"""`fieldray adapt`: from labelled images to a signed pack. `fieldray_cluster` has the options of a divided training."""
 
 from __future__ import annotations
 

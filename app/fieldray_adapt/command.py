@@ -19,25 +19,31 @@ from fieldray.inference.backend import BackendKind, BackendOptions, check_golden
 from fieldray.packs import signing
 from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
 from fieldray.reasons import reason
-from fieldray_adapt.cross import CROSS
-from fieldray_adapt.dataset import DATA, data_problems, left_out_lines
-from fieldray_adapt.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
-from fieldray_adapt.evaluate_step import EVALUATE
-from fieldray_adapt.files import write_atomically
+from fieldray.typed_json import converted
+from fieldray_adapt.data.dataset import DATA, data_problems, left_out_lines
+from fieldray_adapt.evaluation.cross import CROSS
+from fieldray_adapt.evaluation.evaluate_step import EVALUATE
+from fieldray_adapt.files import undone_on_failure, write_atomically
+from fieldray_adapt.lungs.cross import LUNG_CROSS
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
+from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE
+from fieldray_adapt.lungs.pack import LUNG_PACK
+from fieldray_adapt.lungs.quantise import LUNG_QUANTISE
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.results import LUNG_CROSS, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT
-from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
-from fieldray_adapt.pack import PACK
-from fieldray_adapt.profile import PROFILE, profile_study
+from fieldray_adapt.lungs.report import LUNG_REPORT
+from fieldray_adapt.lungs.train import LUNG_TRAIN
+from fieldray_adapt.networks.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
+from fieldray_adapt.pack.step import PACK
+from fieldray_adapt.pack.written import WrittenPack
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE
-from fieldray_adapt.recipe import Recipe, rooted
-from fieldray_adapt.report import REPORT
-from fieldray_adapt.run import Progress, Run, Step, Trainer, locked
-from fieldray_adapt.steps import QUANTISE, TRAIN, specification_of
-from fieldray_adapt.tables import Document, Problem, RecipeProblems, template
+from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
+from fieldray_adapt.recipes.tables import Document, Problem, RecipeProblems, template
+from fieldray_adapt.reports.report import REPORT
+from fieldray_adapt.run import Facts, Progress, Run, Step, Trainer, locked
+from fieldray_adapt.training.profile import PROFILE, profile_study
+from fieldray_adapt.training.steps import QUANTISE, TRAIN, specification_of
 
 Say = Callable[[str], None]
 
@@ -107,7 +113,7 @@ def perform(step: str, document: Document, *, say: Say, progress: Progress, trai
     """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
     kind = kind_of(document)
-    recipe = rooted(document.parsed(kind.schema), document.path)
+    recipe = with_whole_paths(document.parsed(kind.schema), document.path)
     if trainer and not kind.is_divided:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
     steps = kind.steps(recipe)
@@ -131,7 +137,7 @@ def check(path: Path) -> list[str]:
     """
     document = Document.read(path)
     kind = kind_of(document)
-    recipe = rooted(document.parsed(kind.schema), path)
+    recipe = with_whole_paths(document.parsed(kind.schema), path)
     if problems := kind.check(recipe):
         raise RecipeProblems(path, document.lines(problems))
     return left_out_lines(recipe.run)
@@ -191,13 +197,8 @@ def compile_pack(
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
     folder_above = packs or folder.resolve().parent
-    was_there = folder_above.exists()
-    try:
+    with undone_on_failure(key, folder_above):
         return write_described(folder_above, description=description, contents=contents, key=signing.own_key(key))
-    finally:
-        if not was_there:
-            with contextlib.suppress(OSError):  # one with a pack in it stays
-                folder_above.rmdir()
 
 
 def _signer(key: Path, data: bytes) -> str:
@@ -259,15 +260,16 @@ def _lung_steps(recipe: LungRecipe) -> Mapping[str, tuple[Step, ...]]:
 def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
     run.execute(wanted, say=say)
     for known in wanted:
-        say(_line(known.name, run.status[known.name]))
-    for warning in run.status.get("pack", {}).get("warnings", ()) if any(one.name == "pack" for one in wanted) else ():
-        say(f"Warning: {warning}")
+        say(_line(known.name, run.status[known.name].facts))
+    if any(one.name == "pack" for one in wanted):
+        for warning in converted(run.status["pack"].facts, WrittenPack).warnings:
+            say(f"Warning: {warning}")
     if any(one.name == DATA.name for one in wanted):
         for line in left_out_lines(run.recipe.run):
             say(line)
 
 
-def _line(name: str, entry: Mapping[str, object]) -> str:
+def _line(name: str, entry: Facts) -> str:
     facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made", "left", "warnings")}
     return f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {_shown(value)}" for key, value in facts.items())
 

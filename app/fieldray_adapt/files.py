@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fieldray import persistence
 from fieldray.errors import StorageProblem
@@ -29,6 +32,18 @@ from fieldray.reports.outputs import Kind, require_free, write_own
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path` in a run folder. Raises StorageProblem (disk full, not writable)."""
     persistence.write_atomically(path, data, mode=persistence.SHARED)
+
+
+def plain(content: object) -> Any:
+    """Structs, dataclasses, numbers of NumPy and paths as the values that JSON has."""
+    return msgspec.to_builtins(
+        content, enc_hook=lambda value: value.item() if isinstance(value, np.generic) else str(value)
+    )
+
+
+def as_json(content: object) -> bytes:
+    """A document of a run as JSON, one value a line."""
+    return json.dumps(plain(content), indent=1).encode()
 
 
 def publish(path: Path, data: bytes) -> None:
@@ -47,6 +62,19 @@ def _kind(path: Path) -> Kind:
 
 
 @contextlib.contextmanager
+def undone_on_failure(*paths: Path) -> Iterator[None]:
+    """If the block raises, remove those of these files and empty folders, and of the folders above, that it made."""
+    new = [path for each in paths for path in (each, *each.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            with contextlib.suppress(OSError):  # a folder with something else in it stays
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise
+
+
+@contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
     """While a file of a run folder is read. Raises StorageProblem (run_file_damaged) for what no run wrote."""
     try:
@@ -56,13 +84,13 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def arrays_in(path: Path) -> Iterator[Mapping[str, Any]]:
+def arrays_in(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
     """The arrays of a `.npz` file of a run folder, while the block lasts. Raises OSError, and as `reading`."""
     with reading(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         yield arrays
 
 
-def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
     """Write a `.npz` file of a run folder, whole or not at all. Raises StorageProblem."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

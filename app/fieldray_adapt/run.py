@@ -16,15 +16,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from msgspec import Struct
+from numpy.typing import NDArray
 
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
-from fieldray_adapt.engine import remove_checkpoints
-from fieldray_adapt.files import arrays_in, content_digest, digest, reading, write_atomically
-from fieldray_adapt.recipe import Recipe
-from fieldray_adapt.specification import Weights
+from fieldray.typed_json import converted, decoded
+from fieldray_adapt.files import arrays_in, as_json, content_digest, digest, plain, reading, write_atomically
+from fieldray_adapt.networks.specification import Weights
+from fieldray_adapt.recipes.classifier import Recipe
+from fieldray_adapt.training.engine import EpochFigures, remove_checkpoints
+
+T = TypeVar("T")
+Facts = Mapping[str, object]
+"""What a step says of what it did, by name: values that JSON has, for the status and the line that a person reads."""
 
 LOCK_NAME: Final = "run.lock"
 HISTORY: Final = "history.json"
@@ -70,13 +78,13 @@ Progress = Callable[[str, int, int], None]
 class Trainer(Protocol):
     """Who trains in place of this process: as `train.train` and `lungs.train.train`, with their arguments."""
 
-    def classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[dict[str, Any]]]:
+    def classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
         """A classifier's averaged weights, and figures by epoch."""
 
-    def lung_fields(self, *arguments: Any, **named: Any) -> tuple[Weights, list[dict[str, Any]]]:
-        """The same of a lung-field network."""
+    def lung_fields(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
+        """A lung-field network's averaged weights, and figures by epoch."""
 
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Facts:
         """What the status is to have of how it was trained."""
 
 
@@ -88,8 +96,8 @@ def _nothing(_run: Run) -> str:
     return ""
 
 
-def _report_is_there(facts: Mapping[str, Any]) -> bool:
-    return "report" not in facts or Path(facts["report"]).exists()
+def _report_is_there(facts: Facts) -> bool:
+    return "report" not in facts or Path(str(facts["report"])).exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,35 +108,63 @@ class Step:
     ----------
     perform
         Does it, and returns a few facts for the status.
-    reads
-        The recipe's keys it reads.
-    outside
+    recipe_keys
+        The recipe's keys that it reads.
+    external_inputs
         A digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack.
-    leaves
+    outputs
         Files in its folder that later steps read: without them it is not done, whatever the status says.
-    stands
+    is_valid
         Whether what it made beyond its folder is still there, by the facts that it returned.
     """
 
     name: str
-    perform: Callable[[Run], Mapping[str, Any]]
-    reads: tuple[str, ...]
-    outside: Callable[[Run], str] = field(default=_nothing)
-    leaves: tuple[str, ...] = ()
-    stands: Callable[[Mapping[str, Any]], bool] = field(default=_report_is_there)
+    perform: Callable[[Run], Facts]
+    recipe_keys: tuple[str, ...]
+    external_inputs: Callable[[Run], str] = field(default=_nothing)
+    outputs: tuple[str, ...] = ()
+    is_valid: Callable[[Facts], bool] = field(default=_report_is_there)
 
 
-def keep_epoch(folder: Path, row: Mapping[str, Any]) -> None:
+class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the status has of every step, among the facts of the step itself.
+
+    `key` is the digest of what decided the step, `made` a random text of each performance, `left` the SHA-256 of each
+    output, `problem` a sentence.
+    """
+
+    state: Literal["running", "done", "failed"]
+    key: str = ""
+    made: str = ""
+    seconds: float | None = None
+    left: dict[str, str] | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """What a step came to, with its facts: state, seconds and left among them."""
+
+    record: StepRecord
+    facts: Facts
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the step was performed to its end."""
+        return self.record.state == "done"
+
+
+def keep_epoch(folder: Path, row: EpochFigures) -> None:
     """Add an epoch's figures to a training's history, for those who watch it. Raises StorageProblem.
 
     What an earlier training left of this epoch and later ones goes: whoever resumes has the epochs before.
     """
     try:
-        before = json.loads((folder / HISTORY).read_text(encoding="utf-8"))
+        before = decoded((folder / HISTORY).read_bytes(), list[EpochFigures])
     except (OSError, ValueError):
         before = []
-    kept = [known for known in before if known["epoch"] < row["epoch"]]
-    write_atomically(folder / HISTORY, json.dumps([*kept, row], indent=1, default=str).encode())
+    kept = [known for known in before if known.epoch < row.epoch]
+    write_atomically(folder / HISTORY, as_json([*kept, row]))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -152,18 +188,18 @@ class Run:
         """The folder of a step's results."""
         return self.recipe.run / step
 
-    def write(self, step: str, name: str, content: Any) -> None:
+    def write(self, step: str, name: str, content: object) -> None:
         """Write a JSON result. Raises StorageProblem."""
-        write_atomically(self.folder(step) / name, json.dumps(content, indent=1, default=str).encode())
+        write_atomically(self.folder(step) / name, as_json(content))
 
-    def read(self, step: str, name: str) -> Any:
-        """Read a JSON result. Raises OSError, StorageProblem (run_file_damaged)."""
+    def read(self, step: str, name: str, kind: type[T]) -> T:
+        """Read a JSON result of this type. Raises OSError, StorageProblem (run_file_damaged)."""
         path = self.folder(step) / name
         with reading(path):
-            return json.loads(path.read_text(encoding="utf-8"))
+            return decoded(path.read_bytes(), kind)
 
     @contextmanager
-    def arrays(self, step: str, name: str) -> Iterator[Mapping[str, Any]]:
+    def arrays(self, step: str, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
         """The arrays that a step left. Raises UsageProblem (step_missing), StorageProblem (run_file_damaged)."""
         path = self.folder(step) / name
         if not path.is_file():
@@ -171,23 +207,20 @@ class Run:
         with arrays_in(path) as found:
             yield found
 
-    def report_epoch(self, folder: Path, row: Mapping[str, Any], *, what: str = "epochs") -> None:
+    def report_epoch(self, folder: Path, row: EpochFigures, *, what: str = "epochs") -> None:
         """Tell of an epoch that a training in `folder` has ended, and keep its figures. Raises StorageProblem."""
         keep_epoch(folder, row)
-        self.progress(what, row["epoch"], row["epochs"])
+        self.progress(what, row.epoch, row.epochs)
 
     @property
-    def status(self) -> dict[str, Any]:
-        """What each step came to: state (running, done, failed), key, made, left, seconds, facts or problem.
-
-        Raises StorageProblem (run_file_damaged).
-        """
+    def status(self) -> dict[str, StepStatus]:
+        """What each step came to. Raises StorageProblem (run_file_damaged)."""
         path = self.recipe.run / STATUS
         if not path.is_file():
             return {}
         with reading(path):
-            found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-            return {name: dict(entry) for name, entry in found.items()}
+            found = decoded(path.read_bytes(), dict[str, dict[str, object]])
+            return {name: StepStatus(converted(entry, StepRecord), entry) for name, entry in found.items()}
 
     def execute(self, steps: tuple[Step, ...], *, say: Callable[[str], None]) -> None:
         """Perform the steps that are not done, and every step after one that is performed.
@@ -198,28 +231,29 @@ class Run:
 
         Raises what a step raises; the status says why.
         """
-        document = json.loads(json.dumps(asdict(self.recipe), default=str))
-        write_atomically(self.recipe.run / "recipe.json", json.dumps(document, indent=1).encode())
+        document = json.loads(as_json(asdict(self.recipe)))
+        write_atomically(self.recipe.run / "recipe.json", as_json(document))
         if self.text:
             write_atomically(self.recipe.run / RECIPE_TEXT, self.text.encode())
         before = ""
         for step in steps:
-            parts = {name: document[name] for name in step.reads}
-            key = digest(before, step.name, parts, step.outside(self))
+            parts = {name: document[name] for name in step.recipe_keys}
+            key = digest(before, step.name, parts, step.external_inputs(self))
             if self._is_done(step, key):
                 say(f"{step.name}: done before")
             else:
                 say(f"{step.name} ...")
                 self._perform(step, key)
-            before = self.status[step.name]["made"]
+            before = self.status[step.name].record.made
 
     def _is_done(self, step: Step, key: str) -> bool:
         """Raises UsageProblem where the step is done but what it left was changed since."""
-        entry = self.status.get(step.name, {})
-        is_there = all((self.folder(step.name) / name).exists() for name in step.leaves)
-        if not (is_there and entry.get("state") == "done" and entry.get("key") == key and step.stands(entry)):
+        if not (entry := self.status.get(step.name)):
             return False
-        for name, left in entry.get("left", {}).items():
+        is_there = all((self.folder(step.name) / name).exists() for name in step.outputs)
+        if not (is_there and entry.is_done and entry.record.key == key and step.is_valid(entry.facts)):
+            return False
+        for name, left in (entry.record.left or {}).items():
             path = self.folder(step.name) / name
             if content_digest(path) != left:
                 code = "run_split_changed" if name == SPLIT else "run_file_changed"
@@ -228,23 +262,24 @@ class Run:
 
     def _perform(self, step: Step, key: str) -> None:
         began = time.monotonic()
-        self._note(step, {"state": "running", "key": key})
+        self._note(step, plain(StepRecord(state="running", key=key)))
         try:
             facts = step.perform(self)
         except FieldrayError as problem:
-            self._note(step, {"state": "failed", "key": key, "problem": problem.reason.text})
+            self._note(step, plain(StepRecord(state="failed", key=key, problem=problem.reason.text)))
             raise
         # Random, so that every performance differs: later steps are then performed again.
-        done = {
-            "state": "done",
-            "key": key,
-            "made": secrets.token_hex(8),
-            "seconds": round(time.monotonic() - began, 1),
-            "left": {name: content_digest(self.folder(step.name) / name) for name in step.leaves},
-        }
+        state = StepRecord(
+            state="done",
+            key=key,
+            made=secrets.token_hex(8),
+            seconds=round(time.monotonic() - began, 1),
+            left={name: content_digest(self.folder(step.name) / name) for name in step.outputs},
+        )
+        done = plain(state)
         self._note(step, done | dict(facts) | done)  # first, and whatever a step calls its own facts
         remove_checkpoints(self.folder(step.name))
 
-    def _note(self, step: Step, entry: Mapping[str, Any]) -> None:
-        content = json.dumps({**self.status, step.name: entry}, indent=1, default=str)
-        write_atomically(self.recipe.run / STATUS, content.encode())
+    def _note(self, step: Step, entry: Facts) -> None:
+        known = {name: status.facts for name, status in self.status.items()}
+        write_atomically(self.recipe.run / STATUS, as_json({**known, step.name: entry}))

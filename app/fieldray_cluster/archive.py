@@ -43,7 +43,7 @@ from fieldray_cluster.archive_worker import (
     screen_piece,
 )
 from fieldray_cluster.connection import ConnectionSettings, is_connected, workers_of
-from fieldray_cluster.objects import is_address
+from fieldray_cluster.object_server import is_address
 from fieldray_cluster.pool import LOST, FaultCounts, Note, Piece, WorkerRegistry, wait_for_any, work_connected
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The output folder of an archive: what was asked for, which images there are, and the results that are there so far.
 
     driver.lock                      held by the one driver that works on it
-    archive.json                     the request
+    archive.json                     the request; once all images were listed, their number and the list's digest
     list.parquet                     one row an image, in the order they were found; there once all were listed
     chunks/FROM-TO.parquet           results of the images from FROM up to, not including, TO of the list
     merged.json                      the run that holds all results, once it does
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import hashlib
 import itertools
 import json
 import os
@@ -37,7 +38,7 @@ from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.paths import scratch_folder
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
-from fieldray.pipeline.keeping import open_store, require_kept
+from fieldray.pipeline.run_recorder import open_store, require_kept
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
@@ -47,13 +48,22 @@ from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
-from fieldray_cluster.objects import ObjectServer, address_path, is_address, list_objects
+from fieldray_cluster.object_server import ObjectServer, address_path, is_address
+from fieldray_cluster.objects import list_objects
 from fieldray_cluster.pool import Piece
 
 _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
+REQUEST: Final = "archive.json"
+LIST: Final = "list.parquet"
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ListNote:
+    images: int = 0
+    list_sha256: str = ""
 
 
 class ArchiveFolder:
@@ -91,7 +101,7 @@ class ArchiveFolder:
 
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
-        path, self._asked = self.path / "archive.json", request.paths
+        path, self._asked = self.path / REQUEST, request.paths
         if not path.exists() or not (self.is_listed or self.has_results):
             write_atomically(path, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
             return
@@ -118,10 +128,18 @@ class ArchiveFolder:
     @property
     def is_listed(self) -> bool:
         """Whether all images are on the list, and there are any. Raises UsageProblem (archive_damaged)."""
-        if not self._list.exists():
+        if not self._list.exists() or not self._noted.list_sha256:
             return False
-        with ImageList(self._list) as images:
+        with self.open_list() as images:
             return len(images) > 0
+
+    @property
+    def _noted(self) -> _ListNote:
+        """What is known of the list, by which one that was changed shows itself."""
+        try:
+            return decoded((self.path / REQUEST).read_bytes(), _ListNote)
+        except (OSError, ValueError):
+            return _ListNote()
 
     @property
     def listed_on(self) -> datetime.date:
@@ -141,14 +159,19 @@ class ArchiveFolder:
                 writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
                 count += len(rows)
                 progress(count)
+        path, note = self.path / REQUEST, _ListNote(images=count, list_sha256=_digest(self._list))
+        about = json.loads(path.read_bytes()) if path.exists() else {}
+        write_atomically(path, json.dumps(about | dataclasses.asdict(note), indent=1).encode("ascii"))
 
     def open_list(self) -> ImageList:
-        """The list, once it is known what was asked for. Raises UsageProblem (archive_damaged)."""
+        """The list as it was written, once it is known what was asked for. Raises UsageProblem (archive_damaged)."""
+        if self._noted.list_sha256 != _digest(self._list):
+            raise UsageProblem(reason("archive_damaged", path=self._list))
         return ImageList(self._list, within=self._asked)
 
     @property
     def _list(self) -> Path:
-        return self.path / "list.parquet"
+        return self.path / LIST
 
     # ---- results
 
@@ -271,6 +294,15 @@ class ImageList:
         return list(column.slice(first, piece.size).to_pylist())
 
 
+def _digest(path: Path) -> str:
+    """The SHA-256 of a file. Raises UsageProblem (archive_damaged) where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageProblem(reason("archive_damaged", path=path)) from error
+
+
 def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
     """How the names of files in these folders begin, and beside these files: a DICOMDIR names those around it."""
     if is_address(paths[0]):
@@ -295,7 +327,11 @@ class ArchiveRun:
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
         """Keep outcomes; an image that is there already keeps its row. Raises StorageProblem."""
         self._store.save_all(
-            self.run_id, outcomes, spec=self._spec, is_resumed=is_resumed, keeps_preview=self._keeps_previews
+            self.run_id,
+            [[outcome] for outcome in outcomes],
+            spec=self._spec,
+            is_resumed=is_resumed,
+            keeps_preview=self._keeps_previews,
         )
         self._saved += len(outcomes)
 
@@ -334,16 +370,20 @@ def list_images(
     if folder.is_listed:
         return
     if folder.has_results:
-        raise UsageProblem(reason("archive_list_lost", folder=folder.path, name="list.parquet"))
+        name = REQUEST if (folder.path / LIST).exists() else LIST
+        raise UsageProblem(reason("archive_list_lost", folder=folder.path, name=name))
     with contextlib.closing(open_workers(settings, 1)) as readers:
         if is_address(paths[0]):
             with scratch_folder() as scratch:
-                folder.write_list(list_objects(ObjectServer(paths[0]), readers.members, scratch), progress=progress)
+                found = list_objects(
+                    ObjectServer(paths[0]), scratch, members=readers.members, identify=readers.identify
+                )
+                folder.write_list(found, progress=progress)
         else:
             tops, members = list(map(Path, paths)), readers.members
-            found = discover(tops, members=members, is_own_report=is_own_report, notify=refuse)
+            refs = discover(tops, members=members, is_own_report=is_own_report, notify=refuse)
             own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
-            folder.write_list(((ref, "") for ref in found if not str(ref.path).startswith(own)), progress=progress)
+            folder.write_list(((ref, "") for ref in refs if not str(ref.path).startswith(own)), progress=progress)
     if not folder.is_listed:
         raise UsageProblem(reason("no_image_in", path=paths[0]))
 

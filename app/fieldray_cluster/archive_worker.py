@@ -33,7 +33,6 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.imaging.source import file_problem, open_file
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.naming import split_name
 from fieldray.packs.reading import drives_with_packs
 from fieldray.paths import VERSION, user_data
 from fieldray.persistence import storage_problem
@@ -48,7 +47,8 @@ from fieldray.store.schema import reason_of, reason_text
 from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_cluster.node import cores_of_worker
-from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead, is_address
+from fieldray_cluster.object_server import ObjectServer, is_address
+from fieldray_cluster.objects import ObjectCache, ReadAhead
 from fieldray_cluster.pool import AWAITS_SERVER, result_key
 
 # ---- what is asked
@@ -68,9 +68,11 @@ class ArchiveRequest:
         Absolute, as the driver sees them; or the one address of objects.
     pack
         How a node finds the pack: its folder, or `id-version` with its signer.
+    signer
+        The fingerprint of its key.
     pack_name, model_sha256, settings_hash
         What every node has to come to with it.
-    operating_point, ages_confirmed
+    operating_point, ages_confirmed, allow_older, allow_legacy
         As for `fieldray screen`.
     settings
         Those of the driver that decide how an image is read and run, in the order of their names.
@@ -87,6 +89,9 @@ class ArchiveRequest:
     ages_confirmed: bool
     settings: tuple[tuple[str, str | int | float | bool], ...]
     program_version: str = VERSION
+    signer: str = ""
+    allow_older: bool = False
+    allow_legacy: bool = False
 
     @property
     def operating_points(self) -> tuple[OperatingPoint, ...]:
@@ -109,6 +114,8 @@ def make_request(
     *,
     operating_point: str | None,
     settings: Settings,
+    allow_older: bool = False,
+    allow_legacy: bool = False,
 ) -> ArchiveRequest:
     """The request for absolute paths or an address; `pack` is how nodes find the pack of the assessment."""
     model = assessment.model
@@ -121,13 +128,21 @@ def make_request(
         operating_point=operating_point,
         ages_confirmed=assessment.ages_confirmed,
         settings=tuple((name, settings[name]) for name in _SHARED_SETTINGS),
+        signer=model.fingerprint,
+        allow_older=allow_older,
+        allow_legacy=allow_legacy,
     )
 
 
 def load_model(request: ArchiveRequest) -> Model:
     """The pack on this node, verified by what is trusted here. Raises PackProblem, StorageProblem."""
     library = PackLibrary(user_data(), drives=drives_with_packs)
-    return library.load(library.find(request.pack).folder, signer=split_name(request.pack)[1])
+    return library.load(
+        library.find(request.pack).folder,
+        allow_older=request.allow_older,
+        allow_legacy=request.allow_legacy,
+        signer=request.signer,
+    )
 
 
 def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:

@@ -19,6 +19,7 @@ was defined inside another one travels whole.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import ipaddress
@@ -29,7 +30,7 @@ import time
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -58,7 +59,10 @@ from fieldray_cluster.node import (
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 _TICK_S: Final = 0.1
 _CLOCKS_S: Final = 120.0
+ANSWER_S: Final = 10.0
+"""How long to wait for the answer of a worker that others need not wait for."""
 State = Callable[..., tuple[float, str]]
+Asked = Future[object]
 # Of them Dask makes its news of results and of workers that died or are gone.
 _received: Final[set[type]] = {
     *(bytes, int, set, deque, defaultdict),
@@ -186,15 +190,24 @@ def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
 
 
 def said_by(
-    workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object, **options: object
+    workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object
 ) -> dict[str, object]:
-    """What each of these workers answers, or the error that it ends with; None of one of which nothing is told.
+    """What each of these workers answers, as `answer_in`; None of one that does not within some seconds.
 
     Raises EnvironmentProblem (cluster_node_problem).
     """
+    futures = {address: client.ask(address, function, *arguments) for address in workers}
+    wait(futures.values(), timeout=ANSWER_S)
+    return {address: answer_in(client, future) if future.done() else None for address, future in futures.items()}
+
+
+def answer_in(client: Client, future: Asked) -> object:
+    """What a worker answered, or the error that it ended with; None where nothing is told of it.
+
+    Raises OSError where the scheduler is gone, EnvironmentProblem (cluster_node_problem).
+    """
     with _making_sense(client):
-        said = client.run(function, *arguments, workers=list(workers), on_error="return", **options)
-        return {address: said.get(address) for address in workers}
+        return future.result()
 
 
 @contextlib.contextmanager
@@ -297,7 +310,25 @@ class _Client(Client):  # type: ignore[misc]
     """A client that leaves no thread behind where no scheduler answers, and keeps asking for a lost one.
 
     Of what workers print and warn of it hears nothing: a warning comes as a pickle that Dask reads by itself.
+
+    asked  what workers have not answered yet
     """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.asked = set[Asked]()
+        super().__init__(*arguments, **options)
+
+    def ask(self, worker: str, function: Callable[..., object], *arguments: object) -> Asked:
+        """Ask a worker, and wait for nothing: one that is suspended may answer in hours, or never."""
+
+        async def answer() -> object:
+            said = await self.run(function, *arguments, workers=[worker], on_error="return", asynchronous=True)
+            return said.get(worker)
+
+        future = asyncio.run_coroutine_threadsafe(answer(), self.loop.asyncio_loop)
+        self.asked.add(future)
+        future.add_done_callback(self.asked.discard)
+        return future
 
     def subscribe_topic(self, topic: str, handler: Any) -> None:
         """Nothing is subscribed to."""
@@ -307,6 +338,7 @@ class _Client(Client):  # type: ignore[misc]
             return super().start(**options)
         except BaseException:
             self._loop_runner.stop()
+            self.status = "closed"  # or it would be closed once more as it is deleted, on a loop that has ended
             raise
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
@@ -339,6 +371,8 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     finally:
         with warnings.catch_warnings(), contextlib.suppress(OSError, TimeoutError):
             warnings.simplefilter("ignore")  # of futures that nobody waits for any more
+            for future in tuple(client.asked):
+                future.cancel()
             client.close(timeout=5)
 
 

@@ -110,8 +110,9 @@ def require_own_settings(*networks: str) -> None:
     """
     dask.config.refresh(paths=[], env={})
     dask.config.set(_SETTINGS)
-    for name in ("distributed", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in ("distributed", "tornado", *logging.root.manager.loggerDict):
+        if name.startswith(("distributed", "tornado")):  # Dask gave some of its loggers levels of their own
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     reach((*_LOOPBACK, *networks))
 
 

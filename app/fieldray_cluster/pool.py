@@ -27,7 +27,6 @@ import json
 import math
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -42,13 +41,15 @@ from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 from fieldray_adapt.files import digest
 from fieldray_cluster.connection import (
+    ANSWER_S,
+    Asked,
     ConnectionSettings,
     NotPlain,
+    answer_in,
     clock_note,
     is_connected,
     node_of,
     open_client,
-    said_by,
     workers_of,
 )
 from fieldray_cluster.node import all_versions
@@ -60,9 +61,11 @@ DEATHS_OF_ONE: Final = 3
 AWAITS_SERVER: Final = "awaits_server"
 """What a worker tells with its signs of life while the server of its objects is gone."""
 _CONNECTIONS: Final = 5  # without any progress, before the work is given up
-_ASKS: Final = 40  # of a worker that is there and does not answer
+_SILENT_S: Final = 120.0  # of all workers, before the work is given up
+_LONGEST_PAUSE_S: Final = 60.0
 _FAULTS_OF_NODE: Final = 6  # for each of its workers: all of them end together where the computer is switched off
 _LOOK_EVERY_S: Final = 0.5
+_FIRST_LOOKS_EVERY_S: Final = 0.05
 _WAIT_S: Final = 0.2
 _LOOKS_BETWEEN_OUTAGES: Final = 10  # threads of a worker do not all see at once that a server is back
 
@@ -186,8 +189,19 @@ def misfit(answer: object, note: Callable[[Reason], None]) -> Reason | None:
     return report.problem
 
 
+@dataclass(slots=True)
+class _Question:
+    """What a worker was asked when it came, and again since: its node, when first and last, and how often."""
+
+    node: str
+    answer: Asked
+    first_s: float
+    last_s: float
+    times: int = 1
+
+
 class WorkerRegistry:
-    """The workers of one client, looked at again and again.
+    """The workers of one client, looked at again and again. Nobody waits for one that does not answer.
 
     Parameters
     ----------
@@ -209,11 +223,14 @@ class WorkerRegistry:
         self.workers: dict[str, Mapping[str, Any]] = {}
         """Those that may be given work, as their scheduler describes them, by address."""
         self._aside: dict[str, Reason] = {}
-        self._asked = Counter[str]()
+        self._asked: dict[str, _Question] = {}
         self._noted: set[tuple[str, Reason]] = set()
         self._looks, self._awaiting = 0, dict[str, int]()  # by node: the last look at which it awaited its server
-        self._looked_s = 0.0
+        self._looked_s, until_s = 0.0, time.monotonic() + ANSWER_S
         self.look(is_first=True)
+        while self._asked and not (self.workers and time.monotonic() > until_s):
+            time.sleep(_FIRST_LOOKS_EVERY_S)
+            self.look(is_first=True)
 
     def node(self, address: str) -> str:
         """The name of a worker's node."""
@@ -237,14 +254,17 @@ class WorkerRegistry:
         with noticing_loss():
             present = workers_of(self._client)
             self._looked_s, self._looks = time.monotonic(), self._looks + 1
-            new = [address for address in present if address not in (*self.workers, *self._aside)]
-            answers = said_by(new, self._client, report_text, self._ask) if new else {}
-        for address, answer in answers.items():
-            self._admit(address, present[address], answer, is_first=is_first)
-        gone = [address for address in (*self.workers, *self._aside) if address not in present]
+        for address, worker in present.items():
+            if address not in (*self.workers, *self._aside, *self._asked):
+                node, now_s = node_of(str(worker["name"])), time.monotonic()
+                self._asked[address] = _Question(node, self._question(address), now_s, now_s)
+        for address in [address for address in self._asked if address in present]:
+            self._hear(address, present[address], is_first=is_first)
+        known = (self.workers, self._aside, self._asked)
+        gone = [address for each in known for address in each if address not in present]
         for address in gone:
-            self.workers.pop(address, None)
-            self._aside.pop(address, None)
+            for each in known:
+                each.pop(address, None)
         for address in self.workers:
             metrics = present[address].get("metrics")
             if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER) is True:
@@ -252,10 +272,32 @@ class WorkerRegistry:
                 if self._looks - self._awaiting.get(node, -math.inf) > _LOOKS_BETWEEN_OUTAGES:
                     self._note(node, reason("archive_server_awaited"))
                 self._awaiting[node] = self._looks
-        if self._aside and not self.workers:
-            address, why = next(iter(self._aside.items()))
-            raise _unfit(node_of(str(present[address]["name"])), why)
+        waits = [each for each in self._asked.values() if time.monotonic() - each.first_s < _SILENT_S]
+        if not (self.workers or waits):
+            silent = reason("cluster_no_reply")
+            unfit = [(node_of(str(present[address]["name"])), why) for address, why in self._aside.items()]
+            for node, why in (*unfit, *((each.node, silent) for each in self._asked.values())):
+                raise _unfit(node, why)
         return gone
+
+    def _question(self, address: str) -> Asked:
+        future: Asked = self._client.ask(address, report_text, self._ask)
+        return future
+
+    def _hear(self, address: str, worker: Mapping[str, Any], *, is_first: bool) -> None:
+        """What a worker has answered; one that cannot be reached is asked again, less and less often."""
+        question, now_s = self._asked[address], time.monotonic()
+        if question.answer.done():
+            with noticing_loss():
+                answer = answer_in(self._client, question.answer)
+            if not isinstance(answer, LOST):
+                del self._asked[address]
+                self._admit(address, worker, answer, is_first=is_first)
+                return
+            if now_s - question.last_s > min(2**question.times, _LONGEST_PAUSE_S):
+                question.answer, question.last_s, question.times = self._question(address), now_s, question.times + 1
+        if now_s - question.first_s > ANSWER_S:
+            self._note_once(question.node, reason("cluster_no_reply"))
 
     def set_aside(self, address: str, why: Reason) -> None:
         """Give a worker nothing any more; what joins in its place is asked again."""
@@ -276,9 +318,6 @@ class WorkerRegistry:
         if why := self._nodes_aside.get(node):
             self._aside[address] = why
             return
-        self._asked[address] += 1
-        if isinstance(answer, LOST) and self._asked[address] < _ASKS:
-            return  # it has just gone, or is asked again
         why = misfit(answer, lambda why: self._note_once(node, why))
         if why and is_first:
             raise _unfit(node, why)

@@ -26,6 +26,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_no_path": "It does not see {path}, or finds it empty. Connect the share there, or send the images with --send-files.",
     "cluster_other_answer": "It answered something else than it was asked. Install the program there again, and start it again.",
     "cluster_silent": Plural("A process of it did not answer for {minutes} minute.", "A process of it did not answer for {minutes} minutes.", by="minutes"),
+    "cluster_no_reply": "A process of it does not answer, and gets no work before it does. Look whether that computer sleeps, or start the program there again.",
     "cluster_node_deaths": Plural("Its processes ended {times} time in a row while they screened. Look whether it has enough memory and room on its disk, then start the same command again.", "Its processes ended {times} times in a row while they screened. Look whether it has enough memory and room on its disk, then start the same command again.", by="times"),
     "cluster_clock": Plural("Its clock differs by {difference} second from this computer's.", "Its clock differs by {difference} seconds from this computer's.", by="difference"),
     "archive_in_use": "Another program (process {process}) is working on {folder}. Wait until it is done, or name another folder with --out.",

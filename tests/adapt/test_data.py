@@ -16,12 +16,12 @@ from PIL import Image
 
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
-from fieldray_adapt.dataset import check_classes, targets_of
+from fieldray_adapt.data.dataset import check_classes, targets_of
+from fieldray_adapt.data.image_set import CACHE, ImageSet, read_images, read_rows
+from fieldray_adapt.data.layouts import Row, read_source, refuse_settled, split_rows
 from fieldray_adapt.files import content_digest
-from fieldray_adapt.image_set import CACHE, ImageSet, read_images, read_rows
-from fieldray_adapt.layouts import Row, read_source, refuse_settled, split_rows
 from fieldray_adapt.patients import patient_sha256
-from fieldray_adapt.recipe_data import LabelRule, Source, Split
+from fieldray_adapt.recipes.shared import LabelRule, Source, Split
 from tiny_recipe import read_recipe
 
 A = patient_sha256("a")

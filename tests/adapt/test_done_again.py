@@ -19,14 +19,14 @@ from PIL import Image
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.command import STEPS
-from fieldray_adapt.cross import CROSS, learnt_without
-from fieldray_adapt.dataset import DATA, dataset_of
+from fieldray_adapt.data.dataset import DATA, dataset_of
+from fieldray_adapt.evaluation.cross import CROSS, training_indices_for_fold
 from fieldray_adapt.files import digest
+from fieldray_adapt.networks.specification import Weights, save_weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.run import SPLIT, Run, Step
-from fieldray_adapt.specification import Weights, save_weights
-from fieldray_adapt.steps import specification_of, train_recipe
-from fieldray_adapt.train import Samples
+from fieldray_adapt.training.classifier import Samples
+from fieldray_adapt.training.steps import specification_of, train_recipe
 from tiny_recipe import RECIPE, draw, read_recipe
 
 NAMES = [step.name for step in STEPS]
@@ -69,8 +69,8 @@ def _performed(recipe: Path, *, failing: str = "") -> list[str]:
                 raise UsageProblem(reason("training_diverged", epoch=1, step=1))
             return step.perform(run) if step is DATA else {}
 
-        leaves = step.leaves if step is DATA else ()
-        return replace(step, perform=perform, leaves=leaves, stands=lambda _: True)
+        leaves = step.outputs if step is DATA else ()
+        return replace(step, perform=perform, outputs=leaves, is_valid=lambda _: True)
 
     _run(recipe).execute(tuple(map(recording, STEPS)), say=lambda _: None)
     return performed
@@ -161,7 +161,7 @@ def test_another_table_of_the_split_has_the_data_done_again(tmp_path: Path) -> N
     for part in ("training", "test"):
         (tmp_path / "split.csv").write_text(f"patient,part\np3,{part}\nP4,{part}\n", encoding="utf-8")
         assert _performed(recipe)[:1] == ["data"]
-        facts = _run(recipe).status["data"]
+        facts = _run(recipe).status["data"].facts
         assert (facts["patients_of_table"], facts["patients_of_table_in_data"]) == (2, 1)
         assert _performed(recipe) == []
         assert _parts(tmp_path / "run")["p3"] == part
@@ -207,7 +207,9 @@ def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: P
     trainer = SimpleNamespace(classifier=learn)
     train_recipe(replace(run, trainer=trainer), training=everything, validation=everything, folder=tmp_path / "train")  # type: ignore[arg-type]
     assert set(learnt[0].sources) == {"confounded"}  # as in a cross-validation, which has parts of its own
-    others = [data.image_set.rows[index] for index in learnt_without(data, run, 0)]  # what fits ranges and heads there
+    others = [
+        data.image_set.rows[index] for index in training_indices_for_fold(data, run, 0)
+    ]  # what fits ranges and heads there
     assert {row.source for row in others} == {"confounded"} and {row.fold for row in others} == {"1", "2"}
 
 

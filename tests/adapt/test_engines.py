@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pytest
 
-from fieldray_adapt.engine import Engine, EngineSettings, open_engine, seed_dropout
-from fieldray_adapt.networks import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
-from fieldray_adapt.profile import profile, propose_batch_size, time_iterations
-from fieldray_adapt.specification import Specification, initial_weights
+from fieldray_adapt.networks.architectures import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
+from fieldray_adapt.networks.specification import Specification, initial_weights
+from fieldray_adapt.training.engine import Engine, EngineSettings, open_engine, seed_dropout
+from fieldray_adapt.training.profile import ProfileRow, profile, propose_batch_size, time_iterations
 
 pytestmark = pytest.mark.adapt
 
@@ -134,12 +134,17 @@ def test_start_up_cost_is_kept_apart() -> None:
     # the clock is read before and after each run: runs of 9, 4, 1, 3 and 2 seconds
     ticks = itertools.accumulate([0, 9, 0, 4, 0, 1, 0, 3, 0, 2])
     times = time_iterations(lambda: None, iterations=5, clock=lambda: next(ticks))
-    assert times == {"first_ms": 9000, "second_ms": 4000, "later_ms": 2000}
+    assert times == (9000, 4000, 2000)
 
 
 def test_the_smallest_batch_near_the_fastest_is_proposed() -> None:
     per_image = {16: 2.0, 32: 1.05, 64: 1.0, 128: 1.2}
-    rows = [{"mode": "training", "batch_size": size, "later_ms_per_image": ms} for size, ms in per_image.items()]
+    rows = [
+        ProfileRow(
+            mode="training", side=32, batch_size=size, first_ms=0, second_ms=0, later_ms=0, later_ms_per_image=ms
+        )
+        for size, ms in per_image.items()
+    ]
     assert propose_batch_size(rows) == 32
     assert propose_batch_size(rows[2:]) == 64
 
@@ -154,7 +159,7 @@ def test_a_network_is_profiled_at_each_size() -> None:
         settings=EngineSettings(loss="categorical", threads=1),
         iterations=3,
     )
-    assert [(row["side"], row["batch_size"], row["mode"]) for row in rows] == [
+    assert [(row.side, row.batch_size, row.mode) for row in rows] == [
         (side, size, mode) for side in (32, 48) for size in (2, 4) for mode in ("training", "inference")
     ]
-    assert all(row["later_ms_per_image"] > 0 for row in rows)
+    assert all(row.later_ms_per_image > 0 for row in rows)

@@ -13,19 +13,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fieldray.audit.figures import at_point
 from fieldray.audit.units import Case, Rule
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.metrics import auc
+from fieldray.domain.metrics import Share, auc
+from fieldray.domain.model import Estimate
 from fieldray.domain.purpose import performance
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
-from fieldray_adapt.cross import CROSS
-from fieldray_adapt.dataset import DATA, data_problems, find_duplicates, thumbnails
-from fieldray_adapt.evaluate import (
+from fieldray.typed_json import converted
+from fieldray_adapt.data.dataset import DATA, data_problems, find_duplicates, thumbnails
+from fieldray_adapt.data.layouts import Row
+from fieldray_adapt.evaluation.cross import CROSS
+from fieldray_adapt.evaluation.evaluate import (
     Evaluated,
     border_pixels,
     by_group,
@@ -38,12 +42,14 @@ from fieldray_adapt.evaluate import (
     shortcut_scores,
     thumbnail_pixels,
 )
-from fieldray_adapt.evaluate_step import EVALUATE
-from fieldray_adapt.layouts import Row
-from fieldray_adapt.pack import PACK, cross_validation_of, filled, warnings_of
-from fieldray_adapt.recipe import Point
+from fieldray_adapt.evaluation.evaluate_step import EVALUATE
+from fieldray_adapt.evaluation.figures import ClassifierFigures, CrossFigures, GateFigures, LabelFigures
+from fieldray_adapt.files import plain
+from fieldray_adapt.pack.card import filled, warnings_of
+from fieldray_adapt.pack.step import PACK, cross_validation_of
+from fieldray_adapt.recipes.classifier import Point
 from fieldray_adapt.run import Run
-from fieldray_adapt.steps import QUANTISE, TRAIN
+from fieldray_adapt.training.steps import QUANTISE, TRAIN
 from tiny_recipe import RECIPE, draw, read_recipe
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}
@@ -61,7 +67,7 @@ def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
     generator = np.random.default_rng(seed)
     truth = np.arange(count) % 2 == 0
     scores = 1 / (1 + np.exp(-generator.normal(np.where(truth, 1.5, -1.5), 1.0)))
-    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts), aside=np.zeros(count, "<U16"))
+    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts), forced_outcome=np.zeros(count, "<U16"))
 
 
 def test_points_come_from_validation_and_figures_from_test() -> None:
@@ -75,8 +81,8 @@ def test_points_come_from_validation_and_figures_from_test() -> None:
     assert point.unsure_low <= point.threshold <= point.unsure_high
     assert point.sensitivity.value == pytest.approx((test.scores[test.truth] >= point.threshold).mean())
     found = figures(test, points=[point])
-    assert found["points"]["high"]["sensitivity_with_band"]["value"] >= found["points"]["high"]["sensitivity"]["value"]
-    assert found["auc"]["value"] == pytest.approx(auc(test.scores, test.truth)) and found["patients"] == 400
+    assert found.points["high"].sensitivity_with_band.value >= found.points["high"].sensitivity.value
+    assert found.auc.value == pytest.approx(auc(test.scores, test.truth)) and found.patients == 400
 
 
 def test_unknown_answers_are_not_evaluated() -> None:
@@ -94,8 +100,8 @@ def test_float_and_int8_are_compared_image_by_image() -> None:
     whole = _evaluated(4)
     shifted = dataclasses.replace(whole, scores=np.clip(whole.scores + 0.01, 0, 1))
     found = compare(whole, shifted)
-    assert found["mean_absolute_difference"] == pytest.approx(0.01, rel=0.02)
-    assert found["auc_float"] == pytest.approx(found["auc_int8"], abs=1e-3)
+    assert found.mean_absolute_difference == pytest.approx(0.01, rel=0.02)
+    assert found.auc_float == pytest.approx(found.auc_int8, abs=1e-3)
 
 
 def test_the_gate_keeps_its_own_and_refuses_ood_rows() -> None:
@@ -154,35 +160,39 @@ def test_copies_across_parts_leave_the_training() -> None:
     parts[5] = "training"  # of another patient there
     apart = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
     assert apart.exact == ((0, 3), (5, 6)) and apart.training_copies == {0, 5}
-    facts = found.facts([f"line {n}" for n in range(6)], most=5)
-    assert facts["near_examples"] == [["line 1", "line 4"]] and facts["training_copies_left_out"] == 1
+    said = found.figures([f"line {n}" for n in range(6)], most=5)
+    assert said.near_examples == (("line 1", "line 4"),) and said.training_copies_left_out == 1
 
 
 def test_what_speaks_against_the_figures_is_warned_of() -> None:
-    def label(*, best: float, area: float, positive: int) -> dict[str, object]:
-        test = {"auc": {"value": area}, "positive": positive, "negative": 400}
-        return {"x": {"test": test, "shortcuts": {"border": 0.5, "thumbnail": best}}}
+    def label(*, best: float, area: float, positive: int, refused: float = 0.0) -> ClassifierFigures:
+        test = figures(_evaluated(1), points=[])
+        test = structs.replace(test, auc=Estimate(area, area, area), positive=positive, negative=400)
+        shortcuts = {"border": 0.5, "thumbnail": best}
+        both = compare(_evaluated(1), _evaluated(1))
+        found = LabelFigures(validation=test, test=test, by_group={}, shortcuts=shortcuts, float_against_int8=both)
+        gate = GateFigures(limit=1.0, images_refused=Share(0, 1, refused, refused, refused))
+        return ClassifierFigures(labels={"x": found}, data=None, gate=gate)  # type: ignore[arg-type]
 
-    def codes(labels: dict[str, object], refused: float = 0.0) -> list[str]:
-        gate = {"images_refused": {"value": refused}}
-        return [why.code for why in warnings_of(labels, gate, meanings={"x": "opacity"})]  # type: ignore[arg-type]
+    def codes(found: ClassifierFigures) -> list[str]:
+        return [why.code for why in warnings_of(found, meanings={"x": "opacity"})]
 
     assert codes(label(best=0.6, area=0.9, positive=400)) == []
     assert codes(label(best=0.7, area=0.9, positive=400)) == ["pack_shortcut"]
     assert codes(label(best=0.88, area=0.9, positive=99)) == ["pack_shortcut_close", "pack_few_images"]
-    assert codes(label(best=0.5, area=0.9, positive=400), refused=0.06) == ["pack_gate_refuses"]
-    (warning,) = warnings_of(label(best=0.88, area=0.9, positive=400), {}, meanings={"x": "затемнення"})  # type: ignore[arg-type]
+    assert codes(label(best=0.5, area=0.9, positive=400, refused=0.06)) == ["pack_gate_refuses"]
+    (warning,) = warnings_of(label(best=0.88, area=0.9, positive=400), meanings={"x": "затемнення"})
     assert Translator("uk").reason(warning).startswith("затемнення: ") and "0,88" in Translator("uk").reason(warning)
 
 
 def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_where_the_zone_ends() -> None:
-    aside = np.where(np.arange(400) < 10, "refused", "").astype("<U16")
-    aside[10:14] = "read_first"
-    test = dataclasses.replace(_evaluated(5), aside=aside)
+    forced = np.where(np.arange(400) < 10, "refused", "").astype("<U16")
+    forced[10:14] = "read_first"
+    test = dataclasses.replace(_evaluated(5), forced_outcome=forced)
     wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9)
     point = choose_point(wanted, label="x", validation=_evaluated(6), test=test, measured_on=MEASURED_ON)
-    classes = figures(test, points=[point])["points"]["high"]["classes"]
-    kept = test.where(test.aside == "")
+    classes = figures(test, points=[point]).points["high"].classes
+    kept = test.where(test.forced_outcome == "")
     cases = [
         Case(
             image=str(index),
@@ -193,16 +203,15 @@ def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_whe
             category=own or "normal",
             header=ImageHeader(),
         )
-        for index, own in enumerate(aside.tolist())
+        for index, own in enumerate(forced.tolist())
     ]
-    assert classes == plain_classes(
-        at_point(cases, point, rule=Rule(), prevalence=0.5).classes
-    )  # as an audit counts the same images
+    audited = at_point(cases, point, rule=Rule(), prevalence=0.5).classes
+    assert plain(classes) == plain_classes(audited)  # as an audit counts the same images
     for truth, own in (("positive", kept.truth), ("negative", ~kept.truth)):
-        assert classes[truth]["refused"]["count"] == 5
-        assert classes[truth]["abnormal"]["count"] == (kept.scores[own] >= point.unsure_high).sum()
-        assert classes[truth]["normal"]["count"] == (kept.scores[own] < point.unsure_low).sum()
-        assert sum(found["count"] for found in classes[truth].values()) == 200
+        assert classes[truth]["refused"].count == 5
+        assert classes[truth]["abnormal"].count == (kept.scores[own] >= point.unsure_high).sum()
+        assert classes[truth]["normal"].count == (kept.scores[own] < point.unsure_low).sum()
+        assert sum(found.count for found in classes[truth].values()) == 200
 
 
 @pytest.mark.adapt
@@ -229,10 +238,11 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     assert f"{found['stages']['int8']['auc']['value']:.3f} (" in page
     assert page.count("<svg") == 1 and str(tmp_path) not in page
     # what the card says
-    assert cross_validation_of(run) == {"bright": found}
-    said = filled("classifier_cross.md", code="bright", meaning="Bright", found=found)
+    published = cross_validation_of(run)
+    assert published is not None and plain(published) == {"bright": found}
+    said = filled("classifier_cross.md", code="bright", meaning="Bright", found=published["bright"])
     assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said
-    only_trained = {**found, "stages": {"trained": found["stages"]["trained"]}}
+    only_trained = converted({**found, "stages": {"trained": found["stages"]["trained"]}}, CrossFigures)
     said = filled("classifier_cross.md", code="bright", meaning="Bright", found=only_trained)
     assert "before pruning and int8: AUC" in said
     other = replace(run.recipe, training=replace(run.recipe.training, epochs=5))

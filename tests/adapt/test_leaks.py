@@ -13,9 +13,9 @@ from jinja2 import Template
 from PIL import Image
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.dataset import _judged_once, left_out_lines
-from fieldray_adapt.layouts import Row, find_rows, leaks, split_rows
-from fieldray_adapt.recipe_data import Source, Split
+from fieldray_adapt.data.dataset import _judged_once, left_out_lines
+from fieldray_adapt.data.layouts import Row, find_rows, leaks, split_rows
+from fieldray_adapt.recipes.shared import Source, Split
 from tiny_recipe import adapted
 
 RECIPE = """

@@ -11,9 +11,9 @@ from PIL import Image
 
 from drawn_data import draw_lungs
 from fieldray_adapt.command import adapt, check
-from fieldray_adapt.lungs.dataset import find_pairs, read_mask, shares
+from fieldray_adapt.lungs.masks import find_pairs, read_mask, shares
 from fieldray_adapt.lungs.recipe import MaskSource
-from fieldray_adapt.tables import RecipeProblems
+from fieldray_adapt.recipes.tables import RecipeProblems
 
 pytestmark = pytest.mark.adapt
 _RECIPE = """

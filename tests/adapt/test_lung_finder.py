@@ -19,18 +19,18 @@ from fieldray.domain.model import HeaderRules, InputSpec, Requirement
 from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
 from fieldray_adapt.command import adapt, check
-from fieldray_adapt.engine import EngineSettings
-from fieldray_adapt.evaluate import evidence_figures, evidence_shares, map_span
-from fieldray_adapt.image_set import LungFinder, read_images, read_rows
-from fieldray_adapt.networks import resnet50
-from fieldray_adapt.recipe import Recipe
-from fieldray_adapt.recipe_data import Source
+from fieldray_adapt.data.augmentation import Augmentation, draw_motion, moved
+from fieldray_adapt.data.image_set import LungFinder, read_images, read_rows
+from fieldray_adapt.evaluation.evaluate import evidence_figures, evidence_shares, map_span
+from fieldray_adapt.networks.architectures import resnet50
+from fieldray_adapt.networks.specification import Weights, initial_weights
+from fieldray_adapt.recipes.classifier import Recipe
+from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Run
-from fieldray_adapt.specification import Weights, initial_weights
-from fieldray_adapt.steps import specification_of, train_recipe
-from fieldray_adapt.train import Samples, Schedule, train
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train
+from fieldray_adapt.training.engine import EngineSettings
+from fieldray_adapt.training.steps import specification_of, train_recipe
 from phantoms import write_dicom
 from shipped_packs import CHILDREN
 from tiny_lungs import write_tiny_lungs
@@ -96,7 +96,7 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
 
     cropped, plain = read(spec, finder), read(whole, None)
     assert plain.lungs is None and cropped.lungs is not None and cropped.lungs.shape == (4, 64, 64)
-    assert cropped.aside[0] == "" and plain.aside.tolist() == [""] * 4
+    assert cropped.forced_outcome[0] == "" and plain.forced_outcome.tolist() == [""] * 4
     # all rows between the lungs' ends: much more of the picture is dark
     assert (cropped.images < 100).mean() > 1.5 * (plain.images < 100).mean()
     dark = cropped.images[0, ::, ::, 0] < 100
@@ -104,7 +104,7 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
     assert share[dark].mean() > 0.7
     # the lungs of the whole image, whatever is cropped, and the same again from the cache
     found = read(whole, finder)
-    assert found.lungs is not None and found.aside.tolist() == cropped.aside.tolist()
+    assert found.lungs is not None and found.forced_outcome.tolist() == cropped.forced_outcome.tolist()
     assert np.array_equal(read(whole, finder).images, plain.images)
 
 
@@ -121,7 +121,7 @@ def test_what_screening_sets_aside_whatever_its_score_is_known_of_each_image(tmp
     found = read_images(
         rows, spec, cache=tmp_path / "images.npz", progress=lambda *_: None, accepted=HeaderRules(views=("PA", "AP"))
     )
-    assert found.aside.tolist() == ["", "refused"]
+    assert found.forced_outcome.tolist() == ["", "refused"]
 
 
 @pytest.mark.adapt
@@ -159,7 +159,7 @@ NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
 
 
 def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:
-    from fieldray_adapt.specification import shapes
+    from fieldray_adapt.networks.specification import shapes
 
     sides = {(2, (3, 4, 6, 3)): 8, (1, (3, 4, 6, 3)): 16, (2, (3, 4, 6)): 16}
     for (stride, blocks), side in sides.items():
@@ -189,9 +189,7 @@ def test_evidence_outside_the_lungs_costs(tmp_path: Path) -> None:
             initial_weights(NETWORK, seed=1),
             training=samples,
             validation=samples,
-            schedule=schedule,
-            augmentation=Augmentation(),
-            settings=settings,
+            options=TrainingOptions(schedule=schedule, augmentation=Augmentation(), settings=settings),
             folder=tmp_path / str(weight),
         )
         maps = _class_maps(weights, samples)
@@ -201,7 +199,7 @@ def test_evidence_outside_the_lungs_costs(tmp_path: Path) -> None:
 
 
 def _class_maps(weights, samples: Samples):
-    from fieldray_adapt.keras_engine import build_network, set_weights
+    from fieldray_adapt.training.keras_engine import build_network, set_weights
 
     model = build_network(NETWORK, outputs=["class_maps"])
     set_weights(model, weights)
@@ -287,7 +285,7 @@ def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> Non
     np.testing.assert_allclose(shares[:2], [1.0, 0.25])
     assert np.isnan(shares[2])
     found = evidence_figures(maps, lungs, zero=1.0)
-    assert found == {"images": 2, "mean": 0.625, "chance": 0.5, "limit": pytest.approx(0.2875)}
+    assert (found.images, found.mean, found.chance) == (2, 0.625, 0.5) and found.limit == pytest.approx(0.2875)
 
 
 def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach() -> None:

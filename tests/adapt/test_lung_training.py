@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.model import LUNG_CHECKS, InputSpec
-from fieldray_adapt.augmentation import (
+from fieldray_adapt.data.augmentation import (
     DRAWN,
     PARTS,
     UNKNOWN,
@@ -21,23 +21,17 @@ from fieldray_adapt.augmentation import (
     augment_pair,
     whitened,
 )
-from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
 from fieldray_adapt.lungs import train as training
-from fieldray_adapt.lungs.dataset import LungData, dice, fit_of, jaccard, surface_distances
-from fieldray_adapt.lungs.recipe import (
-    LungNetwork,
-    LungRecipe,
-    LungTraining,
-    MaskSource,
-    Stage,
-    compact_unet,
-    mask_side,
-    published_unet,
-)
-from fieldray_adapt.lungs.train import MaskEngine, checks_loss, dice_loss, mask_loss, mask_targets
-from fieldray_adapt.recipe import PackTexts
-from fieldray_adapt.recipe_data import Source
-from fieldray_adapt.specification import channel_sets, initial_weights, multiply_adds, shapes
+from fieldray_adapt.lungs.dataset import LungData
+from fieldray_adapt.lungs.engine import MaskEngine, checks_loss, dice_loss, mask_loss
+from fieldray_adapt.lungs.mask_fit import dice, fit_of, jaccard, surface_distances
+from fieldray_adapt.lungs.networks import compact_unet, mask_side, published_unet
+from fieldray_adapt.lungs.recipe import LungNetwork, LungRecipe, LungTraining, MaskSource, Stage
+from fieldray_adapt.lungs.train import mask_targets
+from fieldray_adapt.networks.specification import channel_sets, initial_weights, multiply_adds, shapes
+from fieldray_adapt.recipes.classifier import PackTexts
+from fieldray_adapt.recipes.shared import Source
+from fieldray_adapt.training.keras_engine import build_network, get_weights, set_weights
 from tiny_recipe import Killed
 
 pytestmark = pytest.mark.adapt
@@ -123,16 +117,16 @@ def test_a_training_killed_in_a_later_stage_goes_on_there_and_ends_alike(
     whole, _ = training.train(recipe, _data(), folder=tmp_path / "whole")
 
     def kill(row: Mapping[str, Any]) -> None:
-        if row["epoch"] == 2:
+        if row.epoch == 2:
             raise Killed
 
     with pytest.raises(Killed):
         training.train(recipe, _data(), folder=tmp_path / "killed", progress=kill)
     done = list[int]()
     resumed, history = training.train(
-        recipe, _data(), folder=tmp_path / "killed", progress=lambda row: done.append(row["epoch"])
+        recipe, _data(), folder=tmp_path / "killed", progress=lambda row: done.append(row.epoch)
     )
-    assert done == [3] and [row["epoch"] for row in history] == [1, 2, 3]
+    assert done == [3] and [row.epoch for row in history] == [1, 2, 3]
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
 
 

@@ -15,11 +15,9 @@ import pytest
 
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.dataset import targets_of
-from fieldray_adapt.engine import STATISTICS
-from fieldray_adapt.keras_engine import build_network, set_weights
-from fieldray_adapt.layouts import Row
-from fieldray_adapt.networks import (
+from fieldray_adapt.data.dataset import targets_of
+from fieldray_adapt.data.layouts import Row
+from fieldray_adapt.networks.architectures import (
     NETWORKS,
     convolutions,
     googlenet,
@@ -32,8 +30,7 @@ from fieldray_adapt.networks import (
     vgg16,
     vgg16_dense,
 )
-from fieldray_adapt.recipe_data import LabelRule
-from fieldray_adapt.specification import (
+from fieldray_adapt.networks.specification import (
     INPUT,
     Layer,
     Specification,
@@ -47,7 +44,10 @@ from fieldray_adapt.specification import (
     weight_axes,
     weight_shapes,
 )
-from fieldray_adapt.steps import specification_of
+from fieldray_adapt.recipes.shared import LabelRule
+from fieldray_adapt.training.engine import STATISTICS
+from fieldray_adapt.training.keras_engine import build_network, set_weights
+from fieldray_adapt.training.steps import specification_of
 from shipped_packs import CHILDREN, MODELS
 from tiny_recipe import RECIPE, adapted, draw, read_recipe
 
@@ -162,7 +162,7 @@ def test_channels_to_keep_must_exist(indices: list[int]) -> None:
 )
 def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
     """A channel that is always zero carries nothing: the network without it gives the same outputs."""
-    from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
+    from fieldray_adapt.training.keras_engine import build_network, get_weights, set_weights
 
     weights, generator = initial_weights(network, seed=3), np.random.default_rng(4)
     keep = {name: np.arange(count)[::2] for name, count in network.channels.items() if name != "labels"}
@@ -188,7 +188,7 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
 
 @pytest.mark.adapt
 def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
-    from fieldray_adapt.keras_engine import build_network, set_weights
+    from fieldray_adapt.training.keras_engine import build_network, set_weights
 
     network = resnet50(height=64, width=64, labels=3, blocks=(1, 1)).scaled(0.25)
     weights, images = initial_weights(network, seed=1), np.random.default_rng(0).random((2, 64, 64, 1), np.float32)

@@ -9,7 +9,7 @@ import pytest
 
 from fieldray.errors import UsageProblem
 from fieldray_adapt.files import publish, require_publishable
-from fieldray_adapt.page import (
+from fieldray_adapt.reports.page import (
     Code,
     Figure,
     Report,
@@ -21,6 +21,7 @@ from fieldray_adapt.page import (
     settings,
     value_text,
 )
+from fieldray_adapt.training.engine import EpochFigures
 
 TRAINED = {
     "input": {"height": 64, "margin": 0.04, "labels": ("a", "b")},
@@ -67,9 +68,9 @@ def test_values_are_told_for_a_person() -> None:
 
 @pytest.mark.parametrize("meaning", ["$x^$", "$\\frac$ of $", "costs $5 or $6", "$"])
 def test_a_label_may_be_called_anything(meaning: str) -> None:
-    from fieldray_adapt.page import class_map_plots, training_curves
+    from fieldray_adapt.reports.page import class_map_plots, training_curves
 
-    history = [{"epoch": 1, "loss": 1.0, "auc": [0.8]}, {"epoch": 2, "loss": 0.5, "auc": [0.9]}]
+    history = [EpochFigures(epoch=number, epochs=2, loss=1 / number, auc=(0.8,)) for number in (1, 2)]
     assert meaning in training_curves(history, labels=[meaning])
     images, maps = np.zeros((1, 8, 8), np.uint8), np.ones((1, 2, 2), np.float32)
     assert meaning in class_map_plots(images, maps, titles=[meaning])

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from fake_compilers import fake_compile, fake_compiler, package
 from fieldray.backends import CPU
-from fieldray.errors import BackendProblem, EnvironmentProblem, UsageProblem
+from fieldray.errors import BackendProblem, EnvironmentProblem, PackProblem, UsageProblem
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.inference.coral import edgetpu_kind, read_package
 from fieldray.inference.worker import WorkerBackend, cpu_kind
 from fieldray.packs.verified import read_card, read_pack, read_verified_manifest
 from fieldray_adapt.command import compile_pack
-from fieldray_adapt.edgetpu import (
+from fieldray_adapt.networks.edgetpu import (
     MIB,
     card_section,
     compile_for_edgetpu,
@@ -30,9 +30,9 @@ from fieldray_adapt.edgetpu import (
     placement_of,
     placement_step,
 )
-from fieldray_adapt.pack import card
+from fieldray_adapt.pack.card import card
 from fieldray_adapt.run import Run
-from fieldray_adapt.steps import specification_of
+from fieldray_adapt.training.steps import specification_of
 from packs_factory import make_lung_fields
 from program import runner
 from tiny_models import changed_model, tiny_model_bytes
@@ -161,7 +161,7 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
     run = _run(tmp_path)
     facts = placement_step(run)
     assert facts["mapped"] == facts["operators"] and facts["subgraphs"] == 1
-    assert run.read("placement", "placement.json")["left_on_cpu"] == {}
+    assert run.read("placement", "placement.json", dict[str, Any])["left_on_cpu"] == {}
     assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
 
 
@@ -204,6 +204,10 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     with pytest.raises(UsageProblem, match="not an unencrypted PEM key"):
         compiled(shipped, packs=mine, key=stranger)
     assert not mine.exists()
+    # another key's pack is in the way: the key made for this one goes again, and the folder made for the key
+    with pytest.raises(PackProblem, match="It is signed with another key"):
+        compiled(shipped, packs=shipped.parent, key=tmp_path / "keys" / "new.pem")
+    assert not (tmp_path / "keys").exists() and read_verified_manifest(shipped).fingerprint == fingerprint(shipped)
 
     place = compiled(shipped, packs=mine)
     assert said[-1] == "CPU: gives the scores of the 5 golden vectors."

@@ -12,25 +12,15 @@ import numpy as np
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray_adapt.engine import Effort
-from fieldray_adapt.networks import resnet50, vgg16_dense
-from fieldray_adapt.prune.loop import (
-    AnyLaw,
-    Constant,
-    Context,
-    ContextDependent,
-    Iteration,
-    Linear,
-    Multiplicative,
-    PruneRecipe,
-    Range,
-    RunFolder,
-    Stop,
-    best,
-    prune,
-)
-from fieldray_adapt.prune.selection import Cut, Keep, Scores, one_shot, rectified_layers, select, weight_sizes
-from fieldray_adapt.specification import Specification, Weights, initial_weights, keep_channels, parameters
+from fieldray_adapt.networks.architectures import resnet50, vgg16_dense
+from fieldray_adapt.networks.specification import Specification, Weights, initial_weights, keep_channels, parameters
+from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.laws import AnyLaw, Constant, Context, ContextDependent, Linear, Multiplicative, Range
+from fieldray_adapt.prune.loop import best, prune
+from fieldray_adapt.prune.plan import PruneRecipe, Stop
+from fieldray_adapt.prune.selection import Keep, PruningRule, Scores, one_shot, rectified_layers, select, weight_sizes
+from fieldray_adapt.recipes.tables import key, parse, table
+from fieldray_adapt.training.engine import Effort
 from tiny_recipe import Killed
 
 
@@ -214,35 +204,71 @@ def test_bounds_and_factors_that_make_no_sense_are_refused() -> None:
         Multiplicative(start=1, factor=0)
 
 
+@pytest.mark.parametrize(
+    ("written", "law"),
+    [
+        ({"start": 3.0}, Constant(start=3.0)),
+        ({"start": 1.0, "step": 0.5}, Linear(start=1.0, step=0.5)),
+        (
+            {"start": 1.0, "factor": 2.0, "bounds": {"highest": 4.0}},
+            Multiplicative(start=1.0, factor=2.0, bounds=Range(highest=4.0)),
+        ),
+        ({"start": 1.0, "form": "sum"}, ContextDependent(start=1.0, form="sum")),
+    ],
+)
+def test_a_law_is_named_by_the_key_that_it_has_for_itself(written: dict[str, object], law: AnyLaw) -> None:
+    assert parse(_Moving, {"rate": written}) == _Moving(rate=law)
+
+
+@pytest.mark.parametrize(
+    ("written", "wrong"),
+    [
+        ({"start": 1.0, "step": 0.5, "factor": 2.0}, "has keys of several laws: step, factor"),
+        ({"start": 1.0, "bounds": {}}, "is not known; there are start"),
+        (3.0, "must be a table of keys, not 3.0"),
+    ],
+)
+def test_what_is_no_law_is_named(written: object, wrong: str) -> None:
+    found = parse(_Moving, {"rate": written})
+    assert isinstance(found, list) and [problem.detail for problem in found] == [wrong]
+
+
+@table
+class _Moving:
+    """A setting that moves."""
+
+    rate: AnyLaw = key("Its law.")
+
+
 ZEROS = {"a": np.array([0.9, 0.1, 0.5, 0.1, 0.4])}
 
 
-def kept(cut: Cut) -> list[int]:
-    return [int(index) for index in select(ZEROS, cut=cut)["a"]]
+def kept(rule: PruningRule) -> list[int]:
+    return [int(index) for index in select(ZEROS, rule=rule)["a"]]
 
 
 def test_by_level_what_is_zero_more_often_goes() -> None:
-    assert kept(Cut(kind="level", value=0.45)) == [1, 3, 4]
+    assert kept(PruningRule(kind="level", value=0.45)) == [1, 3, 4]
 
 
 def test_by_deviation_the_limit_follows_the_layer() -> None:
     # mean 0.4, standard deviation sqrt((0.25 + 0.09 + 0.01 + 0.09 + 0) / 5) = 0.297: limits 0.4 and 0.697
-    assert kept(Cut(kind="deviation", value=0.0)) == [1, 3, 4]
-    assert kept(Cut(kind="deviation", value=1.0)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="deviation", value=0.0)) == [1, 3, 4]
+    assert kept(PruningRule(kind="deviation", value=1.0)) == [1, 2, 3, 4]
 
 
 def test_minimum_share_and_multiple_hold_channels_back() -> None:
-    assert kept(Cut(kind="level", value=0.0, minimum_channels=2)) == [1, 3]
-    assert kept(Cut(kind="level", value=0.0, largest_share=0.2)) == [1, 2, 3, 4]
-    assert kept(Cut(kind="level", value=0.3, multiple=4)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", value=0.0, minimum_channels=2)) == [1, 3]
+    assert kept(PruningRule(kind="level", value=0.0, largest_share=0.2)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", value=0.3, multiple=4)) == [1, 2, 3, 4]
 
 
 def test_a_set_smaller_than_the_minimum_stays() -> None:
-    assert kept(Cut(kind="level", value=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", value=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
 
 
 def test_equal_channels_all_stay_at_their_own_mean() -> None:
-    assert len(select({"a": np.full(7, 0.1 + 0.2)}, cut=Cut(kind="deviation", value=0.0))["a"]) == 7
+    assert len(select({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(kind="deviation", value=0.0))["a"]) == 7
 
 
 def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:

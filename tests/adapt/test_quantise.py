@@ -7,9 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fieldray.domain.model import InputSpec
-from fieldray_adapt.keras_engine import build_network, set_weights
-from fieldray_adapt.networks import NETWORKS, resnet50, vgg16_dense
-from fieldray_adapt.quantise import (
+from fieldray_adapt.networks.architectures import NETWORKS, resnet50, vgg16_dense
+from fieldray_adapt.networks.quantise import (
     PENALTY_SHARE,
     Answers,
     answer,
@@ -19,7 +18,8 @@ from fieldray_adapt.quantise import (
     refit_head,
     to_float_file,
 )
-from fieldray_adapt.specification import Specification, Weights, initial_weights, weight_shapes
+from fieldray_adapt.networks.specification import Specification, Weights, initial_weights, weight_shapes
+from fieldray_adapt.training.keras_engine import build_network, set_weights
 
 pytestmark = pytest.mark.adapt
 SPEC = InputSpec(height=32, width=48)

@@ -19,13 +19,13 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.manifest import LungFieldsManifest, parse
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.command import STEPS
-from fieldray_adapt.engine import CHECKPOINT
+from fieldray_adapt.lungs.cross import hospitals, left_out
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.results import hospitals, left_out
-from fieldray_adapt.recipe import rooted
+from fieldray_adapt.recipes.classifier import with_whole_paths
+from fieldray_adapt.recipes.tables import Document
 from fieldray_adapt.run import Run
-from fieldray_adapt.tables import Document
+from fieldray_adapt.training.engine import CHECKPOINT
 from tiny_recipe import adapted, read_recipe
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow]
@@ -222,7 +222,7 @@ columns = { path = "film", classes = "label", patient = "patient_id" }
 
     with (run / "data" / "images_and_masks.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         data = LungData(**arrays)
-    whole = rooted(Document.read(recipe).parsed(LungRecipe), recipe)
+    whole = with_whole_paths(Document.read(recipe).parsed(LungRecipe), recipe)
     for number, name in enumerate(hospitals(whole)):
         rest = left_out(whole, data, number)
         held = set(rest.image_patients[rest.image_parts == "held out"])

@@ -17,8 +17,8 @@ from PIL import Image
 from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
 from fieldray_adapt.command import KINDS, adapt, check, new
-from fieldray_adapt.recipe import what_is_trained
-from fieldray_adapt.tables import (
+from fieldray_adapt.recipes.classifier import what_is_trained
+from fieldray_adapt.recipes.tables import (
     Document,
     Key,
     KeyProblems,

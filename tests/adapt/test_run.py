@@ -19,12 +19,13 @@ import pytest
 from fieldray.domain.model import InputSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.engine import Checkpoint
-from fieldray_adapt.image_set import read_images, read_rows
-from fieldray_adapt.pack import is_as_written, pack_facts
+from fieldray_adapt.data.image_set import read_images, read_rows
+from fieldray_adapt.files import plain, undone_on_failure
+from fieldray_adapt.networks.specification import load_weights
+from fieldray_adapt.pack.written import is_as_written, written_pack
 from fieldray_adapt.run import HISTORY, LOCK_NAME, SPLIT, STATUS, Run, Step, keep_epoch, locked
-from fieldray_adapt.specification import load_weights
-from fieldray_adapt.steps import network_of
+from fieldray_adapt.training.engine import Checkpoint, EpochFigures
+from fieldray_adapt.training.steps import network_of
 from packs_factory import make_pack
 from tiny_recipe import read_recipe
 
@@ -47,21 +48,21 @@ def _fails(run: Run) -> Mapping[str, Any]:
     raise UsageProblem(reason("data_class_empty", label="pneumonia", kind="negative", part="test"))
 
 
-FIRST = Step(name="first", perform=_works, reads=("input",))
-SECOND = Step(name="second", perform=_fails, reads=("data",))
+FIRST = Step(name="first", perform=_works, recipe_keys=("input",))
+SECOND = Step(name="second", perform=_fails, recipe_keys=("data",))
 
 
 def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: Path) -> None:
     run, said = _run(tmp_path), list[str]()
     with pytest.raises(UsageProblem):
         run.execute((FIRST, SECOND), say=said.append)
-    assert run.status["first"]["state"] == "done" and run.status["first"]["answer"] == 1
-    assert run.status["second"]["state"] == "failed"
-    assert run.status["second"]["problem"] == "The label pneumonia has no negative images in the test part."
-    mended = Step(name="second", perform=_works, reads=("data",))
+    assert run.status["first"].is_done and run.status["first"].facts["answer"] == 1
+    assert run.status["second"].record.state == "failed"
+    assert run.status["second"].record.problem == "The label pneumonia has no negative images in the test part."
+    mended = Step(name="second", perform=_works, recipe_keys=("data",))
     said.clear()
     run.execute((FIRST, mended), say=said.append)
-    assert said == ["first: done before", "second ..."] and run.status["second"]["state"] == "done"
+    assert said == ["first: done before", "second ..."] and run.status["second"].is_done
 
 
 def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Path) -> None:
@@ -70,10 +71,10 @@ def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Pat
     (run.folder("first") / "result.json").mkdir()  # no file can take its place
     with pytest.raises(StorageProblem, match=r"Cannot write to .*result\.json"):
         run.execute((FIRST,), say=lambda _: None)
-    assert run.status["first"]["state"] == "failed" and "Cannot write" in run.status["first"]["problem"]
+    assert run.status["first"].record.state == "failed" and "Cannot write" in run.status["first"].record.problem
     (run.folder("first") / "result.json").rmdir()
     run.execute((FIRST,), say=lambda _: None)
-    assert run.status["first"]["state"] == "done"
+    assert run.status["first"].is_done
 
 
 def _anothers(place: Path) -> None:
@@ -89,18 +90,18 @@ def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens
         if made and made[0].exists():
             shutil.rmtree(made[0])
         made.append(make_pack(tmp_path / "packs"))
-        return pack_facts(made[-1])
+        return plain(written_pack(made[-1]))
 
-    step = Step(name="pack", perform=packs, reads=("pack",), stands=is_as_written)
+    step = Step(name="pack", perform=packs, recipe_keys=("pack",), is_valid=is_as_written)
     for change in (None, None, happens):
         if change:
             change(made[-1])
         run.execute((step,), say=said.append)
-    assert said == ["pack ...", "pack: done before", "pack ..."] and is_as_written(run.status["pack"])
+    assert said == ["pack ...", "pack: done before", "pack ..."] and is_as_written(run.status["pack"].facts)
 
 
 def test_a_damaged_pack_is_not_said_to_be_done(tmp_path: Path) -> None:
-    facts = pack_facts(make_pack(tmp_path))
+    facts = plain(written_pack(make_pack(tmp_path)))
     assert is_as_written(facts)
     Path(facts["pack"], "model.tflite").write_bytes(b"?")
     assert not is_as_written(facts)
@@ -118,7 +119,7 @@ def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: s
         run.write("first", name, [1])
         return {}
 
-    run, step = _run(tmp_path), Step(name="first", perform=perform, reads=("input",), leaves=(name,))
+    run, step = _run(tmp_path), Step(name="first", perform=perform, recipe_keys=("input",), outputs=(name,))
     run.execute((step,), say=lambda _: None)
     run.execute((step,), say=lambda _: None)
     path = run.folder("first") / name
@@ -175,15 +176,18 @@ def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None
     def known() -> list[float]:
         return [row["loss"] for row in json.loads((tmp_path / HISTORY).read_text())]
 
-    keep_epoch(tmp_path, {"epoch": 1, "loss": 3.0})
-    keep_epoch(tmp_path, {"epoch": 2, "loss": 2.0})
+    def keep(epoch: int, loss: float) -> None:
+        keep_epoch(tmp_path, EpochFigures(epoch=epoch, epochs=2, loss=loss))
+
+    keep(1, 3.0)
+    keep(2, 2.0)
     assert known() == [3.0, 2.0]
-    keep_epoch(tmp_path, {"epoch": 2, "loss": 2.5})  # resumed from the first epoch
+    keep(2, 2.5)  # resumed from the first epoch
     assert known() == [3.0, 2.5]
-    keep_epoch(tmp_path, {"epoch": 1, "loss": 4.0})  # another training
+    keep(1, 4.0)  # another training
     assert known() == [4.0]
     (tmp_path / HISTORY).write_text("[")
-    keep_epoch(tmp_path, {"epoch": 1, "loss": 5.0})
+    keep(1, 5.0)
     assert known() == [5.0]
 
 
@@ -229,3 +233,19 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageProblem, match="file"), locked(tmp_path / "file" / "run"):
         pass
+
+
+def test_what_a_block_that_fails_has_made_goes_again_and_nothing_else(tmp_path: Path) -> None:
+    key, folder, full = tmp_path / "keys" / "deep" / "new.pem", tmp_path / "packs", tmp_path / "full"
+    with pytest.raises(ValueError, match="refused"), undone_on_failure(key, folder, full):
+        key.parent.mkdir(parents=True)
+        key.write_text("a key")
+        folder.mkdir()
+        full.mkdir()
+        (full / "another's").touch()
+        raise ValueError("refused")
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    with undone_on_failure(key, folder):
+        key.parent.mkdir(parents=True)
+        key.write_text("a key")
+    assert key.read_text() == "a key"

@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,27 @@ import numpy as np
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.augmentation import Augmentation, augment
-from fieldray_adapt.engine import CHECKPOINT, Batch, Effort, EngineSettings, Labelled, distillation_targets, fit
-from fieldray_adapt.networks import resnet50, squeezenet, vgg16_dense
-from fieldray_adapt.specification import Specification, Weights, channel_sets, initial_weights, parameters, shapes
-from fieldray_adapt.teacher import efficientnet_lite0, read_weights, teacher_targets
-from fieldray_adapt.train import Samples, Schedule, balanced_draw, train
+from fieldray_adapt.data.augmentation import Augmentation, augment
+from fieldray_adapt.networks.architectures import resnet50, squeezenet, vgg16_dense
+from fieldray_adapt.networks.specification import (
+    Specification,
+    Weights,
+    channel_sets,
+    initial_weights,
+    parameters,
+    shapes,
+)
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, balanced_draw, train
+from fieldray_adapt.training.engine import (
+    CHECKPOINT,
+    Batch,
+    Effort,
+    EngineSettings,
+    Labelled,
+    distillation_targets,
+    fit,
+)
+from fieldray_adapt.training.teacher import efficientnet_lite0, read_weights, teacher_targets
 from tiny_recipe import Killed, bright_or_dark
 
 ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"
@@ -63,11 +78,11 @@ def _train(
 ):
     def progress(row) -> None:
         if seen is not None:
-            seen.append(row["epoch"])
-        if row["epoch"] == stop_after:
+            seen.append(row.epoch)
+        if row.epoch == stop_after:
             raise Killed
 
-    options = {
+    given = {
         "weights": initial_weights(network, seed=1),
         "training": bright_or_dark(64),
         "validation": bright_or_dark(20),
@@ -75,18 +90,20 @@ def _train(
         "augmentation": Augmentation(shift=0.05, gamma=0.2),
         "settings": EngineSettings(threads=1),
         "engine": ENGINE,
+        **changed,
     }
-    return train(network, **{**options, **changed}, folder=folder, progress=progress)
+    options = TrainingOptions(**{field.name: given.pop(field.name) for field in fields(TrainingOptions)})
+    return train(network, **given, options=options, folder=folder, progress=progress)
 
 
 @pytest.mark.adapt
 def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:
     whole, history = _train(tmp_path / "whole")
-    assert history[-1]["auc"] == [1.0] and len(history) == 4
+    assert history[-1].auc == (1.0,) and len(history) == 4
     with pytest.raises(Killed):
         _train(tmp_path / "killed", stop_after=2)
     resumed, again = _train(tmp_path / "killed")
-    assert [row["loss"] for row in again] == pytest.approx([row["loss"] for row in history], rel=5e-3)
+    assert [row.loss for row in again] == pytest.approx([row.loss for row in history], rel=5e-3)
     # Rounding differs with where arrays lie in memory and Adam enlarges it: compare with how far training moved.
     start = initial_weights(NETWORK, seed=1)
     moved, apart = (sum(float(((whole[key] - other[key]) ** 2).sum()) for key in whole) for other in (start, resumed))
@@ -131,7 +148,7 @@ class _Idle:
 
 
 def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fieldray_adapt.train.open_engine", _Idle)
+    monkeypatch.setattr("fieldray_adapt.training.classifier.open_engine", _Idle)
     samples = bright_or_dark(64)
     changes: dict[str, dict[str, object]] = {
         "seed": {"schedule": replace(SCHEDULE, seed=6)},
@@ -187,20 +204,20 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     whole = fit(DENSE, weights, data=DATA, folder=tmp_path / "whole", **args)  # type: ignore[arg-type]
 
     def die(row: Mapping[str, Any]) -> None:
-        if row["epoch"] == 3:
+        if row.epoch == 3:
             raise Killed
 
     done = list[int]()
     with pytest.raises(Killed):
         fit(DENSE, weights, data=DATA, folder=tmp_path, progress=die, **args)  # type: ignore[arg-type]
-    resumed = fit(DENSE, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **args)  # type: ignore[arg-type]
+    resumed = fit(DENSE, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
     # two epochs of 16 images in eights are four steps, and so four parts, of which three were done
     assert done == [4]
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
     assert (tmp_path / CHECKPOINT).exists()  # until what came of it is kept
     done.clear()
     other = Labelled(1 - DATA.images, DATA.targets)
-    fit(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **args)  # type: ignore[arg-type]
+    fit(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
     assert done == [1, 2, 3, 4]  # other data are not fitted from it
 
 

@@ -85,7 +85,7 @@ def two_programs(world: World) -> None:
     first, second = world.begin(1), world.begin(1)
     first.interrupt()
     second.finish().ends_with(0).has(expected).says(f"process {first.pid}")
-    states = world.query("SELECT state, (SELECT count(*) FROM results WHERE run_id = runs.id) FROM runs ORDER BY id")
+    states = world.query("SELECT state, (SELECT count(*) FROM answers WHERE run_id = runs.id) FROM runs ORDER BY id")
     assert states[1] == ("finished", _COUNT)
     assert states[0][0] == "cancelled" and states[0][1] < _COUNT
 

@@ -395,6 +395,23 @@ def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(begun:
     assert [(node, why.code) for node, why in notes] == [("bad", "internal")]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="other systems suspend no process")
+def test_nobody_waits_for_a_node_that_is_suspended(begun: Begun) -> None:
+    begun.write_list(24)
+    notes: list[tuple[str, Reason]] = []
+    with cluster_of_nodes(begun.place, "ward/1", "asleep/1") as (_, _, connection):
+        with open_client(connection) as client:
+            client.wait_for_workers(2)
+        (asleep,) = [node for node in nodes_of(psutil.Process(), "worker") if "asleep" in " ".join(node.cmdline())]
+        asleep.suspend()
+        try:
+            saved = begun.run(connection=connection, chunk_images=2, notes=notes)
+        finally:
+            asleep.resume()
+    assert {outcome.category for outcome in saved} == {"refused"}
+    assert [(node, why.code) for node, why in notes] == [("asleep", "cluster_no_reply")]
+
+
 def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(begun: Begun) -> None:
     begun.write_list(24)
     notes: list[tuple[str, Reason]] = []

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.cluster_kills import nodes_of
 from benchmarks.namespaces import NETWORK, NotPermitted, namespaces
 from cluster.conftest import stored
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.packs.naming import LEGACY_CPU_NAME
 from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
 from phantoms import write_dicom
 from program import Fieldray, command, free_port, start, wait_for_end, write_images
+from tiny_models import legacy_model_bytes
 from waiting import wait_for
 
 CHUNK = 8
@@ -53,6 +57,19 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     last = fieldray(*archive).ends_with(0)
     said = re.search(r"All images \((\d+)\) that were listed on 20\d\d-\d\d-\d\d have results: run \d+ .*", last.out)
     assert said and "Images added since then need another folder" in said[0]
+
+
+def test_the_yes_to_a_legacy_model_reaches_each_process(tmp_path: Path, home: Path, fieldray: Fieldray) -> None:
+    drive, other = tmp_path / "drive", tmp_path / "other-home"
+    drive.mkdir()
+    (drive / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
+    write_images(tmp_path / "in", 3)
+    begin = ("archive", "screen", tmp_path / "in", "--pack", drive, "--out", tmp_path / "out")
+    fieldray(*begin).ends_with(3).complains("nobody vouches")
+    options = ("--pack", drive, "--allow-legacy")
+    fieldray("screen", tmp_path / "in", *options, environment={"FIELDRAY_HOME": str(other)}).ends_with(0)
+    fieldray(*begin, "--allow-legacy").ends_with(0).prints("3 images.")
+    assert stored(home) == stored(other)
 
 
 def test_a_path_without_an_image_is_named_before_anything_is_screened(
@@ -102,6 +119,24 @@ def test_an_archive_killed_in_the_middle_is_resumed_and_leaves_nothing(
     with ResultQuery(home / "results.sqlite") as query:
         assert [run.state for run in query.runs()] == ["finished"]
     assert_nothing_of_it_is_left(home)
+
+
+def test_a_killed_scheduler_and_a_wish_to_end_are_told_in_a_sentence(images: Path, pack_options: list[str]) -> None:
+    out = images.parent / "out"
+    archive = ("archive", "screen", images, "--out", out, "--chunk", 1, *pack_options)
+    with start(*archive) as driver:
+        wait_for(lambda: list((out / "chunks").glob("*.parquet")), limit_s=60)
+        (scheduler,) = nodes_of(psutil.Process(driver.pid), "scheduler")
+        scheduler.kill()
+        said = driver.communicate(timeout=100)[1]
+    assert driver.returncode == 1 and "Traceback" not in said, said  # one image is damaged
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with start(*archive[:4], images.parent / "other", *archive[5:], "--cluster", address) as driver:
+            silent.accept()[0].close()
+            driver.terminate()
+            said = driver.communicate(timeout=100)[1]
+    assert driver.returncode == 130 and said.splitlines()[-1] == "fieldray: cancelled", said
 
 
 def test_what_a_killed_archive_left_is_deleted_with_the_history(

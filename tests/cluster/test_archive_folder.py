@@ -11,9 +11,10 @@ import pytest
 from archives import archive_request
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
+from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 from fieldray.store.rows import ref_text
-from fieldray_cluster.archive_folder import ArchiveFolder, is_merged
+from fieldray_cluster.archive_folder import ArchiveFolder, ImageList, is_merged, list_images
 from fieldray_cluster.pool import Piece
 from outcomes import run_spec, screened
 
@@ -93,8 +94,37 @@ def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Pat
         table = pq.read_table(folder.path / "list.parquet")
         other = table.set_column(0, "path", pa.array([os.fsencode(tmp_path / "secret")], pa.binary()))
         pq.write_table(other, folder.path / "list.parquet")
-        with folder.open_list() as images, pytest.raises(UsageProblem, match="is damaged"):
+        with pytest.raises(UsageProblem, match="is damaged"):
+            folder.open_list()
+        with ImageList(folder.path / "list.parquet") as images, pytest.raises(UsageProblem, match="is damaged"):
             images.refs(Piece(0, 1))
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 2], [0, 1], [1, 0, 2]])
+def test_a_list_with_other_rows_than_were_written_is_damaged(tmp_path: Path, rows: list[int]) -> None:
+    """One twice, one cut off, or two exchanged."""
+    with ArchiveFolder(tmp_path / "out") as folder:
+        folder.continue_with(archive_request(tmp_path))
+        refs = [ImageRef(path=tmp_path / f"{number}.png") for number in range(3)]
+        folder.write_list(((ref, "") for ref in refs), progress=lambda _count: None)
+        path = folder.path / "list.parquet"
+        pq.write_table(pq.read_table(path).take(rows), path)
+        for use in (lambda: folder.is_listed, folder.open_list):
+            with pytest.raises(UsageProblem, match=r"list\.parquet is damaged"):
+                use()
+
+
+def test_a_list_that_a_power_cut_left_without_its_digest_is_made_again(tmp_path: Path) -> None:
+    request = archive_request(tmp_path)
+    with ArchiveFolder(tmp_path / "out") as folder:
+        folder.continue_with(request)
+        before = (folder.path / "archive.json").read_bytes()
+        folder.write_list([(ImageRef(path=tmp_path / "a.png"), "")], progress=lambda _count: None)
+        (folder.path / "archive.json").write_bytes(before)
+        assert not folder.is_listed
+        folder.keep(Piece(0, 1), b"")
+        with pytest.raises(UsageProblem, match=r"Put archive\.json back"):
+            list_images(folder, [str(tmp_path)], Settings(), progress=lambda _count: None)
 
 
 def test_nobody_else_may_look_into_the_folder_or_work_on_it(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import logging
+import os
 import random
 import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import fsspec
 import fsspec.asyn
@@ -20,19 +23,17 @@ import pytest
 from cluster.conftest import stored
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
-from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray.errors import EnvironmentProblem, Unreadable, UsageProblem
+from fieldray.imaging.beginning import identify_beginning
 from fieldray.imaging.discover import members_here
+from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray_cluster.objects import (
-    ObjectCache,
-    ObjectServer,
-    ReadAhead,
-    address_of,
-    address_path,
-    is_address,
-    list_objects,
-)
+from fieldray.workers.pool import Workers
+from fieldray_cluster.object_server import ObjectServer, address_of, address_path, is_address
+from fieldray_cluster.objects import ObjectCache, ReadAhead, list_objects
+from phantoms import write_dicom
 from program import Fieldray, python, start, write_images
+from strange_services import reader_command
 
 if not all(map(importlib.util.find_spec, ("s3fs", "moto", "boto3", "flask", "aiohttp", "paramiko"))):
     pytest.skip("the modules of buckets, HTTP and SFTP are not installed", allow_module_level=True)
@@ -90,7 +91,12 @@ def quiet_fsspec() -> None:
         ("s3://box/a//b.png", "s3:/box/a/%/b.png"),
         ("s3://box/./../100%.png", "s3:/box/%2E/%2E%2E/100%25.png"),
         ("s3://box/Знімок 1\\2.png", "s3:/box/Знімок 1%5C2.png"),
+        ("s3://box/a.png/", "s3:/box/a.png/%"),
+        ("s3://box/a%20b?versionId=1", "s3:/box/a%2520b?versionId=1"),
         ("file:///data/a.png", "file:/%/data/a.png"),
+        ("http://10.0.0.1:80/a%20b%3F/%25.png", "http:/10.0.0.1:80/a b?/%25.png"),
+        ("https://10.0.0.1/%D0%97%2Fb%5C%23", "https:/10.0.0.1/З%2Fb%5C#"),
+        ("https://10.0.0.1/a/%FF/", "https:/10.0.0.1/a/\udcff/%"),
     ],
 )
 def test_a_place_stands_for_one_address(address: str, place: str) -> None:
@@ -104,7 +110,8 @@ def test_a_place_stands_for_one_address(address: str, place: str) -> None:
 def listed(address: str) -> list[tuple[str, str]]:
     """The address of each image with its member, and what is wrong with it."""
     with tempfile.TemporaryDirectory() as folder:
-        found = list(list_objects(ObjectServer(address), members_here(), Path(folder)))
+        server, scratch = ObjectServer(address), Path(folder)
+        found = list(list_objects(server, scratch, members=members_here(), identify=identify_beginning))
     return [
         (address_of(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")
         for ref, _ in found
@@ -125,7 +132,7 @@ def test_what_is_listed_is_an_image_or_says_why_not(server: Server, tmp_path: Pa
     beside = [("b.png", ""), ("empty.png", "empty"), ("refused.png", ""), ("two.zip!1.png", ""), ("two.zip!2.png", "")]
     below = [("deep down/1.png", ""), ("deep down/[1] a&b#c?.png", "")]
     if server.protocol == "http":
-        below = [("deep%20down/1.png", ""), ("deep%20down/%5B1%5D%20a%26b%23c%3F.png", "")]
+        below = [(quote(name), why) for name, why in below]
     if isinstance(server, Bucket):  # of which no name is a folder's
         server.put("in/a//b.png", png.read_bytes())
         server.put("in/folder/", b"")
@@ -137,14 +144,107 @@ def test_what_is_listed_is_an_image_or_says_why_not(server: Server, tmp_path: Pa
     assert listed(f"{server.address}/in/b.png") == [(f"{server.address}/in/b.png", "")]
 
 
+NAMES = (
+    "1.png", "1.png?versionId=null", "1.png#2", "1.png;2", "%31.png", "1%2Epng", "b\\1.png", "1.png\t", "a+b&c.png",
+    "(1) '!*,:@$=.png",
+    "a/%2e%2e/1.png", "a/?versionId=null", "?", "#", "Знімок 1.png", "1" * 255,
+)  # fmt: skip
+OF_BUCKETS = ("1.png/", "tr/", "a//1.png", "a/./1.png", "a/../1.png", "1" * 1021)
+
+
+def test_each_object_is_asked_for_by_its_own_name(server: Server, tmp_path: Path) -> None:
+    names = NAMES + (OF_BUCKETS if isinstance(server, Bucket) else ())
+    for name in names:
+        server.put(f"in/{name}", f"of {name}".encode())
+    asked, found = ObjectServer(f"{server.address}/in"), dict[str, str]()
+    for address, listed_state in asked.listed():
+        text, state = asked.beginning(address, listed_state, 2**16)
+        assert asked.copy(address, state, tmp_path / "copy") == len(text)
+        assert (tmp_path / "copy").read_bytes() == text and address_of(address_path(address)) == address
+        found[text.decode().removeprefix("of ")] = address
+    assert sorted(found) == sorted(names)
+    assert len(set(map(address_path, found.values()))) == len(names)
+    for name in ("1.png?versionId=null", "1.png#2", "1%2Epng"):
+        alone = ObjectServer(found[name])
+        assert [alone.beginning(*each, 99)[0] for each in alone.listed()] == [f"of {name}".encode()]
+
+
+@pytest.mark.parametrize("server", [SshServer], indirect=True)
+def test_a_name_that_is_no_text_leaves_its_folder_readable(server: SshServer) -> None:
+    odd = os.fsdecode(b"\xc7\xed.png")
+    for name in ("1.png", odd):
+        server.put(f"in/{name}", b"1")
+    place = f"{server.address}/in"
+    assert [name for name, _ in ObjectServer(place).listed()] == [f"{place}/1.png", f"{place}/{odd}"]
+
+
+def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path) -> None:
+    """As a server gives it that takes a name apart."""
+    for name in ("1.png", "1.png?versionId=null"):
+        bucket.put(f"in/{name}", f"of {name}".encode())
+    bucket.answers_for["in/1.png?versionId=null"] = "in/1.png"
+    asked = ObjectServer("s3://box/in")
+    right, wrong = asked.listed()
+    assert asked.beginning(*right, 99)[0] == b"of 1.png"
+    for ask in (lambda: asked.beginning(*wrong, 99), lambda: asked.copy(*wrong, tmp_path / "copy")):
+        with pytest.raises(Unreadable, match="has changed since it was listed"):
+            ask()
+
+
+def test_a_header_is_fetched_as_far_as_it_goes_and_parsed_by_no_process_with_a_network(
+    bucket: Bucket, home: Path, tmp_path: Path
+) -> None:
+    write_dicom(
+        tmp_path / "long.dcm", chest_phantom(64, 64, 1, abnormal=False), changes={"ImageComments": "x" * 99_000}
+    )
+    (png,) = write_images(tmp_path, 1)
+    bucket.put("in/long.dcm", (tmp_path / "long.dcm").read_bytes())
+    bucket.put("in/cut.dcm", (tmp_path / "long.dcm").read_bytes()[:90_000])
+    bucket.put("in/huge.png", png.read_bytes() + bytes(2**22))
+    code = """
+import sys
+from fieldray.offline import stay_offline
+stay_offline(joins_cluster=True)
+from pathlib import Path
+from fieldray.settings import Settings
+from fieldray.workers.pool import open_workers
+from fieldray_cluster.object_server import ObjectServer
+from fieldray_cluster.objects import list_objects
+with open_workers(Settings(), 1) as readers:
+    server = ObjectServer("s3://box/in")
+    for ref, _ in list_objects(server, Path(), members=readers.members, identify=readers.identify):
+        print(ref.path.name, ref.kind, ref.header.rows, ref.problem and ref.problem.code)
+print("pydicom" in sys.modules)
+"""
+    done = python(code)
+    told = ["cut.dcm unknown 0 truncated", "huge.png png 256 None", "long.dcm dicom 64 None", "False"]
+    assert done.stdout.splitlines() == told and not done.returncode, done.stderr
+    assert bucket.asked.count("in/huge.png") == 1 and bucket.asked.count("in/long.dcm") == 2
+
+
+def test_a_header_that_ends_its_reader_costs_its_own_object_alone(
+    bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # a record would keep the server's session
+    (png,) = write_images(tmp_path, 1)
+    for name in ("1.png", "2.killed.png", "3.png"):
+        bucket.put(f"in/{name}", png.read_bytes())
+    server = ObjectServer("s3://box/in")
+    with Workers(1, timeout_s=60, memory_limit_mb=2048, command=reader_command) as readers:
+        found = list(list_objects(server, tmp_path, members=readers.members, identify=readers.identify))
+    assert [(ref.path.name, bool(ref.problem)) for ref, _ in found] == [
+        ("1.png", False), ("2.killed.png", True), ("3.png", False),
+    ]  # fmt: skip
+
+
 def test_a_long_list_comes_in_pages(bucket: Bucket) -> None:
     names = [f"s3://box/long/{number:04}" for number in range(1001)]
     for name in names:
         bucket.put(name.removeprefix("s3://box/"), b"")
     bucket.asked.clear()
-    found = ObjectServer("s3://box/long").names()
-    assert next(found) == names[0] and len(bucket.asked) == 1
-    assert list(found) == names[1:] and len(bucket.asked) == 2
+    found = ObjectServer("s3://box/long").listed()
+    assert next(found)[0] == names[0] and len(bucket.asked) == 1
+    assert [name for name, _ in found] == names[1:] and len(bucket.asked) == 2
 
 
 def test_an_archive_that_cannot_be_listed_is_said_at_once(server: Server) -> None:
@@ -171,7 +271,7 @@ def texts(server: Server) -> Listed:
     for name, text in TEXTS:
         server.put(f"in/{name}", text.encode())
     asked = ObjectServer(f"{server.address}/in")
-    return [(ImageRef(path=address_path(name)), asked.head(name, lambda _: None)[1]) for name in asked.names()]
+    return [(ImageRef(path=address_path(name)), asked.beginning(name, state, 1)[1]) for name, state in asked.listed()]
 
 
 def brought(
@@ -310,9 +410,9 @@ def test_only_the_server_that_was_named_is_reached(bucket: Bucket) -> None:
     code = """
 from fieldray.offline import reach_server, stay_offline
 stay_offline(joins_cluster=True)
-from fieldray_cluster.objects import ObjectServer
+from fieldray_cluster.object_server import ObjectServer
 import socket
-print(next(ObjectServer("s3://box/in").names()))
+print(next(ObjectServer("s3://box/in").listed())[0])
 for host in ("127.0.0.2", "localhost"):
     try:
         socket.create_connection((host, PORT), timeout=1)
@@ -339,6 +439,8 @@ def test_an_archive_gets_the_results_of_a_folder(
     assert (alone.code, done.code) == (1, 1), done.err  # one image is damaged
     there = f"{server.protocol}:/127.0.0.1:{server.port}"
     assert stored(home, moved=(there, str(server.folder))) == stored(other)
+    shown = fieldray("history", "show", 1).ends_with(0)
+    assert f"Screened: {server.address}/in" in shown.out and " gone" not in shown.out
 
 
 # ---- what the guarantees need
@@ -355,8 +457,13 @@ def test_a_server_whose_key_is_not_known_is_told_nothing(server: FolderServer) -
 def test_what_may_have_changed_unseen_is_not_screened(server: FolderServer) -> None:
     write_images(server.folder, 1)
     server.faults["image-000.png"] = UNDATED
-    with pytest.raises(EnvironmentProblem, match="a change of the image would not be noticed"):
-        listed(server.address)
+    with tempfile.TemporaryDirectory() as folder:
+        asked = ObjectServer(server.address)
+        ((ref, state),) = list_objects(asked, Path(folder), members=members_here(), identify=identify_beginning)
+    (server.home.parent / "work").mkdir()
+    assert brought([(ref, state)], server.home.parent / "work" / "cache", server.address) == [
+        ("image-000.png", "archive_no_tag")
+    ]
 
 
 @pytest.mark.parametrize("server", [WebServer], indirect=True)
@@ -367,20 +474,21 @@ from fieldray.offline import stay_offline
 stay_offline(joins_cluster=True)
 from pathlib import Path
 from fieldray.errors import Unreadable
-from fieldray_cluster.objects import ObjectServer
+from fieldray_cluster.object_server import ObjectServer
 server = ObjectServer(sys.argv[1])
-for name in server.names():
+for name, _ in server.listed():
     try:
         print(name, server.copy(name, "", Path(sys.argv[2])))
     except Unreadable:
         print(name, "refused")
 """
-    links = ("http://127.0.0.2/a", "//127.0.0.2/b", "../c", "/d", "he&#114;e", "gone", "?C=N")
-    (server.folder / "index.html").write_text("".join(f'<a href="{link}">x</a>' for link in links))
-    (server.folder / "here").write_text("text")
-    server.faults["gone"] = ELSEWHERE
-    done = python(code, server.address, server.home.parent / "file")
-    told = [line.removeprefix(f"{server.address}/") for line in done.stdout.splitlines()]
+    outside = ("http://127.0.0.2/a", "//127.0.0.2/b", "../c", "/e", "%2e%2e/e", "deep/f", "?C=N")
+    links = (*outside, "/in/d", "he&#114;e", "gone")
+    server.put("in/index.html", "".join(f'<a href="{link}">x</a>' for link in links).encode())
+    server.put("in/here", b"text")
+    server.faults["in/gone"] = ELSEWHERE
+    done = python(code, f"{server.address}/in", server.home.parent / "file")
+    told = [line.removeprefix(f"{server.address}/in/") for line in done.stdout.splitlines()]
     assert told == ["d refused", "gone refused", "here 4"] and not done.returncode, done.stderr
 
 
@@ -407,7 +515,7 @@ def test_a_library_that_is_missing_is_named() -> None:
 import sys
 sys.modules["paramiko"] = None
 from fieldray.errors import UsageProblem
-from fieldray_cluster.objects import ObjectServer
+from fieldray_cluster.object_server import ObjectServer
 try:
     ObjectServer("sftp://127.0.0.1/in")
 except UsageProblem as problem:

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,10 @@ class OneWorker:
     def scheduler_info(self, **_: object) -> dict[str, object]:
         return {"workers": {"tcp://10.0.0.1:1": {"name": "ward/1", "metrics": self.metrics}}}
 
-    def run(self, function: Callable[..., object], *arguments: object, **_: object) -> dict[str, object]:
-        return {"tcp://10.0.0.1:1": function(*arguments)}
+    def ask(self, _worker: str, function: Callable[..., object], *arguments: object) -> Future[object]:
+        answer = Future[object]()
+        answer.set_result(function(*arguments))
+        return answer
 
 
 def test_each_outage_of_a_server_is_told_when_it_begins() -> None:

@@ -78,6 +78,22 @@ def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, well: Fieldray)
     assert "prior_same_image" in doubts(later, tmp_path / "copy.dcm")
 
 
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"PresentationIntentType": "FOR PROCESSING"}, "for_processing"),
+        ({"ImageType": ["DERIVED", "PRIMARY", "BONE"]}, "image_type"),
+        ({"ViewPosition": "", "PatientOrientation": ["A", "F"]}, "view"),
+    ],
+)
+def test_what_is_no_image_of_one_exposure_is_not_compared(
+    changes: dict[str, object], code: str, tmp_path: Path, well: Fieldray, current: Path
+) -> None:
+    prior = write_dicom(tmp_path / "prior.dcm", chest_phantom(512, 512, 1, abnormal=False), changes=changes)
+    found = json.loads(well("compare", prior, current, "--out", tmp_path / "out", "--json", "-").out)
+    assert (found["comparable"], found["reason_code"]) == (False, code)
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, fieldray: Fieldray, current: Path) -> None:
     (tmp_path / "cut.png").write_bytes(current.read_bytes()[:3000])
     done = fieldray("compare", tmp_path / "cut.png", current, "--out", tmp_path / "out", "--json", "-").ends_with(1)

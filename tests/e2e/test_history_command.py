@@ -159,4 +159,4 @@ def test_who_wants_no_previews_keeps_none(screen: Fieldray, home: Path) -> None:
     screen().ends_with(0)
     assert not (home / "results.pictures.sqlite").exists()
     store = home / "results.sqlite"
-    assert rows_of(store, "SELECT COUNT(*) FROM results WHERE class_maps IS NOT NULL") == [(6,)]
+    assert rows_of(store, "SELECT COUNT(*) FROM answers WHERE class_maps IS NOT NULL") == [(6,)]

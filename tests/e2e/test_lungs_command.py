@@ -25,6 +25,7 @@ Screened = Callable[..., list[dict[str, Any]]]
 def chest(*, grey: int = 170) -> np.ndarray:
     """Grey with a bright edge and two dark fields: what the tiny network takes for lungs."""
     image = np.full((SIDE, SIDE), grey, np.uint8)
+    image[192:, ::4] += 30  # else it is an empty lower part
     image[:8] = 255
     image[64:192, 32:112] = image[64:192, 144:224] = 20
     return image

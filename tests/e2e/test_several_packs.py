@@ -80,7 +80,7 @@ def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
     places = [min(urgent.index(row["category"]) for row in rows[at : at + 3]) for at in range(0, len(rows), 3)]
     assert places == sorted(places) and places[0] < places[-1]
     content = json.loads(document.read_text(encoding="utf-8"))
-    assert [content["about"]["pack"], *(one["pack"] for one in content["beside"])] == [
+    assert [content["about"]["pack"], *(one["pack"] for one in content["other_packs"])] == [
         ADULTS.name, TUBERCULOSIS.name, CHILDREN.name
     ]  # fmt: skip
     assert len(content["results"]) == len(rows)
@@ -107,8 +107,12 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, we
     assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # each for its own ages
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
     assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # both say the same
-    table = well("history", "list").out.splitlines()
-    assert sorted(line[:7] for line in table) == ["  run  ", "1 + 2  ", "2 + 1  "]
+    (_, run) = well("history", "list").out.splitlines()
+    assert run.split()[0] == "1" and f"{ADULTS.name} + {TUBERCULOSIS.name}" in run
+    shown = well("history", "show", "1").out.splitlines()
+    assert next(line for line in shown if line.endswith("child.dcm")).count("refused") == 2
+    compared = well("history", "compare", "1", "1.2").out
+    assert "Run 1.2 of" in compared and TUBERCULOSIS.name in compared
 
 
 def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, well: Fieldray) -> None:

@@ -291,7 +291,7 @@ class Silence:
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
         """The model drive was pulled out, or put back: use its pack."""
         if is_in:
-            self._session.use_pack(self._run.clinic.load_pack())
+            self._session.use_packs(self._run.clinic.load_pack())
 
 
 class FaultRun:

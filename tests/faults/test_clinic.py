@@ -15,7 +15,7 @@ import pytest
 from faults.fault_run import FaultRun, Silence, faults
 from faults.world import Clinic
 from fieldray.domain.finding import Screened
-from fieldray.domain.run import Event, OutcomeReady
+from fieldray.domain.run import Event, ImageDone
 from fieldray.store.results import ResultQuery
 from waiting import Events
 
@@ -34,7 +34,7 @@ def clinic(library: Path, tmp_path: Path) -> Iterator[Clinic]:
 def test_a_second_instance_screens_on_the_cpu_and_says_why(clinic: Clinic) -> None:
     said = Events()
     with clinic.session(said) as session:
-        session.use_pack(clinic.load_pack())
+        session.use_packs(clinic.load_pack())
         said.serves("edgetpu")
         # enough images that the Edge TPU is asked for, and found taken, before the last one is done
         second = clinic.second_instance(count=IMAGES).ends_with(0).complains("Another window of this program")
@@ -49,19 +49,19 @@ def test_the_next_start_has_the_edgetpu_again(clinic: Clinic) -> None:
 @pytest.mark.timeout(200)
 def test_the_device_is_pulled_out_in_mid_run_and_no_image_of_either_pack_is_lost(clinic: Clinic) -> None:
     said = Events()
-    done = Counter[int]()
+    done = Counter[str]()
 
     def publish(event: Event) -> None:
         said(event)
-        if isinstance(event, OutcomeReady):
-            done[event.pack] += 1
-            if event.pack == 1 and done[1] == 10:
+        if isinstance(event, ImageDone):
+            done["images"] += 1
+            if done["images"] == 10:
                 clinic.edgetpu.unplug()
 
     first = clinic.load_pack()
     second = replace(first, manifest=replace(first.manifest, pack_id="second"))
     with clinic.session(publish) as session:
-        session.use_pack(first, beside=[second])
+        session.use_packs(first, second)
         said.serves("edgetpu")
         batch = session.start([clinic.images[0].parent])
         assert batch.join(100)
@@ -69,8 +69,8 @@ def test_the_device_is_pulled_out_in_mid_run_and_no_image_of_either_pack_is_lost
     assert batch.state == "finished"
     backends: list[Counter[str]] = []
     with ResultQuery(database) as query:
-        for run_id in batch.run_ids:
-            results = list(query.rows(run_id))
+        for position in (0, 1):
+            results = list(query.answers(batch.run_id, position=position))
             assert Counter(found.outcome.ref.path for found in results) == Counter(clinic.images)
             assert all(isinstance(found.outcome, Screened) for found in results)
             backends.append(Counter(found.outcome.backend for found in results))

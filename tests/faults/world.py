@@ -21,7 +21,7 @@ from fake_compilers import edgetpu_model
 from faults.double import DoubleEdgeTpu
 from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.model import BackendName, Model
-from fieldray.domain.run import BackendChanged, BackendState, Event, OutcomeReady, Publish
+from fieldray.domain.run import BackendChanged, BackendState, Event, ImageDone, Publish
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.pipeline.batch import Batch
@@ -175,8 +175,8 @@ class Clinic:
         def hear(event: Event) -> None:
             if isinstance(event, BackendChanged):
                 self.backends[event.backend] = event.state
-            if isinstance(event, OutcomeReady):
-                self.record.add(event.outcome)
+            if isinstance(event, ImageDone):
+                self.record.add(event.image.leading.outcome)
             publish(event)
 
         def engines(heard: Publish, settings: Settings, workers: Workers) -> Engine:
@@ -210,7 +210,7 @@ class Clinic:
             self.verdicts.remarks.append(f"run {batch.state}: {batch.reason.text if batch.reason else ''}")
             return
         with ResultQuery(session.database) as query:
-            outcomes = [stored.outcome for stored in query.rows(batch.run_id)]
+            outcomes = [stored.outcome for stored in query.answers(batch.run_id)]
         if not self._references:
             self._references = {outcome.ref.path: outcome for outcome in outcomes if isinstance(outcome, Screened)}
             self.verdicts.images_lost += len(self.images) - len(self._references)

@@ -27,10 +27,13 @@ from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import (
     BackendChanged,
     Count,
-    OutcomeReady,
+    ImageDone,
+    PackOfRun,
     Publish,
     RunChanged,
     RunSpec,
+    StoredAnswer,
+    StoredImage,
     Verdict,
     Wishes,
 )
@@ -197,15 +200,18 @@ def save(
     run_id: int,
     outcomes: Sequence[Outcome],
     publish: Publish,
-    *,
-    pack: int = 0,
+    *others: Sequence[Outcome],
     spec: RunSpec = SPEC,
 ) -> None:
-    """Save outcomes, and say so as a batch does."""
-    store.save_all(run_id, outcomes, spec=spec)
-    rows = {result.outcome.ref.key: result.row_id for result in store.rows(run_id)}
-    for outcome in outcomes:
-        publish(OutcomeReady(run_id=run_id, row_id=rows[outcome.ref.key], outcome=outcome, pack=pack))
+    """Save what one pack says of images, and what others say of them, and say so as a batch does."""
+    for answers in zip(outcomes, *others, strict=True):
+        publish(ImageDone(image=store.save(run_id, *answers, spec=spec)))
+
+
+def done(row_id: int, outcome: Outcome, *, run_id: int = 1) -> ImageDone:
+    """That an image has its one answer."""
+    answer = StoredAnswer(answer_id=row_id, row_id=row_id, run_id=run_id, outcome=outcome, is_resumed=False)
+    return ImageDone(image=StoredImage(row_id=row_id, run_id=run_id, answers=(answer,)))
 
 
 @dataclass(eq=False)
@@ -214,20 +220,19 @@ class FakeBatch:
 
     publish: Publish
     run_id: int = 1
-    beside: tuple[int, ...] = ()
     calls: list[str] = field(default_factory=list)
 
     def pause(self) -> None:
         self.calls.append("pause")
-        self.publish(RunChanged(run_id=self.run_id, state="paused", beside=self.beside))
+        self.publish(RunChanged(run_id=self.run_id, state="paused"))
 
     def resume(self) -> None:
         self.calls.append("resume")
-        self.publish(RunChanged(run_id=self.run_id, state="running", beside=self.beside))
+        self.publish(RunChanged(run_id=self.run_id, state="running"))
 
     def cancel(self) -> None:
         self.calls.append("cancel")
-        self.publish(RunChanged(run_id=self.run_id, state="cancelled", beside=self.beside))
+        self.publish(RunChanged(run_id=self.run_id, state="cancelled"))
 
     def join(self, timeout_s: float | None = None) -> bool:
         self.calls.append("join")
@@ -246,8 +251,8 @@ class FakeSession:
     ages_confirmed: list[bool] = field(default_factory=list)
     watched: list[bool] = field(default_factory=list)
     packs: list[Model | None] = field(default_factory=list)
-    packs_beside: list[tuple[Model, ...]] = field(default_factory=list)
-    beside: dict[str, list[Outcome]] = field(default_factory=dict)  # what a further pack says, by its name
+    other_packs: list[tuple[Model, ...]] = field(default_factory=list)
+    of_others: dict[str, list[Outcome]] = field(default_factory=dict)  # what a pack after the first says, by its name
     reconsidered: list[str] = field(default_factory=list)
     verdicts: dict[int, Verdict | None] = field(default_factory=dict)
     verdicts_by_content: dict[str, Verdict | None] = field(default_factory=dict)
@@ -274,9 +279,9 @@ class FakeSession:
         self.may_read.set()
         self.may_screen.set()
 
-    def use_pack(self, model: Model, *, beside: Sequence[Model] = ()) -> None:
+    def use_packs(self, model: Model, *others: Model) -> None:
         self.packs.append(model)
-        self.packs_beside.append(tuple(beside))
+        self.other_packs.append(others)
         self.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 1"))
 
     def choose_devices(self) -> None:
@@ -299,20 +304,17 @@ class FakeSession:
         self.ages_confirmed.append(ages_confirmed)
         self.watched.append(watches)
         with ResultStore(self.database) as store:
-            batch = FakeBatch(self.publish, run_id=store.open_run(SPEC, fresh=True))
-            further = list(enumerate(self.packs_beside[-1], 1))
-            specs = [replace(SPEC, pack_name=one.pack_name, model_sha256=one.model_sha256) for _, one in further]
-            beside = tuple(store.open_run(spec, fresh=True) for spec in specs)
-            store.link((batch.run_id, *beside))
-            batch.beside = beside
-            self.publish(RunChanged(run_id=batch.run_id, state="running", beside=beside))
+            (own,), others = SPEC.packs, self.other_packs[-1]
+            packs = (replace(own, pack_name=one.pack_name, model_sha256=one.model_sha256) for one in others)
+            spec = replace(SPEC, packs=(own, *packs))
+            batch = FakeBatch(self.publish, run_id=store.open_run(spec, fresh=True))
+            self.publish(RunChanged(run_id=batch.run_id, state="running"))
             self.batches.append(batch)  # tests wait for these two: what they publish then comes after "running"
             self.started_with.append((tuple(paths), operating_point, fresh))
-            for (number, one), spec, run_id in zip(further, specs, beside, strict=True):
-                save(store, run_id, self.beside[one.pack_name], self.publish, pack=number, spec=spec)
-            save(store, batch.run_id, self.outcomes, self.publish)
+            said = (self.of_others[one.pack_name] for one in others)
+            save(store, batch.run_id, self.outcomes, self.publish, *said, spec=spec)
             for row_id, verdict in self.stored.items():
-                store.set_verdict(row_id, verdict, judged=store.row(row_id).outcome)
+                store.set_verdict(row_id, verdict, judged=store.answer(row_id).outcome)
         return batch
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
@@ -342,8 +344,8 @@ class FakeSession:
         if isinstance(self.again, Refused) and wishes != Wishes():  # which is only told
             return self.again
         with ResultStore(self.database) as store:
-            store.replace(row_id, self.again, run=store.run(self.batches[-1].run_id))
-        self.publish(OutcomeReady(run_id=self.batches[-1].run_id, row_id=row_id, outcome=self.again))
+            image = store.replace(row_id, self.again, run=store.run(self.batches[-1].run_id))
+        self.publish(ImageDone(image=image))
         return self.again
 
     def set_verdict(
@@ -420,13 +422,13 @@ class FakeAudit:
     """Audits of made-up cases, of which rows 1 and 2 disagree, whatever is asked; `problem` is raised instead."""
 
     problem: FieldrayError | None = None
-    requests: list[tuple[int, AuditRequest, Model | None]] = field(default_factory=list)
+    requests: list[tuple[PackOfRun, AuditRequest, Model | None]] = field(default_factory=list)
     taken: list[tuple[str, str]] = field(default_factory=list)
     saved: list[tuple[Path, str]] = field(default_factory=list)
     text: str = "made-up"
 
-    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
-        self.requests.append((run_id, request, model))
+    def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
+        self.requests.append((of, request, model))
         if self.problem is not None:
             raise self.problem
         return audit_report(self.text, scores={1: 0.1, 2: 0.9}, points=(POINT,))
@@ -523,7 +525,7 @@ class FakeRooms:
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
-        self.beside: dict[str, list[Outcome]] = {}
+        self.of_others: dict[str, list[Outcome]] = {}
         self.library = FakeLibrary()
         self.memory = PackMemory(user_data())
         self.lacks_ages = False
@@ -564,7 +566,7 @@ class FakeRooms:
             raise self.open_problem
         self.publish, self.priors.database = publish, self.database
         self.session = FakeSession(
-            publish, self.database, outcomes=self.outcomes, stored=self.stored, beside=self.beside
+            publish, self.database, outcomes=self.outcomes, stored=self.stored, of_others=self.of_others
         )
         self.session.export = self._export
         return Services(

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication, QComboBox
 
 from fieldray.audit.report import Prices
 from fieldray.desktop.audit_page import AuditPage, LocalPointDialog
+from fieldray.domain.run import PackOfRun
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
@@ -45,8 +46,8 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     page.prevalence.setText("2,5 %")
     page.sensitivity.setValue(95)
     show(desk, page)
-    ((run_id, request, model),) = desk.rooms.audit.requests
-    assert run_id == desk.bench.screening.run_id
+    ((of, request, model),) = desk.rooms.audit.requests
+    assert of == PackOfRun(desk.bench.screening.run_id or 0)
     assert model is desk.bench.screening.run_models[0]
     assert (request.labels, request.positive) == (Path("/labels.csv"), ("tb", "mass"))
     assert (request.prevalence, request.wanted.sensitivity) == (pytest.approx(0.025), 0.95)
@@ -68,7 +69,7 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
         store.open_run(replace(SPEC, paths=("/elsewhere",)), fresh=True)
     page.hide()
     page.show()
-    desk.until(lambda: [page.against.itemData(place) for place in range(page.against.count())] == [None, other])
+    desk.until(lambda: [page.against.itemData(place) for place in range(page.against.count())] == [None, str(other)])
     page.against.setCurrentIndex(1)
     page.prices[0].setText("2,5")
     show(desk, page)
@@ -76,8 +77,8 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     page.steps.cellActivated.emit(1, 0)
     desk.until(lambda: len(desk.rooms.audit.requests) == 2)
     (_, first, _), (run_id, again, _) = desk.rooms.audit.requests
-    assert (run_id, first.wanted.threshold, again.wanted.threshold) == (own, None, plan.shown[1])
-    assert (again.prices, again.against) == (Prices(screening=2.5), other)
+    assert (run_id, first.wanted.threshold, again.wanted.threshold) == (PackOfRun(own or 0), None, plan.shown[1])
+    assert (again.prices, again.against) == (Prices(screening=2.5), PackOfRun(other))
     text = texts(page)
     assert "of 1000 patients screened are referred" in text
     assert "These images do not show which pack separates images with the condition from others better." in text

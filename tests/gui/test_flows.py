@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from desk import Begin, Desk, press, texts
-from fake_rooms import FakeRooms, candidate, failed, refused, screened
+from fake_rooms import FakeRooms, candidate, done, failed, refused, screened
 from PySide6.QtCore import QObject, QPoint, QUrl, Slot
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QFileDialog, QPushButton
@@ -22,7 +22,6 @@ from fieldray.domain.run import (
     Count,
     DeviceChanged,
     DeviceState,
-    OutcomeReady,
     Progress,
     RunChanged,
     Speed,
@@ -74,7 +73,7 @@ def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: Fake
     assert desk.listed[-2:] == [5, 6]
     rows = desk.bench.rows
     shown = rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
-    assert shown == "Not a frontal view: the view position is LL."
+    assert shown == "Not a frontal view: the file says LL."
     desk.open_row(6)
     desk.until(lambda: "The file is incomplete" in texts(desk.window.result))
     assert desk.bench.image.problem == reason("truncated")
@@ -149,7 +148,7 @@ def test_files_whose_drive_was_pulled_out_are_said_at_the_end_until_they_are_scr
     desk.screen()
     for row_id, code in ((71, "missing"), (72, "drive_error"), (73, "no_permission")):
         lost = replace(failed(row_id), reason=reason(code))
-        desk.rooms.publish(OutcomeReady(run_id=1, row_id=row_id, outcome=lost))
+        desk.rooms.publish(done(row_id, lost))
     desk.finish()
     desk.until_shown("Files that could not be read: 2. If they are on a drive, connect it and press Start")
     desk.bench.start()
@@ -256,7 +255,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     session.may_screen.set()
     desk.until(lambda: "Screened although it was refused" in texts(panel))
     assert session.wishes == [(5, Wishes(overrules=True))] * 2
-    assert "Score 0.90" in texts(panel) and "the view position is LL" in texts(panel)
+    assert "Score 0.90" in texts(panel) and "the file says LL" in texts(panel)
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows
@@ -466,9 +465,9 @@ def test_the_image_follows_what_a_search_found(desk: Desk, rooms: FakeRooms) -> 
 
 
 def test_what_cannot_be_opened_says_why_and_a_button_tries_again(begin: Begin, rooms: FakeRooms) -> None:
-    rooms.open_problem = StorageProblem(reason("database_other_version", path="results.sqlite"))
+    rooms.open_problem = StorageProblem(reason("database_too_old", path="results.sqlite"))
     with begin() as desk:
-        desk.until_shown("another version")
+        desk.until_shown("before the first release")
         rooms.open_problem = None
         desk.window.banners.findChild(QPushButton).click()
         desk.until(lambda: desk.bench.packs.model is not None)

@@ -23,7 +23,7 @@ from fieldray.store.results import ResultStore
 from outcomes import run_spec
 from stores import keep
 
-OLDER = replace(SPEC, pack_name="made-up-1.1.0", model_sha256="a" * 64)
+OLDER = replace(SPEC, packs=(replace(SPEC.packs[0], pack_name="made-up-1.1.0", model_sha256="a" * 64),))
 
 
 @pytest.fixture

@@ -254,9 +254,10 @@ LONG = "W" * 5000
 def two_runs(rooms: FakeRooms, tmp_path: Path, text: str) -> None:
     """Of packs, over folders and on devices that are called something hostile."""
     rooms.database = tmp_path / "store" / "results.sqlite"
-    named = {"paths": (f"/images/{text}", f"/{LONG}"), "pack_name": text, "operating_points": (hostile_point(text),)}
-    spec = replace(SPEC, **named)  # type: ignore[arg-type]
-    for number, one in enumerate((spec, replace(spec, pack_name=LONG + text, model_sha256="a" * 64)), 8):
+    pack = replace(SPEC.packs[0], pack_name=text, operating_points=(hostile_point(text),))
+    spec = replace(SPEC, paths=(f"/images/{text}", f"/{LONG}"), packs=(pack,))
+    other = replace(pack, pack_name=LONG + text, model_sha256="a" * 64)
+    for number, one in enumerate((spec, replace(spec, packs=(other,))), 8):
         keep(rooms.database, [*hostile_outcomes(text), screened(number, 0.9)], spec=one)
     with ResultStore(rooms.database) as opened:
         seen = hostile_outcomes(text)[0]

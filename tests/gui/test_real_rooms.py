@@ -98,14 +98,14 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     bench.packs.look()
     until(lambda: [entry for entry in bench.packs.candidates if entry.pack_id == "strict"])
     found = next(entry for entry in bench.packs.candidates if entry.pack_id == "strict")
-    bench.packs.beside.tick(found, is_on=True)
+    bench.packs.others.tick(found, is_on=True)
     until(lambda: bench.packs.models[1:])
     bench.screening.choose([images])
     screen_to_its_end(desk, 5)
 
     def said() -> list[tuple[str, Verdict | None, list[str]]]:
         rows = [bench.rows.row_at(bench.rows.index(place, 0)) for place in range(bench.rows.rowCount())]
-        return [(row.category, row.verdict, [other.category for other in row.beside if other]) for row in rows if row]
+        return [(row.category, row.verdict, [other.category for other in row.others]) for row in rows if row]
 
     assert "Score" in texts(window.result)
     bench.judging.choose("agree")
@@ -125,15 +125,15 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     lines = next(out.glob("*.csv")).read_text(encoding="utf-8-sig").splitlines()
     assert sum("strict-1.0.0" in line for line in lines) == sum("tiny-1.0.0" in line for line in lines) == 5
     run_id = bench.rows.run_id
-    bench.packs.beside.tick(found, is_on=False)
+    bench.packs.others.tick(found, is_on=False)
     bench.past_runs.open(run_id)
     until(lambda: bench.screening.past is not None and len(said()) == 5)
     assert said() == first
-    bench.packs.beside.tick(found, is_on=True)
+    bench.packs.others.tick(found, is_on=True)
     until(lambda: bench.packs.models[1:])
     bench.screening.start()
     until(lambda: bench.screening.past is None and bench.screening.state == "finished" and len(said()) == 5)
     assert said() == first
     with HistoryQuery(home / "results.sqlite") as query:
-        assert len(query.runs_together(bench.rows.run_id)) == 2
-        assert sum(result.is_resumed for result in query.rows(bench.rows.run_id)) == 4  # and the file that is none
+        assert len(query.run(bench.rows.run_id).spec.packs) == 2
+        assert sum(result.is_resumed for result in query.answers(bench.rows.run_id)) == 4  # and the file that is none

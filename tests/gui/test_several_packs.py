@@ -14,7 +14,7 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.list_reader import KEYS
-from fieldray.desktop.packs_page import BesideBox, PackButtons
+from fieldray.desktop.packs_page import OtherPackBox, PackButtons
 from fieldray.desktop.worklist_delegate import SHAPE_ROOM
 from fieldray.domain.finding import Finding, Screened, decide
 from fieldray.domain.run import RunChanged, Verdict
@@ -27,10 +27,10 @@ from fieldray.translation import Translator
 
 MOUNT = Path("/media/stick")
 FOLDERS = {pack_id: Path(f"/program/models/{pack_id}-1.0.0") for pack_id in ("adults", "tuberculosis", "children")}
-HASHES = {"adults": SPEC.model_sha256, "tuberculosis": "f" * 64, "children": "c" * 64}
+HASHES = {"adults": SPEC.packs[0].model_sha256, "tuberculosis": "f" * 64, "children": "c" * 64}
 TB_POINT = replace(POINT, name="tb", threshold=0.2, unsure_low=0.15, unsure_high=0.2, titles={"en": "wide"})
 TB_CLASSES = {"abnormal": {"en": "Signs of tuberculosis"}}
-BESIDE = len(KEYS)  # the column of the first further pack
+SECOND = len(KEYS)  # the column of the second pack
 
 
 def said_of_tuberculosis(number: int, score: float) -> Screened:
@@ -57,27 +57,27 @@ def rooms() -> FakeRooms:
     for pack_id, folder in FOLDERS.items():
         made.library.models[folder] = replace(made.library.models[folder], model_sha256=HASHES[pack_id])
     made.outcomes = [screened(1, 0.9), screened(2, 0.1), refused(3)]
-    made.beside["tuberculosis-1.0.0"] = [said_of_tuberculosis(1, 0.1), said_of_tuberculosis(2, 0.3), refused(3)]
+    made.of_others["tuberculosis-1.0.0"] = [said_of_tuberculosis(1, 0.1), said_of_tuberculosis(2, 0.3), refused(3)]
     return made
 
 
-def box(desk: Desk, pack_id: str) -> BesideBox:
+def box(desk: Desk, pack_id: str) -> OtherPackBox:
     """That of a pack's card on the page where a folder is opened."""
     found = [entry for entry in desk.bench.packs.candidates if entry.can_screen]
     place = [entry.pack_id for entry in found].index(pack_id)
-    return desk.window.welcome.cards[place].beside
+    return desk.window.welcome.cards[place].other_box
 
 
 def tick(desk: Desk, pack_id: str) -> None:
     box(desk, pack_id).click()
-    desk.until(lambda: not desk.bench.packs.beside.loading)
+    desk.until(lambda: not desk.bench.packs.others.loading)
 
 
 def ticked(desk: Desk) -> list[str]:
     return [one.manifest.pack_id for one in desk.bench.packs.models[1:]]
 
 
-def cell(desk: Desk, row_id: int, column: int = BESIDE) -> str:
+def cell(desk: Desk, row_id: int, column: int = SECOND) -> str:
     rows = desk.bench.rows
     return str(rows.data(rows.index_of(row_id).siblingAtColumn(column)))
 
@@ -98,23 +98,22 @@ def screened_by_two(desk: Desk) -> Desk:
 def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(screened_by_two: Desk) -> None:
     desk = screened_by_two
     session, rows = desk.rooms.session, desk.bench.rows
-    assert [one.pack_name for one in session.packs_beside[-1]] == ["tuberculosis-1.0.0"]
-    assert "Classes, verdicts and “unread” here are those of Adults 1.0.0." in texts(desk.window.work_list)
-    # Rows 1 to 3 are of the further pack, which is saved first; the list is that of the first one, in its order.
+    assert [one.pack_name for one in session.other_packs[-1]] == ["tuberculosis-1.0.0"]
+    assert "An image stands where the most urgent of its answers puts it." in texts(desk.window.work_list)
     shown = [rows.row_at(rows.index(place, 0)) for place in range(3)]
     assert [(row.category, row.outcome.ref.path.name) for row in shown] == [
         ("abnormal", "image-00001.dcm"), ("normal", "image-00002.dcm"), ("refused", "image-00003.dcm"),
     ]  # fmt: skip
     abnormal, normal, unusable = (row.row_id for row in shown)
-    assert rows.headerData(BESIDE, Qt.Orientation.Horizontal) == "Tuberculosis 1.0.0"
+    assert rows.headerData(SECOND, Qt.Orientation.Horizontal) == "Tuberculosis 1.0.0"
     assert rows.headerData(KEYS.index("class"), Qt.Orientation.Horizontal) == "Adults 1.0.0"
     assert cell(desk, abnormal).startswith("Normal") and "0.10" in cell(desk, abnormal)
     assert cell(desk, normal).startswith("Signs of tuberculosis")  # 0.3 is above 0.2, and below the adults' 0.41
     assert "0.30" in cell(desk, normal)
     assert cell(desk, unusable) == "Refused"
     header = desk.window.work_list.table.horizontalHeader()
-    assert header.visualIndex(BESIDE) == KEYS.index("score") + 1
-    header.setSortIndicator(BESIDE, Qt.SortOrder.DescendingOrder)
+    assert header.visualIndex(SECOND) == KEYS.index("score") + 1
+    header.setSortIndicator(SECOND, Qt.SortOrder.DescendingOrder)
     desk.until_listed(3)
     assert header.sortIndicatorSection() == -1 and rows.row_at(rows.index(0, 0)).row_id == abnormal
 
@@ -122,11 +121,11 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
 def test_where_the_list_is_narrow_further_packs_have_shapes_and_scores(screened_by_two: Desk) -> None:
     table = screened_by_two.window.work_list.table
     table.fit_columns(600)
-    assert table.columnWidth(BESIDE) > 2 * SHAPE_ROOM
+    assert table.columnWidth(SECOND) > 2 * SHAPE_ROOM
     table.fit_columns(300)
-    assert not table.isColumnHidden(BESIDE) and table.columnWidth(BESIDE) == SHAPE_ROOM
+    assert not table.isColumnHidden(SECOND) and table.columnWidth(SECOND) == SHAPE_ROOM
     row_id = screened_by_two.bench.rows.row_at(screened_by_two.bench.rows.index(1, 0)).row_id
-    tip = screened_by_two.bench.rows.index_of(row_id).siblingAtColumn(BESIDE).data(Qt.ItemDataRole.ToolTipRole)
+    tip = screened_by_two.bench.rows.index_of(row_id).siblingAtColumn(SECOND).data(Qt.ItemDataRole.ToolTipRole)
     assert tip.startswith("Signs of tuberculosis")
 
 
@@ -155,13 +154,13 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     assert is_warmest(desk, (2.5, 10.5))
     desk.until(lambda: "Score 0.10" in texts(panel))
     assert "Score 0.90" not in texts(panel) and "“wide”" in texts(panel)
-    tb_row = row.beside[0]
+    (tb_row,) = row.others
     desk.until(lambda: desk.bench.image.is_in_sight)
     desk.bench.judging.choose("agree")
-    desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.row_id) == Verdict(choice="agree"))
+    desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.answer_id) == Verdict(choice="agree"))
     desk.until(lambda: tb_row.verdict == Verdict(choice="agree"))
     with ResultQuery(desk.rooms.database) as query:
-        assert [query.row(one.row_id).verdict for one in (row, tb_row)] == [None, Verdict(choice="agree")]
+        assert [query.answer(one.answer_id).verdict for one in (row, tb_row)] == [None, Verdict(choice="agree")]
     button_of(desk, "Adults").click()
     desk.until(lambda: not desk.bench.image.is_loading and "Score 0.90" in texts(panel))
     assert desk.bench.image.row is row and row.verdict is None and is_warmest(desk, (8, 4))
@@ -190,7 +189,7 @@ def test_packs_for_patients_of_other_ages_do_not_go_together(desk: Desk) -> None
 def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.use("tuberculosis")
-    desk.rooms.beside["adults-1.0.0"] = desk.rooms.outcomes
+    desk.rooms.of_others["adults-1.0.0"] = desk.rooms.outcomes
     tick(desk, "adults")
     desk.choose()
     desk.answer("tuberculosis-1.0.0")  # 15 to 95: that says nothing of the adults' 18
@@ -214,7 +213,7 @@ def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk
     desk.plug_in(MOUNT, there)
     desk.until(lambda: desk.bench.packs.source == there)
     desk.use("adults")
-    desk.bench.packs.beside.tick(there, is_on=True)
+    desk.bench.packs.others.tick(there, is_on=True)
     desk.until(lambda: ticked(desk) == ["tuberculosis"])
     desk.pull_out()
     desk.until_shown("The drive with the pack tuberculosis-1.0.0 was removed: the next run goes without it.")
@@ -236,14 +235,13 @@ def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
     desk = screened_by_two
     tick(desk, "tuberculosis")
     models = desk.rooms.library.models
-    run_id = desk.bench.rows.run_id
     with HistoryQuery(desk.rooms.database) as query:
-        run, other = query.runs_together(run_id)
+        run = query.run(desk.bench.rows.run_id)
     desk.window.actions_by_name["history"].trigger()
-    desk.until(lambda: desk.window.history_page.table.rowCount() == 2)
-    numbers = [desk.window.history_page.table.item(row, 0).text().split("   ")[0] for row in range(2)]
-    assert sorted(numbers) == [f"{run.run_id} + {other.run_id}", f"{other.run_id} + {run.run_id}"]
-    past = [(run, models[FOLDERS["adults"]]), (other, models[FOLDERS["tuberculosis"]])]
+    desk.until(lambda: desk.window.history_page.table.rowCount() == 1)
+    cells = [desk.window.history_page.table.item(0, column).text() for column in (0, 1)]
+    assert (cells[0].split("   ")[0], cells[1]) == (str(run.run_id), "made-up-1.2.0 + tuberculosis-1.0.0")
+    past = run, tuple(models[FOLDERS[name]] for name in ("adults", "tuberculosis"))
     desk.bench.past_runs.opened.emit(0, past)
     desk.until_listed(3)
     assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")
@@ -261,7 +259,7 @@ def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
     days = ("20240405", "20210205")
     desk.rooms.outcomes[:] = [of_one(screened(number, 0.9), day) for number, day in enumerate(days, 1)]
     said = [of_one(said_of_tuberculosis(number, 0.3), day) for number, day in enumerate(days, 1)]
-    desk.rooms.beside["tuberculosis-1.0.0"] = said
+    desk.rooms.of_others["tuberculosis-1.0.0"] = said
     tick(desk, "tuberculosis")
     desk.choose()
     desk.until_listed(2)
@@ -324,9 +322,8 @@ def test_a_folder_that_was_screened_with_more_packs_says_so_where_one_is_used(de
 
 def test_a_note_on_a_run_is_as_grave_for_a_further_pack_as_for_the_first(screened_by_two: Desk) -> None:
     desk = screened_by_two
-    run_id, beside = desk.bench.screening.run_id or 0, desk.rooms.session.batches[-1].beside
     note = reason("taken_over", count=3, sampled=3, whole=0)
-    for pack in (0, 1):
-        desk.rooms.publish(RunChanged(run_id=run_id, state="finished", notes=(note,), pack=pack, beside=beside))
+    run_id = desk.bench.screening.run_id or 0
+    desk.rooms.publish(RunChanged(run_id=run_id, state="finished", pack_notes=((note,), (note,))))
     desk.until(lambda: desk.notices.count("taken over from an earlier run") == 2)
     assert {one.level for one in desk.bench.board.notices if "taken over" in one.text(Translator())} == {"info"}

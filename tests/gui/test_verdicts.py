@@ -26,7 +26,7 @@ from fieldray.desktop.overlay import TOP_LEFT, corner_texts
 from fieldray.desktop.verdicts import Commands, Judged, Read, Verdicts, Write
 from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
-from fieldray.domain.run import OutcomeReady, Verdict, VerdictChoice
+from fieldray.domain.run import ImageDone, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.settings import Settings
@@ -239,7 +239,7 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         if image := window.verdicts.open_image:
             window.notes += 1
-            window.verdicts.type(f"{image.row_id}: {window.name}{window.notes}")
+            window.verdicts.type(f"{image.answer_id}: {window.name}{window.notes}")
 
     @rule(number=windows_drawn)
     def commit(self, number: int) -> None:
@@ -300,7 +300,7 @@ class RandomWalk(RuleBasedStateMachine):
     @rule(place=images_drawn, choice=choices_drawn, is_withdrawn=st.booleans())
     def another_program(self, place: int, choice: VerdictChoice, is_withdrawn: bool) -> None:
         image = IMAGES[place]
-        self.put(image, None if is_withdrawn else Verdict(choice=choice, note=f"{image.row_id}: program"), "program")
+        self.put(image, None if is_withdrawn else Verdict(choice=choice, note=f"{image.answer_id}: program"), "program")
         self.clicked_elsewhere.add((image, choice))
         self.refused.pop(image, None)
 
@@ -362,11 +362,11 @@ class RandomWalk(RuleBasedStateMachine):
     @invariant()
     def a_note_is_on_its_own_image_only(self) -> None:
         for image, (verdict, _) in self.store.items():
-            assert verdict is None or not verdict.note or verdict.note.startswith(f"{image.row_id}: ")
+            assert verdict is None or not verdict.note or verdict.note.startswith(f"{image.answer_id}: ")
         for window in self.windows:
             for image in IMAGES:
                 note = window.verdicts.of(image).note
-                assert not note or note.startswith(f"{image.row_id}: ")
+                assert not note or note.startswith(f"{image.answer_id}: ")
 
     @invariant()
     def nothing_is_shown_as_saved_that_is_not(self) -> None:
@@ -412,7 +412,7 @@ def mark(desk: Desk, row_id: int) -> object:
 
 def stored(desk: Desk, row_id: int) -> Verdict | None:
     with ResultQuery(desk.rooms.database) as query:
-        return query.row(row_id).verdict
+        return query.answer(row_id).verdict
 
 
 @pytest.fixture
@@ -631,8 +631,8 @@ def overwrite(desk: Desk, row_id: int, outcome: Outcome) -> None:
     """A watched file is overwritten: its row gets the result of another image."""
     with ResultStore(desk.rooms.database) as store:
         run = store.run(desk.rooms.session.batches[-1].run_id)
-        store.replace(row_id, outcome, run=run)
-    desk.rooms.publish(OutcomeReady(run_id=run.run_id, row_id=row_id, outcome=outcome))
+        image = store.replace(row_id, outcome, run=run)
+    desk.rooms.publish(ImageDone(image=image))
     desk.until(lambda: desk.bench.image.is_replaced)
 
 

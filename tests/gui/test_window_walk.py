@@ -38,7 +38,7 @@ from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
-from fieldray.domain.run import OutcomeReady, RunChanged, Verdict
+from fieldray.domain.run import ImageDone, RunChanged, Verdict
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.pipeline.history import History, RunWithPacks
 from fieldray.reasons import reason
@@ -206,7 +206,7 @@ class WindowWalk(RuleBasedStateMachine):
             index = model.index(position, KEYS.index("patient"))
             row = model.row_at(index)
             if row is not None and model.data(index, VERDICT_ROLE) == "saved":
-                given = verdicts.of(Judged(row.row_id, row.outcome))
+                given = verdicts.of(Judged(row.answer_id, row.outcome))
                 shown[row.row_id] = given.wanted or row.verdict
         panel, opened = self.window.result.verdict, self.bench.image.row
         if opened is not None and panel._how.text().startswith("Saved"):
@@ -218,7 +218,7 @@ class WindowWalk(RuleBasedStateMachine):
         if not row_ids:
             return {}
         with _roomy(), ResultQuery(self.rooms.database) as query:
-            return {found.row_id: found.verdict for found in query.results(tuple(row_ids))}
+            return {found.row_id: found.leading.verdict for found in query.images(tuple(row_ids))}
 
     def _shown_names(self) -> list[str]:
         """What of the window names a patient, or the file or folder of one, while names are hidden."""
@@ -282,10 +282,10 @@ class WindowWalk(RuleBasedStateMachine):
         if row is None:
             return
         self._judge(row)
-        before = self.bench.judging.verdicts.of(Judged(row.row_id, row.outcome)).wanted
+        before = self.bench.judging.verdicts.of(Judged(row.answer_id, row.outcome)).wanted
         for _ in range(2):
             self.window.result.verdict.buttons[choice].click()
-        given = self.bench.judging.verdicts.of(Judged(row.row_id, row.outcome))
+        given = self.bench.judging.verdicts.of(Judged(row.answer_id, row.outcome))
         if self.bench._why_not_judged() is None and not given.asks:
             assert given.wanted is not None and given.wanted.choice == choice
         else:
@@ -313,10 +313,10 @@ class WindowWalk(RuleBasedStateMachine):
         other = replace(other, ref=replace(other.ref, path=row.outcome.ref.path))
         try:
             with _roomy(), ResultStore(self.rooms.database) as store:
-                store.replace(row.row_id, other, run=store.run(run_id))
+                image = store.replace(row.answer_id, other, run=store.run(run_id))
         except FieldrayError:  # its run was deleted
             return
-        session.publish(OutcomeReady(run_id=run_id, row_id=row.row_id, outcome=other))
+        session.publish(ImageDone(image=image))
 
     def _vanish(self, which: int) -> None:
         """The file of the open image is moved, deleted or holds something else: what was kept of it is shown."""
@@ -346,7 +346,7 @@ class WindowWalk(RuleBasedStateMachine):
         self._opened, before = row.row_id, self._stored((row.row_id,)).get(row.row_id)  # what is open was read before
         try:
             with _roomy(), ResultStore(self.rooms.database) as store:
-                self._theirs[row.row_id] = store.set_verdict(row.row_id, given, judged=row.outcome, over=(before,))
+                self._theirs[row.row_id] = store.set_verdict(row.answer_id, given, judged=row.outcome, over=(before,))
         except StorageProblem:  # its run was deleted
             return
         self._seen.setdefault(row.row_id, set()).add(before)

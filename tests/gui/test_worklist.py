@@ -30,7 +30,7 @@ from fieldray.desktop.verdicts import Judged, Verdicts
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrapped
 from fieldray.desktop.worklist_model import GROUP_ROLE, VERDICT_ROLE, WorkListModel
 from fieldray.domain.finding import Outcome, Refused
-from fieldray.domain.run import OutcomeReady, Verdict
+from fieldray.domain.run import ImageDone, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.history import History
 from fieldray.plain_text import visible
@@ -71,14 +71,14 @@ class StoredList:
         save(self.store, self.run_id, outcomes, self.take)
         self.settle()
 
-    def take(self, event: OutcomeReady) -> None:
-        """Hear of a result as the window does."""
-        self.model.outcome_ready(event.row_id, event.outcome)
+    def take(self, event: ImageDone) -> None:
+        """Hear of an image as the window does."""
+        self.model.image_done(event.image)
 
     def judge(self, row_id: int, choice: str) -> None:
         """Give a verdict on a row, here and in the store."""
         verdict = Verdict(choice=choice)  # type: ignore[arg-type]
-        judged = Judged(row_id, self.store.row(row_id).outcome)
+        judged = Judged(row_id, self.store.answer(row_id).outcome)
         self.verdicts.open(judged)
         self.verdicts.choose(verdict.choice)
         self.model.verdict_changed(judged)
@@ -213,10 +213,8 @@ def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
 ) -> None:
     model._rows._kept = deque(maxlen=60)
     asked: list[int] = []
-    read = HistoryQuery.with_beside
-    monkeypatch.setattr(
-        HistoryQuery, "with_beside", lambda query, ids, beside: (asked.append(len(ids)), read(query, ids, beside))[1]
-    )
+    read = HistoryQuery.images
+    monkeypatch.setattr(HistoryQuery, "images", lambda query, ids: (asked.append(len(ids)), read(query, ids))[1])
     listed.add(*(screened(number, 0.9) for number in range(1, 201)))
     assert sum(asked) < 100
     for row in range(0, 200, 20):
@@ -279,7 +277,7 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
     listed.settle()
     assert listed.board.notices == ()
     with monkeypatch.context() as patch:
-        patch.setattr(HistoryQuery, "with_beside", refuse)
+        patch.setattr(HistoryQuery, "images", refuse)
         rows: SeenRows = model._rows
         rows.clear({})
         assert model.row_at(model.index(0, 0)) is None
@@ -292,10 +290,10 @@ def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
 ) -> None:
     before = failed(1)
     listed.add(before)
-    model._rows.clear({})
+    model._rows.clear(())
     gc.collect()
     is_read, may_arrive = threading.Event(), threading.Event()
-    read = HistoryQuery.with_beside
+    read = HistoryQuery.images
 
     def slowly(*what: Any) -> object:
         found = read(*what)
@@ -303,7 +301,7 @@ def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
         may_arrive.wait(20.0)
         return found
 
-    monkeypatch.setattr(HistoryQuery, "with_beside", slowly)
+    monkeypatch.setattr(HistoryQuery, "images", slowly)
     assert model.row_at(model.index(0, 0)) is None
     listed.until(is_read.is_set)
     save(listed.store, listed.run_id, [replace(screened(1, 0.9), ref=before.ref)], listed.take)
@@ -334,12 +332,12 @@ def test_a_result_that_another_program_deleted_is_asked_for_once(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed.add(screened(1, 0.9))
-    model._rows.clear({})
+    model._rows.clear(())
     gc.collect()
     asked: list[Sequence[int]] = []
-    read = HistoryQuery.with_beside
-    monkeypatch.setattr(HistoryQuery, "with_beside", lambda *what: (asked.append(what[1]), read(*what))[1])
-    for table in ("work_list", "results"):
+    read = HistoryQuery.images
+    monkeypatch.setattr(HistoryQuery, "images", lambda *what: (asked.append(what[1]), read(*what))[1])
+    for table in ("work_list", "answers", "images"):
         listed.store._connection.execute(f"DELETE FROM {table}")
     shown = model.dataChanged.connect(lambda: model.row_at(model.index(0, 0)))  # as a list that is painted
     assert model.row_at(model.index(0, 0)) is None
@@ -503,7 +501,7 @@ def test_thousands_of_cells_are_not_all_kept(table: Table, monkeypatch: pytest.M
 def test_a_row_that_is_being_read_is_blank_and_then_painted(table: Table) -> None:
     table.add(screened(1, 0.9))
     there = table.painted("class")
-    table.model._rows.clear({})
+    table.model._rows.clear(())
     assert table.painted("class") not in (there, table.painted("class", is_selected=True))
     table.rows()
     assert table.painted("class") == there

@@ -17,13 +17,13 @@ import numpy as np
 
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.run import Event, Run, RunSpec, StoredResult, StoreRepaired
+from fieldray.domain.run import Event, Run, RunSpec, StoredAnswer, StoreRepaired
 from fieldray.errors import FieldrayError
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
 from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch, Work
-from fieldray.pipeline.keeping import PackWork, open_store
+from fieldray.pipeline.run_recorder import PackWork, open_store
 from fieldray.pipeline.statistics import Statistics
 from fieldray.store.database import pictures_path
 from fieldray.store.results import ResultQuery
@@ -112,7 +112,8 @@ class Place:
         """A run of all images, in the program's own way but for the networks: what comes out is known."""
         stamping = _Stamping()
         work = Work(
-            packs=[PackWork(spec=self.spec, check_header=lambda header: None)],
+            spec=self.spec,
+            packs=[PackWork(spec=self.spec.packs[0], check_header=lambda header: None)],
             discover=lambda is_known: (ref for ref in self.refs() if not stamping.is_known(ref, is_known)),
             count=lambda gives_up: len(NAMES),
             content_hash=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),
@@ -143,11 +144,11 @@ class Place:
         open_store(self.store, publish).close()
         return " ".join(said)
 
-    def results(self, run_id: int) -> dict[str, StoredResult]:
+    def results(self, run_id: int) -> dict[str, StoredAnswer]:
         """The results of a run by image. Raises Lost where one is there twice or is wrong."""
-        found: dict[str, StoredResult] = {}
+        found: dict[str, StoredAnswer] = {}
         with ResultQuery(self.store) as query:
-            for result in query.rows(run_id):
+            for result in query.answers(run_id):
                 name = result.outcome.ref.path.name
                 require(name not in found, f"{name} is there twice in run {run_id}")
                 require_right(result.outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, get_args
 
-from fieldray.domain.run import Event, OutcomeReady, Publish, RunChanged, Verdict, VerdictChoice
+from fieldray.domain.run import Event, ImageDone, Publish, RunChanged, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
 from fieldray.store.maintenance import delete_runs
 from fieldray.store.results import ResultStore
@@ -23,7 +23,7 @@ def prepare_half(place: Place) -> None:
         run_id = store.open_run(place.spec)
         for ref in place.refs()[: len(NAMES) // 2]:
             outcome = outcome_of(ref)
-            row_id = store.save(run_id, outcome, spec=place.spec)
+            row_id = store.save(run_id, outcome, spec=place.spec).row_id
             if ref.path.name == NAMES[0]:
                 store.set_verdict(row_id, _BEFORE, judged=outcome)
         store.set_state(run_id, "cancelled")
@@ -126,8 +126,8 @@ def _words(verdict: Verdict | None) -> tuple[str, str]:
 
 def _announcing(emit: Emit) -> Publish:
     def publish(event: Event) -> None:
-        if isinstance(event, OutcomeReady):
-            emit("seen", event.outcome.ref.path.name, event.run_id)
+        if isinstance(event, ImageDone):
+            emit("seen", event.image.ref.path.name, event.image.run_id)
         if isinstance(event, RunChanged) and event.state not in ("running", "paused"):
             emit("ended", event.state, event.reason.code if event.reason else "")
 

@@ -110,7 +110,7 @@ STARTS_PROGRAMS = {
     "fieldray_cluster.node": "processes of a cluster, which begin with the guard and speak by asyncio",
     "fieldray_cluster.workflow.tasks": "the guard of a command",
     "fieldray_cluster.workflow.guard": "the command that the user's recipe names",
-    "fieldray_adapt.edgetpu": "the compiler the user installed",
+    "fieldray_adapt.networks.edgetpu": "the compiler the user installed",
     "fieldray.bench.machine": "sysctl, pmset and powercfg, of the system",
 }
 # By library, by Qt (also opening a page or a file), or by the os module.

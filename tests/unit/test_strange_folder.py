@@ -110,7 +110,7 @@ def test_a_current_directory_that_was_removed_is_no_error(tmp_path: Path) -> Non
 
 
 @pytest.mark.adapt
-@pytest.mark.parametrize("module", ["fieldray_adapt.page"])
+@pytest.mark.parametrize("module", ["fieldray_adapt.reports.page"])
 def test_drawing_takes_no_settings_from_there_either(tmp_path: Path, module: str) -> None:
     """Lines of the user's own, a backend that is a module, bytes that are no text."""
     pytest.importorskip("matplotlib")

@@ -20,7 +20,7 @@ from typing import Final
 from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, named_columns, published_layout, says_finding
 from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.image import ImageRef
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredAnswer
 from fieldray.errors import UsageProblem
 from fieldray.paths import catalogues
 from fieldray.plain_text import look_alikes
@@ -418,7 +418,7 @@ def _names(ref: ImageRef) -> set[str]:
     return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}
 
 
-def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:
+def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, bool]:
     """Reference labels from a reader's verdicts: `agree` confirms the program's answer, `disagree` turns it round.
 
     Only an answer can be confirmed: what the program was not sure of, refused or failed gives no label, nor does a

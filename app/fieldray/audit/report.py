@@ -27,7 +27,7 @@ from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_ban
 from fieldray.domain import metrics
 from fieldray.domain.metrics import Scores, Share, share_of
 from fieldray.domain.model import Estimate, OperatingPoint, Trust
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredAnswer
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -149,17 +149,19 @@ class Subject:
     program_version: str
     made_s: float
     lungs_pack: str = ""
+    position: int = 0
     class_names: Mapping[str, Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of two runs, and what was judged of it; `point` is None where none was in force."""
+    """What one of two packs said in a run; `point` is None where none was in force."""
 
     run_id: int
     pack: str
     label: str
     point: OperatingPoint | None
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +205,11 @@ class Paired:
     kappa: tuple[float, float, float] | None = None
 
 
-def pair(cases: Sequence[Case], results: Iterable[StoredResult], *, first: Side, second: Side, rule: Rule) -> Paired:
-    """Two runs compared on the same bytes; `cases` are of the first. Raises UsageProblem without both classes."""
+def pair(cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: Side, second: Side, rule: Rule) -> Paired:
+    """The answers of two packs compared on the same bytes; `cases` are of the first.
+
+    Raises UsageProblem without both classes.
+    """
     judged = {one.identity: said_of(one.outcome, second.label) for one in results}
     images = [case for case in cases if case.identity in judged]
     others = [replace(case, score=score, category=said) for case in images for score, said in [judged[case.identity]]]

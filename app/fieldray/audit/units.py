@@ -19,7 +19,7 @@ from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened
 from fieldray.domain.image import ImageHeader, known_person
 from fieldray.domain.metrics import Scores, Truth, logit
 from fieldray.domain.model import Calibration, OperatingPoint
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredAnswer
 from fieldray.reasons import Reason
 
 Unit = Literal["image", "exam", "patient"]
@@ -33,7 +33,7 @@ class Case:
     """One image with its reference label.
 
     image     the key of the image (`ImageRef.key`)
-    row_id    of its result in the store
+    row_id    in the store
     patient   images with the same text are of one patient
     exam      the same for an examination of the patient
     truth     whether the finding that is looked for is present, by the reference
@@ -42,7 +42,7 @@ class Case:
     why       the image has no score, or is to be read first
     is_asked  whether because a person had it turned, or screened although it was refused
     has_patient  whether a table or the header names the patient; else each examination is of another one
-    identity  of its bytes (`StoredResult.identity`)
+    identity  of its bytes (`StoredAnswer.identity`)
     """
 
     image: str
@@ -67,7 +67,7 @@ def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
     return own[0].score if own else None, replace(outcome, findings=own).category
 
 
-def make_cases(results: Iterable[StoredResult], reference: Reference, *, label: str) -> Iterator[Case]:
+def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: str) -> Iterator[Case]:
     """The images of one run that have a reference label.
 
     A patient is who the reference names, else the Patient ID where it names somebody, else the examination; that is

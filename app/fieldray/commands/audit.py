@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_of_run, write_json
+from fieldray.commands.options import (
+    add_pack_options,
+    given_pack_of_run,
+    load_pack,
+    pack_library,
+    pinned_name,
+    write_json,
+)
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem
 from fieldray.paths import results_path, user_data
@@ -19,6 +26,7 @@ from fieldray.settings import language_choices
 if TYPE_CHECKING:
     from fieldray.audit.report import AuditReport
     from fieldray.domain.model import Model
+    from fieldray.domain.run import PackOfRun
     from fieldray.pipeline.auditing import AuditRequest
 
 _COLUMNS: Final = ("image", "label", "patient", "exam", "reader")
@@ -82,9 +90,13 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
         help="share of positives among the patients to be screened, for predictive values (default: as in the images)",
     )
     group.add_argument(
-        "--run", type=int, metavar="N", dest="run_id", help="use the results of this run; screen nothing"
+        "--run",
+        type=given_pack_of_run,
+        metavar="N",
+        dest="stored",
+        help="use the results of this run; screen nothing; N.2 is the second pack of run N",
     )
-    group.add_argument("--against", type=_run_number, metavar="N", help="compare with this run of the same images")
+    group.add_argument("--against", type=_against, metavar="N", help="compare with this run of the same images, or N.2")
     for name, of in (
         ("screening", "of screening one"),
         ("test", "of the test of one that is referred"),
@@ -152,24 +164,24 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return _remove(options, console)
     request = _request(options)
     _require_all(options, request)
-    if options.run_id is not None:
+    if options.stored is not None:
         model = _model_of_run(options, console, results_path())
-        _audit(options, console, request, database=results_path(), run_id=options.run_id, model=model)
+        _audit(options, console, request, database=results_path(), of=options.stored, model=model)
         return 0
     return _audit_screened(options, console, request)
 
 
-def _run_number(text: str) -> int:
+def _against(text: str) -> PackOfRun:
     try:
-        return int(text)
-    except ValueError:
+        return given_pack_of_run(text)
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(reason("audit_against", text=text).text) from None
 
 
 def _wrong_usage(options: argparse.Namespace) -> str:
     if options.remove_local:
-        return "--remove-local takes no PATH and no --run" if options.paths or options.run_id is not None else ""
-    if bool(options.paths) == (options.run_id is not None):
+        return "--remove-local takes no PATH and no --run" if options.paths or options.stored is not None else ""
+    if bool(options.paths) == (options.stored is not None):
         return "name the folders to audit, or a stored run with --run"
     if not options.labels:
         return "--labels says where the labels are: folders, verdicts, or a CSV file"
@@ -217,17 +229,19 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
         if done.batch.state != "finished":
             console.print_error(reason("audit_run_unfinished").text)
             return code
-        _audit(options, console, request, database=done.session.database, run_id=done.batch.run_id, model=done.model)
+        of = given_pack_of_run(str(done.batch.run_id))
+        _audit(options, console, request, database=done.session.database, of=of, model=done.model)
         return code
 
 
 def _model_of_run(options: argparse.Namespace, console: Console, database: Path) -> Model | None:
     """The pack of a stored run; None, said so, where it is not at hand: its results are judged without it."""
+    from fieldray.domain.run import pack_of_run
     from fieldray.store.results import ResultQuery
 
     with ResultQuery(database) as query:
-        spec = query.run(options.run_id).spec
-    name = options.pack or pack_of_run(spec)
+        spec = pack_of_run(query.run(options.stored.run_id), options.stored.position)
+    name = options.pack or pinned_name(spec)
     try:
         model = load_pack(pack_library(), name, options, print_error=console.print_error)
     except PackProblem as problem:
@@ -235,7 +249,7 @@ def _model_of_run(options: argparse.Namespace, console: Console, database: Path)
         return None
     if (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256):
         return model
-    console.print_error(reason("audit_other_pack", pack=model.pack_name, run=options.run_id).text)
+    console.print_error(reason("audit_other_pack", pack=model.pack_name, run=options.stored).text)
     return None
 
 
@@ -245,12 +259,12 @@ def _audit(
     request: AuditRequest,
     *,
     database: Path,
-    run_id: int,
+    of: PackOfRun,
     model: Model | None,
 ) -> None:
     from fieldray.pipeline.auditing import audit_run
 
-    report = audit_run(database, run_id, request, model=model)
+    report = audit_run(database, of, request, model=model)
     _print(report, console)
     _write(report, options, console)
     if options.accept_local:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
-from fieldray.commands.options import add_report_options, report_options, write_json
+from fieldray.commands.options import add_report_options, given_pack_of_run, report_options, write_json
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path, user_data
 from fieldray.persistence import clear_abandoned
@@ -45,8 +47,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     showing.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     _add_filters(showing, "results")
     comparing = add_command(actions, "compare", "compare two runs on the images that are in both", run=run_compare)
-    comparing.add_argument("first", type=int, metavar="FIRST", help="number of a run")
-    comparing.add_argument("second", type=int, metavar="SECOND", help="number of another run")
+    comparing.add_argument("first", type=given_pack_of_run, metavar="FIRST", help="a run, or its second pack as RUN.2")
+    comparing.add_argument("second", type=given_pack_of_run, metavar="SECOND", help="another run, or a pack of it")
     comparing.add_argument("--all", action="store_true", help="list images in the same class as well")
     _add_json(comparing)
     saving = add_command(actions, "export", "save the results of a run as files again", run=run_export)
@@ -116,7 +118,7 @@ def _month(text: str) -> datetime.date:
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Print the runs; the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.domain.history import RunFilter, run_numbers
+    from fieldray.domain.history import RunFilter
     from fieldray.reports.content import CATEGORY_TEXTS, runs_text
 
     wanted = RunFilter(
@@ -133,9 +135,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
         console.print_line("No runs found.")
         return 0
     header = ("run", "started", "state", "pack", "images", *CATEGORY_TEXTS.values(), "verdicts", "folder")
-    numbers = run_numbers(found)
-    line = f"{{:>{max(5, *map(len, numbers))}}}{_RUN_LINE}"
-    console.print_lines(line.format(*cells) for cells in (header, *map(_run_cells, found, numbers)))
+    console.print_lines(_RUN_LINE.format(*cells) for cells in (header, *map(_run_cells, found)))
     return 0
 
 
@@ -148,27 +148,36 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     from fieldray.store.work_list import HistoryQuery
 
     database = results_path()
-    (run, model), *beside = History(database).open(options.run)
-    texts = class_texts(model.manifest if model else None)
+    run, models = History(database).open(options.run)
+    texts = [class_texts(model.manifest if model else None) for model in models]
     with HistoryQuery(database) as query:
-        results = tuple(query.briefs(options.run))
-    lungs = f", lung fields {as_cell(run.spec.lungs_pack)}" if run.spec.lungs_pack else ""
-    console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {_pack(run.spec)}{lungs}")
+        images = [
+            list(of_image) for _, of_image in itertools.groupby(query.briefs(options.run), lambda one: one.row_id)
+        ]
+    console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, {_packs(run.spec)}")
     console.print_lines(f"Screened: {as_cell(path)}" for path in run.spec.paths)
-    console.print_lines(f"In one pass with run {other.run_id}, pack {_pack(other.spec)}" for other, _ in beside)
     shown = [
-        found
-        for found in results
-        if has_verdict(found.verdict, options.verdict) and options.device in ("", found.backend)
+        answers
+        for answers in images
+        if any(has_verdict(one.verdict, options.verdict) and options.device in ("", one.backend) for one in answers)
     ]
-    line = f"{{:<{max(13, *map(len, texts.values()))}}} {{:>6}} {{:>9}}  {{:<9}} {{}}"
-    console.print_line(line.format("result", "score", "threshold", "verdict", "file"))
-    for found in shown:
-        console.print_line(line.format(*_result_cells(found, texts)))
-        for said in (*([found.why] if found.why else ()), *(note for note in found.notes if note.code not in OF_MANY)):
-            console.print_line(line.format("", "", "", "", said.text))
-    console.print_lines(doubt.text for doubt in History(database).doubts(run, model))
-    gone = sum(not is_there(found.key) for found in shown)
+    lines = [f"{{:<{max(13, *map(len, own.values()))}}} {{:>6}} {{:>9}}  {{:<9}}" for own in texts]
+    heads = ("result", "score", "threshold", "verdict")
+    console.print_line(" ".join((*(line.format(*heads) for line in lines), "file")))
+    left = " ".join(line.format("", "", "", "") for line in lines)
+    for answers in shown:
+        found = {one.position: one for one in answers}
+        cells = (
+            line.format(*(_result_cells(found[at], texts[at]) if at in found else ("",) * len(heads)))
+            for at, line in enumerate(lines)
+        )
+        console.print_line(" ".join((*cells, as_cell(answers[0].image))))
+        said = (why for one in answers for why in (*([one.why] if one.why else ()), *one.notes))
+        texts_said = dict.fromkeys(why.text for why in said if why.code not in OF_MANY)
+        console.print_lines(f"{left} {text}" for text in texts_said)
+    for position, model in enumerate(models):
+        console.print_lines(doubt.text for doubt in History(database).doubts(run, position, model))
+    gone = sum(not is_there(answers[0].key) for answers in shown)
     if gone:
         console.print_line(reason("history_files_gone", count=gone).text)
     return 0
@@ -263,7 +272,7 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
     from fieldray.store.pictures import size_of
 
     found = check(_store(), progress=lambda share: _show_share(console, "store_checking", share))
-    counts = {name: found[name] for name in ("results", "verdicts", "pictures")}
+    counts = {"results": found["answers"], "verdicts": found["verdicts"], "pictures": found["pictures"]}
     console.print_line(reason("store_whole", size_mb=_megabytes(size_of(_store())), **counts).text)
     return 0
 
@@ -343,26 +352,31 @@ def _megabytes(size_bytes: int) -> str:
 # ---- how it is printed
 
 _RUN_LINE: Final = (
-    "  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>12}  {:>7}  {:>6}  {:>12}  {:>8}  {}"
+    "{:>5}  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>12}  {:>7}  {:>6}  {:>12}  {:>8}  {}"
 )
 
 
-def _pack(spec: RunSpec) -> str:
-    from fieldray.formatting import pack_of_run
+def _packs(spec: RunSpec) -> str:
+    """The packs of a run, each with its lung fields."""
+    from fieldray.formatting import pack_label
     from fieldray.translation import Translator
 
-    return as_cell(pack_of_run(Translator("en"), spec))
+    label = partial(pack_label, Translator())
+    lungs = (f", lung fields {pack.lungs_pack}" if pack.lungs_pack else "" for pack in spec.packs)
+    return as_cell("; ".join(f"pack {label(pack)}{of}" for pack, of in zip(spec.packs, lungs, strict=True)))
 
 
-def _run_cells(summary: RunSummary, numbers: str) -> tuple[object, ...]:
+def _run_cells(summary: RunSummary) -> tuple[object, ...]:
+    from fieldray.formatting import packs_of_run
     from fieldray.reports.content import CATEGORY_TEXTS
+    from fieldray.translation import Translator
 
     run, counts = summary.run, summary.counts
     return (
-        numbers,
+        run.run_id,
         _moment(run.started_s),
         run.state,
-        _pack(run.spec),
+        as_cell(packs_of_run(Translator(), run.spec)),
         summary.total,
         *(counts.get(category, 0) for category in CATEGORY_TEXTS),
         summary.judged,
@@ -374,7 +388,7 @@ def _result_cells(found: ResultBrief, texts: Mapping[Category, str]) -> tuple[st
     from fieldray.reports.content import score_cell, threshold_text
 
     cells = texts[found.category], score_cell(found), threshold_text(found)
-    return *cells, found.verdict or "-", as_cell(found.image)
+    return *cells, found.verdict or "-"
 
 
 def _moment(seconds: float) -> str:

@@ -19,7 +19,7 @@ from fieldray.settings import language_choices
 if TYPE_CHECKING:
     from fieldray.commands.console import Console
     from fieldray.domain.model import Model
-    from fieldray.domain.run import RunSpec, Say
+    from fieldray.domain.run import PackOfRun, PackSpec, Say
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.naming import PackCandidate
     from fieldray.reports.outputs import Kind
@@ -87,11 +87,21 @@ def pack_library() -> PackLibrary:
     return PackLibrary(user_data(), drives=drives_with_packs)
 
 
-def pack_of_run(spec: RunSpec) -> str:
-    """The name of the pack that made a stored run, by its signer."""
+def pinned_name(spec: PackSpec) -> str:
+    """The name of a pack of a stored run, by its signer."""
     from fieldray.packs.naming import pinned
 
     return pinned(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
+
+
+def given_pack_of_run(text: str) -> PackOfRun:
+    """The pack of a run as a person names it: `12`, or `12.2` for the second pack of run 12."""
+    from fieldray.domain.run import PackOfRun
+
+    try:
+        return PackOfRun.named(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(reason("history_number", text=text).text) from None
 
 
 def load_pack(

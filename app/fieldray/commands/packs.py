@@ -177,7 +177,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
             said = records.standing(model)
         else:
             with Session(load()[0], lambda _: None) as session:
-                session.use_pack(model)
+                session.use_packs(model)
                 console.bar(model.pack_name)
                 said = check(session, records)
         console.print_lines(why.text for why in said)

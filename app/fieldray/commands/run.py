@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -21,13 +21,16 @@ from fieldray.domain.purpose import PatientCount, patients
 from fieldray.domain.run import (
     BackendChanged,
     Event,
-    OutcomeReady,
+    ImageDone,
+    PackOfRun,
     Progress,
     ResultsTakenOver,
     RunChanged,
     RunSpec,
     Say,
     Speed,
+    StoredAnswer,
+    StoredImage,
     StoreRepaired,
 )
 from fieldray.errors import FieldrayError, StorageProblem
@@ -117,9 +120,9 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
 
 
 class PackRun:
-    """A pack, and what came out of its run.
+    """A pack, and what came out of it in a run.
 
-    heading  what it is called beside the others
+    heading  what it is called among the others
     lead     stands before what is said of it where there are several
     """
 
@@ -139,29 +142,26 @@ class PackRun:
             self.patients.add(kind)
             self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
 
-    def count_once(self, database: Path, run_id: int) -> None:
+    def count_once(self, kinds: Iterable[ResultKind]) -> None:
         """As the store has it: while folders are watched an image may be screened again, or moved."""
-        from fieldray.store.results import ResultQuery
-
         self.counts, self.patients, self.folders = Counter(), PatientCount(), 0
-        with ResultQuery(database) as query:
-            self.count(query.kinds_seen(run_id))
+        self.count(kinds)
 
     def lines(self) -> Iterator[str]:
-        """How many images have each class, and what a person should know of its run."""
+        """How many images have each class, and what a person should know of its answers."""
         yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in self.texts.items())
         if self.model.manifest.is_bare:
             yield reason("unsigned_operating_point_unknown").text
         for note in (*self.patients.notes(self.model.manifest.accepted), *self.last_notes):
             yield self.lead + note.text
 
-    def drifts(self, database: Path, run_id: int) -> Iterator[str]:
+    def drifts(self, database: Path, of: PackOfRun) -> Iterator[str]:
         """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
         from fieldray.pipeline.auditing import drifts_of
         from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(database) as query:
-            found = drifts_of(query, query.run(run_id), self.model.manifest)
+            found = drifts_of(query, query.run(of.run_id), of.position, self.model.manifest)
         for drift in found:
             if drift.is_out and drift.of != "evidence":  # the end of the run told that
                 yield self.lead + drift.summary.text
@@ -186,6 +186,7 @@ class RunReport:
         self._has_list, self._watches = has_list and not watches, watches
         self._lock = threading.Lock()
         self._is_nothing_there = False
+        self._last_notes: Sequence[Reason] = ()
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
@@ -195,11 +196,10 @@ class RunReport:
         """Take an event, from any thread."""
         with self._lock:
             match event:
-                case OutcomeReady():
-                    self._note(event)
+                case ImageDone():
+                    self._note(event.image)
                 case ResultsTakenOver():
-                    self._packs[event.pack].count(event.kinds)
-                    self._packs[event.pack].resumed += len(event.row_ids)
+                    self._note_taken_over(event)
                 case Progress():
                     self._show(event)
                 case Speed():
@@ -209,22 +209,17 @@ class RunReport:
                 case BackendChanged(state="unavailable", reason=why) if why:  # a change of backend is never silent
                     self._console.print_error(f"{event.backend}: {why.text}")
                 case RunChanged():
-                    self._problem = event.reason
-                    if event.state == "finished":  # the list would push them out of sight
-                        self._packs[event.pack].last_notes = event.notes
-                    else:
-                        self._console.print_lines(note.text for note in event.notes)
-                    self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
+                    self._note_state(event)
                 case StoreRepaired():
                     self._console.print_error(event.reason.text)
                 case _:
                     pass
 
-    def begin(self, specs: Sequence[RunSpec], *, ages_confirmed: bool = False) -> None:
+    def begin(self, spec: RunSpec, *, ages_confirmed: bool = False) -> None:
         """Say what will be used: the packs, for whom they are, and the operating points in force."""
-        for pack, spec in zip(self._packs, specs, strict=True):
-            self._introduce(pack, spec.operating_points, ages_confirmed=ages_confirmed)
-        if len(specs) > 1 and len(self._packs[0].model.files) > 1:  # not the network for the CPU alone
+        for pack, of_run in zip(self._packs, spec.packs, strict=True):
+            self._introduce(pack, of_run.operating_points, ages_confirmed=ages_confirmed)
+        if len(self._packs) > 1 and len(self._packs[0].model.files) > 1:  # not the network for the CPU alone
             self._console.print_line("A device beside the CPU runs the first pack alone; the CPU runs the others.")
 
     def _introduce(self, pack: PackRun, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
@@ -265,13 +260,14 @@ class RunReport:
     ) -> int:
         """Print what came out and write the exports; the exit code. Raises UsageProblem, StorageProblem."""
         if self._has_list and batch.run_id:
-            self._list(batch.run_ids, session.database)
-        for pack, run_id in zip(self._packs, batch.run_ids if self._watches else (), strict=False):
-            pack.count_once(session.database, run_id)
+            self._list(batch.run_id, session.database)
+        if self._watches and batch.run_id:
+            for pack, kinds in zip(self._packs, kinds_seen(session.database, batch.run_id), strict=False):
+                pack.count_once(kinds)
         self._sum_up()
         if batch.state == "finished":
-            for pack, run_id in zip(self._packs, batch.run_ids, strict=False):
-                self._console.print_lines(pack.drifts(session.database, run_id))
+            for position, pack in enumerate(self._packs):
+                self._console.print_lines(pack.drifts(session.database, PackOfRun(batch.run_id, position)))
         is_whole = not (out and batch.run_id) or self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
             self._console.print_error(self._problem.text)
@@ -293,14 +289,15 @@ class RunReport:
         """
         if not batch.run_id or code == CANCELLED:
             return code
-        for pack, run_id in zip(self._packs, batch.run_ids, strict=True):
-            code = self._add_maps(session, run_id, pack, folder / pack.model.pack_name if pack.lead else folder) or code
+        for position, pack in enumerate(self._packs):
+            of, own = PackOfRun(batch.run_id, position), folder / pack.model.pack_name if pack.lead else folder
+            code = self._add_maps(session, of, pack, own) or code
         return code
 
-    def _add_maps(self, session: Session, run_id: int, pack: PackRun, folder: Path) -> int:
+    def _add_maps(self, session: Session, of: PackOfRun, pack: PackRun, folder: Path) -> int:
         total = sum(pack.counts.values())
         number, missing = session.write_maps(
-            run_id, folder, pack=pack.model, progress=lambda done: self._console.bar(f"Maps {done}/{total}")
+            of, folder, pack=pack.model, progress=lambda done: self._console.bar(f"Maps {done}/{total}")
         )
         self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
         if missing:
@@ -326,26 +323,45 @@ class RunReport:
                 self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
         return not left_out
 
-    def _list(self, run_ids: Sequence[int], database: Path) -> None:
+    def _list(self, run_id: int, database: Path) -> None:
         from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(database) as query:
-            self._console.print_lines(_work_list(query.briefs(*run_ids), dict(zip(run_ids, self._packs, strict=True))))
+            self._console.print_lines(_work_list(query.briefs(run_id), self._packs))
 
-    def _note(self, event: OutcomeReady) -> None:
-        pack, kind = self._packs[event.pack], counted_as(event.outcome)
+    def _note_state(self, event: RunChanged) -> None:
+        self._problem = event.reason
+        if event.state == "finished":  # the list would push them out of sight
+            self._last_notes = event.notes
+            for pack, notes in zip(self._packs, event.pack_notes, strict=True):
+                pack.last_notes = notes
+        else:
+            self._console.print_lines(note.text for note in event.notes)
+        self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
+
+    def _note_taken_over(self, event: ResultsTakenOver) -> None:
+        for pack, kinds in zip(self._packs, event.kinds, strict=True):
+            pack.count(kinds)
+            pack.resumed += len(event.row_ids)
+
+    def _note(self, image: StoredImage) -> None:
+        for answer in image.answers:
+            self._note_answer(answer)
+
+    def _note_answer(self, answer: StoredAnswer) -> None:
+        pack, kind = self._packs[answer.position], counted_as(answer.outcome)
         pack.count([kind])
-        pack.resumed += event.is_resumed
+        pack.resumed += answer.is_resumed
         if self._emit or self._watches:
             model = pack.model
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
-            line = image_line(event.outcome, **made)
-            known_by = ("sample" if event.is_sampled else "content") if event.is_resumed else None
+            line = image_line(answer.outcome, **made)
+            known_by = ("sample" if answer.is_sampled else "content") if answer.is_resumed else None
             images = int(kind.category != "not_an_image") if OF_FOLDERS.isdisjoint(kind.codes) else None
             if self._emit:
                 self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
             elif not known_by:
-                shown = pack.texts[event.outcome.category], event.outcome.ref.key, line["score"], line["reason"]
+                shown = pack.texts[answer.outcome.category], answer.outcome.ref.key, line["score"], line["reason"]
                 self._console.print_line(pack.lead + "  ".join(str(part) for part in shown if part is not None))
 
     def _show(self, event: Progress) -> None:
@@ -364,6 +380,7 @@ class RunReport:
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         for pack in self._packs:
             self._console.print_lines(pack.lines())
+        self._console.print_lines(note.text for note in self._last_notes)
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
             print_line(
@@ -375,31 +392,37 @@ class RunReport:
         print_line(NOTICE)
 
 
-def _work_list(results: Iterable[ResultBrief], packs: Mapping[int, PackRun]) -> Iterator[str]:
+def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iterator[str]:
     """A header, then a line per image: by pack, result, score and threshold, then the file.
 
-    Below it the reasons or the notes, if any. `packs` are by the run's number.
+    Below it the reasons or the notes, if any.
     """
-    is_first, widths = True, {run_id: max(13, *map(len, pack.texts.values())) for run_id, pack in packs.items()}
-    for _, of_image in itertools.groupby(results, lambda result: result.key):
-        found = {result.run_id: result for result in of_image}
+    is_first, widths = True, [max(13, *map(len, pack.texts.values())) for pack in packs]
+    for _, of_image in itertools.groupby(answers, lambda answer: answer.row_id):
+        found = {answer.position: answer for answer in of_image}
         if is_first:
             if len(packs) > 1:
                 yield "  ".join(
-                    f"{pack.heading:.{widths[run] + 17}}".ljust(widths[run] + 17) for run, pack in packs.items()
+                    f"{pack.heading:.{width + 17}}".ljust(width + 17) for pack, width in zip(packs, widths, strict=True)
                 )
-            yield (
-                "  ".join(f"{'result':<{width}} {'score':>6} {'threshold':>9}" for width in widths.values()) + "  file"
-            )
+            yield "  ".join(f"{'result':<{width}} {'score':>6} {'threshold':>9}" for width in widths) + "  file"
             is_first = False
-        cells = (_cells(found.get(run_id), pack, widths[run_id]) for run_id, pack in packs.items())
+        cells = (_cells(found.get(position), pack, widths[position]) for position, pack in enumerate(packs))
         yield "  ".join((*cells, as_cell(next(iter(found.values())).image)))
-        said = {run_id: list(_said(result)) for run_id, result in found.items()}
+        said = {position: list(_said(answer)) for position, answer in found.items()}
         of_all = [text for text in next(iter(said.values())) if all(text in texts for texts in said.values())]
-        left = "" if len(packs) > 1 else f"{'':<{max(widths.values()) + 12}}"
+        left = "" if len(packs) > 1 else f"{'':<{max(widths) + 12}}"
         yield from (f"{left}    {text}" for text in of_all)
-        for run_id, texts in said.items():
-            yield from (f"    {packs[run_id].lead}{text}" for text in texts if text not in of_all)
+        for position, texts in said.items():
+            yield from (f"    {packs[position].lead}{text}" for text in texts if text not in of_all)
+
+
+def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
+    """What is counted of a run's answers, by the position of the pack, of each image once."""
+    from fieldray.store.results import ResultQuery
+
+    with ResultQuery(database) as query:
+        return query.kinds_seen(run_id)
 
 
 def _said(result: ResultBrief) -> Iterator[str]:

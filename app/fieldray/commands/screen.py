@@ -94,8 +94,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--anyway",
         action="store_true",
-        help="also screen what is refused for its view, its body part, its lungs, or as unlike the pack's images: its "
-        "result says so",
+        help="also screen what is refused for its view, its body part, its lungs, as a raw or subtracted image, or as "
+        "unlike the pack's images: its result says so",
     )
     parser.add_argument(
         "--turn",
@@ -200,15 +200,15 @@ def screened(
     with contextlib.closing(open_workers(settings, number_of_workers(settings))) as warm:
         library, names = pack_library(), options.pack if isinstance(options.pack, list) else [options.pack]
         loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
-        model, *beside = {(one.pack_name, one.fingerprint): one for one in loaded}.values()
+        models = tuple({(one.pack_name, one.fingerprint): one for one in loaded}.values())
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.domain.run import Resuming, Wishes
         from fieldray.pipeline.session import Session
 
         with json_lines(target, console, inputs=options.paths, watches=watches) as emit:
-            report = RunReport(console, emit, models=(model, *beside), has_list=has_list, watches=watches)
+            report = RunReport(console, emit, models=models, has_list=has_list, watches=watches)
             with Session(settings, report.publish, warm=warm) as session:
-                session.use_pack(model, beside=beside)
+                session.use_packs(*models)
                 # The operating point of the settings goes with the pack of the settings alone.
                 point = options.operating_point or (None if options.pack else str(settings["operating_point"]))
                 batch = session.start(
@@ -220,11 +220,11 @@ def screened(
                     wishes=Wishes(overrules=options.anyway, turns=options.turn),
                     watches=watches,
                 )
-                report.begin(batch.specs, ages_confirmed=options.ages_confirmed)
+                report.begin(batch.spec, ages_confirmed=options.ages_confirmed)
                 if watches:
                     console.print_line(f"Watching {', '.join(batch.spec.paths)}. Ctrl-C stops.")
                 _wait(batch, console)
-                yield Done(model=model, report=report, batch=batch, session=session, settings=settings)
+                yield Done(model=models[0], report=report, batch=batch, session=session, settings=settings)
 
 
 def _wait(batch: Batch, console: Console) -> None:

@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final, cast
 
 from PySide6.QtCore import (
@@ -23,6 +23,7 @@ from PySide6.QtCore import (
     QLocale,
     QObject,
     QSettings,
+    QSocketNotifier,
     Qt,
     QTimer,
     QTranslator,
@@ -131,17 +132,35 @@ class Application(QObject):
 
     @contextlib.contextmanager
     def ending_on_signals(self) -> Iterator[None]:
-        """While inside, Ctrl-C, a shutdown's SIGTERM and a closed terminal's SIGHUP close the program in order."""
-        # Python handles a signal in the middle of whatever it does: what has to be done waits for the next event.
-        close = partial(QTimer.singleShot, 0, self.controller.close)
-        before = {number: signal.signal(number, lambda *_: close()) for number in polite_ends()}
+        """While inside, Ctrl-C, a shutdown's SIGTERM and a closed terminal's SIGHUP close the program in order.
+
+        Python runs a handler in the middle of whatever it does, also of a call into Qt. So the handlers do nothing:
+        the signal's number goes into a pipe at once, which Qt reads between two events, and only then all is closed.
+        """
+        if sys.platform == "win32":  # where Qt can wait for no pipe
+            close = partial(QTimer.singleShot, 0, self.controller.close)
+            with _handling(lambda *_: close()):
+                yield
+            return
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        notifier = QSocketNotifier(reading, QSocketNotifier.Type.Read)
+        notifier.activated.connect(lambda: self._end_on(os.read(reading, 1)[0]))
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         try:
-            yield
+            with _handling(lambda *_: None):
+                yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            signal.set_wakeup_fd(before)
+            notifier.setEnabled(False)
+            os.close(reading)
+            os.close(writing)
 
     # ---- inside
+
+    def _end_on(self, number: int) -> None:
+        if number in polite_ends():
+            self.controller.close()
 
     def _build(self) -> None:
         """Build the window in the current language and theme, and let it replace the one before."""
@@ -211,6 +230,17 @@ class Application(QObject):
         if self.window is not None:
             self.window.let_go()
         self.ended.emit()
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """While inside, this handler is called for each signal that asks the process to end in order."""
+    before = {number: signal.signal(number, handler) for number in polite_ends()}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _unpacked(setting: Value) -> QByteArray:

@@ -41,8 +41,8 @@ from fieldray.desktop.widgets import (
     push_button,
     reading_table,
 )
-from fieldray.domain.run import Run
-from fieldray.formatting import moment, number, pack_of_run
+from fieldray.domain.run import PackOfRun, Run
+from fieldray.formatting import moment, number, pack_label
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, Paragraph, Points, ShareChart, Table
@@ -139,6 +139,7 @@ class AuditPage(Page):
 
     def _audit(self, threshold: float | None = None) -> None:
         choice, prevalence = self.labels.currentData(), _number(self.prevalence.text())
+        against: str | None = self.against.currentData()
         prices = [_number(field.text()) for field in self.prices]
         if choice == "table" and self._table is None:
             return
@@ -152,7 +153,7 @@ class AuditPage(Page):
                 refers=self.refers.currentData(),
                 wanted=Wanted(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
                 prices=None if not any(prices) else Prices(screening=screening, test=test, unsure=unsure),
-                against=self.against.currentData(),
+                against=PackOfRun.named(against) if against else None,
             )
         )
 
@@ -188,7 +189,10 @@ class AuditPage(Page):
         self.against.addItem(text.text("no other run"), None)
         for run in others:
             began = moment(text, run.started_s).rpartition(" ")[0]
-            self.against.addItem(plain(f"{run.run_id}: {pack_of_run(text, run.spec)}, {began}"), run.run_id)
+            for position, pack in enumerate(run.spec.packs):
+                of = PackOfRun(run.run_id, position)
+                if of != self._auditing.audited:
+                    self.against.addItem(plain(f"{of}: {pack_label(text, pack)}, {began}"), str(of))
         self.against.setCurrentIndex(max(self.against.findData(chosen), 0))
 
     def _show_report(self) -> None:

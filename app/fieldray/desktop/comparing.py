@@ -7,7 +7,6 @@ cancelled as soon as another image is opened. What a person compared is kept in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -31,7 +30,7 @@ from fieldray.domain.prior import (
     pair_of,
     priors_of,
 )
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredAnswer, StoredImage
 from fieldray.errors import Cancelled, FieldrayError
 from fieldray.reasons import Reason, reason
 
@@ -50,7 +49,7 @@ class Comparing(QObject):
         self._background, self._board, self._rows = background, background.board, rows
         self.image, self.beside = image, beside
         self._listed: tuple[WorkRow, ...] = ()
-        self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
+        self._gone, self._before, self._chosen_files = 0, tuple[StoredAnswer, ...](), tuple[Outcome, ...]()
         self._wanted: object | None = None  # stands for the comparison under way
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
         self.question: Prior | None = None  # shows another patient: whether it is to be compared all the same
@@ -114,7 +113,7 @@ class Comparing(QObject):
         self._board.withdraw("prior")
         outcome = row.outcome
 
-        def work(services: Services) -> tuple[Outcome, StoredResult | None]:
+        def work(services: Services) -> tuple[Outcome, StoredImage | None]:
             found = services.priors.read(path, outcome)
             stored = services.history.asked(lambda query: query.find(run_id, found.ref)) if run_id else None
             return found, stored
@@ -161,7 +160,7 @@ class Comparing(QObject):
             return None
         if kinship_of(row.header, row.header) == "unknown":
             return reason("prior_no_number")
-        gone = self._stored.gone
+        gone = self._gone
         return reason("prior_gone", count=gone) if gone else reason("prior_none")
 
     def mapping(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
@@ -179,14 +178,14 @@ class Comparing(QObject):
     def forget(self) -> None:
         """Results were deleted: nothing is kept of what they were compared with."""
         self._records.clear()
-        self._listed, self._stored, self._chosen_files = (), StoredPriors(), ()
+        self._listed, self._gone, self._before, self._chosen_files = (), 0, (), ()
 
     # ---- finding
 
     def _image_changed(self) -> None:
         row = self.image.row
         self._drop()
-        self._listed, self._stored, self._chosen_files, self.is_searching = (), StoredPriors(), (), False
+        self._listed, self._gone, self._before, self._chosen_files, self.is_searching = (), 0, (), (), False
         self._background.forget(_SEARCH)
         self._background.forget(_FILE)
         self._board.withdraw("prior")
@@ -213,10 +212,13 @@ class Comparing(QObject):
         )
 
     def _has_found(self, run_id: int | None, stored: StoredPriors) -> None:
-        listed = [result for result in stored.results if result.run_id == run_id]
-        self._listed = (*self._listed, *map(self._rows.row_of, listed))
-        before = tuple(result for result in stored.results if result.run_id != run_id)
-        self._stored, self.is_searching = replace(stored, results=before), False
+        listed = (self._rows.row_of(image) for image in stored.images if image.run_id == run_id)
+        row = self.image.row
+        self._listed = (*self._listed, *((one.of_pack(row.position) if row else None) or one for one in listed))
+        model = getattr(row.outcome, "model_sha256", "") if row else ""
+        before = (image for image in stored.images if image.run_id != run_id)
+        self._before = tuple(image.answer_of_model(model) for image in before)
+        self._gone, self.is_searching = stored.gone, False
         self._find()
         if self.is_on and self.prior is None:
             self._choose_first()
@@ -234,7 +236,7 @@ class Comparing(QObject):
             self.priors = ()
             return
         here = (("run", other.outcome) for other in self._listed)
-        before = (("history", result.outcome) for result in self._stored.results)
+        before = (("history", answer.outcome) for answer in self._before)
         found = priors_of(row.outcome, (*here, *before))  # type: ignore[arg-type]
         chosen = tuple(as_prior(outcome, row.outcome, "file") for outcome in self._chosen_files)
         known = {id(prior.outcome): prior for prior in self.priors}
@@ -247,8 +249,9 @@ class Comparing(QObject):
             self.beside.show(None)
         self.changed.emit()
 
-    def _has_read_file(self, row: WorkRow, found: Outcome, listed: StoredResult | None) -> None:
+    def _has_read_file(self, row: WorkRow, found: Outcome, listed: StoredImage | None) -> None:
         known = self._rows.row_of(listed) if listed else None
+        known = known and (known.of_pack(row.position) or known)
         if known is not None:
             self._listed = (*self._listed, known)
         prior = as_prior(known.outcome if known else found, row.outcome, "file")
@@ -273,13 +276,13 @@ class Comparing(QObject):
         if listed is not None:
             return listed
         row = self.image.row
-        stored = next((found for found in self._stored.results if found.outcome is prior.outcome), None)
+        stored = next((found for found in self._before if found.outcome is prior.outcome), None)
         models = [getattr(outcome, "model_sha256", "") for outcome in (prior.outcome, row.outcome if row else None)]
         is_same_model = row is not None and models[0] == models[1] != ""
         manifest = row.manifest if row is not None and is_same_model else None
-        return WorkRow(
-            stored.row_id if stored else _NO_ROW, prior.outcome, manifest, stored.verdict if stored else None
-        )
+        if stored is None:
+            return WorkRow(_NO_ROW, prior.outcome, manifest)
+        return WorkRow(stored.row_id, prior.outcome, manifest, stored.verdict, answer_id=stored.answer_id)
 
     # ---- comparing
 

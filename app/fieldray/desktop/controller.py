@@ -35,7 +35,7 @@ from fieldray.domain.run import (
     DeviceChanged,
     DrivesChanged,
     Event,
-    OutcomeReady,
+    ImageDone,
     Progress,
     RunChanged,
     Speed,
@@ -85,7 +85,7 @@ class Controller(QObject):
         self.machine = Machine(self.screening)
         self.checking = Checking(self.screening)
         self.exporting = Exporting(self.background)
-        self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the number of the pack
+        self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the position of the pack
         self._lost_files = 0
         self.switches = Switches()
         self.apply_settings(ROWS)
@@ -191,7 +191,7 @@ class Controller(QObject):
         self._is_ending = True
         for judged, given in self.judging.verdicts.unsaved():
             why = given.problem.code if given.problem else given.state
-            log.warning("closing without the verdict on row %d: %s", judged.row_id, why)
+            log.warning("closing without the verdict on answer %d: %s", judged.answer_id, why)
         services, finish = self.background.services, self.screening.end()
 
         def work() -> None:
@@ -241,13 +241,17 @@ class Controller(QObject):
 
     def _screened_again(self, row: WorkRow, outcome: Outcome) -> None:
         """A person had the image screened as they asked: the new result is opened where the old one still is."""
-        self.rows.outcome_ready(row.row_id, outcome)
+        self.rows.answer_replaced(row, outcome)
         if row is self.image.row:
             self.open_replacing()
 
     def _note_read(self, judged: Judged) -> None:
         row = self.image.row
-        if row is not None and row.row_id == judged.row_id and self.judging.verdicts.of(judged).wanted is not None:
+        if (
+            row is not None
+            and row.answer_id == judged.answer_id
+            and self.judging.verdicts.of(judged).wanted is not None
+        ):
             self.reading.note()
 
     # ---- events
@@ -255,17 +259,16 @@ class Controller(QObject):
     def take(self, event: Event) -> None:
         """One event of the services."""
         match event:
-            case OutcomeReady():
-                self.rows.outcome_ready(event.row_id, event.outcome)
-                self._count_patient(event.outcome, event.pack)
+            case ImageDone():
+                self.rows.image_done(event.image)
+                for answer in event.image.answers:
+                    self._count_patient(answer.outcome, answer.position)
             case Progress():
                 self.screening.take_progress(event)
             case Speed():
                 self.speed = event
                 self.machine.take(event)
                 self.measured.emit(event)
-            case RunChanged() if event.pack:
-                self._note_pack(event.pack, event.notes)
             case RunChanged():
                 self._take_run(event)
             case BackendChanged():
@@ -280,6 +283,8 @@ class Controller(QObject):
     def _take_run(self, event: RunChanged) -> None:
         self.screening.take_run(event)
         self._list_run(event)
+        for position, notes in enumerate(event.pack_notes):
+            self._note_pack(position, notes)
         if not self.screening.is_busy:
             self._note_patients()
             if self._lost_files:
@@ -313,8 +318,8 @@ class Controller(QObject):
     def _list_run(self, event: RunChanged) -> None:
         """The run that is under way has a number, or has changed."""
         if event.run_id and event.run_id != self.rows.run_id:
-            packs = (model.manifest if model else None for model in self.screening.run_models[1:])
-            self.rows.open(event.run_id, self.screening.manifest, tuple(zip(event.beside, packs, strict=True)))
+            others = (model.manifest if model else None for model in self.screening.run_models[1:])
+            self.rows.open(event.run_id, self.screening.manifest, *others)
         else:
             self.rows.refresh()
 
@@ -322,17 +327,16 @@ class Controller(QObject):
         """The list is that of a run of the past."""
         self._run_started()
         self.auditing.forget()
-        run, model = past[0]
-        self.screening.show_past(run, *(model for _, model in past))
-        beside = tuple((other.run_id, pack.manifest if pack else None) for other, pack in past[1:])
-        self.rows.open(run.run_id, self.screening.manifest, beside)
+        run, models = past
+        self.screening.show_past(run, *models)
+        self.rows.open(run.run_id, self.screening.manifest, *(one.manifest if one else None for one in models[1:]))
         self._note_other_pack()
 
         def noted(doubts: Sequence[Reason]) -> None:
             if self.screening.run_id == run.run_id:
                 self.screening.show_notes(doubts)
 
-        self.background.ask(lambda services: services.history.doubts(run, model), channel="doubts", done=noted)
+        self.background.ask(lambda services: services.history.doubts(run, 0, models[0]), channel="doubts", done=noted)
 
     def _forget_deleted(self, done: Deletion) -> None:
         """What was deleted is not in sight any more."""
@@ -361,11 +365,11 @@ class Controller(QObject):
 
     def _note_patients(self) -> None:
         """Count what says that these are others' images than those the packs are for."""
-        for number, manifest in enumerate((self.screening.manifest, *self.rows.beside)):
+        for number, manifest in enumerate((self.screening.manifest, *self.rows.other_packs)):
             self._note_pack(number, self._patients[number].notes(manifest.accepted) if manifest else ())
 
     def _note_pack(self, number: int, notes: Sequence[Reason]) -> None:
-        packs = self.screening.manifest, *self.rows.beside
+        packs = self.screening.manifest, *self.rows.other_packs
         for note in notes:
             key = OF_RUN + (f"{number} {note.code}" if number else note.code)
             text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
@@ -378,7 +382,7 @@ class Controller(QObject):
         if self.screening.manifest is None or not after or was == now or self.rows.run_id is None:
             self.board.withdraw("other_pack")
             return
-        packs = self.screening.manifest, *self.rows.beside
+        packs = self.screening.manifest, *self.rows.other_packs
         self.board.post(
             "other_pack",
             lambda t: t.text(

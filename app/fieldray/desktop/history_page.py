@@ -29,8 +29,8 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.desktop.worklist import RARE, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
-from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary, run_numbers
-from fieldray.formatting import calendar_date, category_label, moment, pack_of_run, run_state
+from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
+from fieldray.formatting import calendar_date, category_label, moment, packs_of_run, run_state
 from fieldray.pipeline.history import comparison_blocks, plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -133,7 +133,7 @@ class HistoryPage(Page):
     def _make_table(self) -> QTableWidget:
         text = self._translator.text
         classes = (category_label(self._translator, category) for category in WORK_LIST_ORDER)
-        cells = [self._cells(*found) for found in zip(self._listed, run_numbers(self._listed), strict=True)]
+        cells = [self._cells(found) for found in self._listed]
         headings = (text("Run"), text("Pack"), text("Images"), *classes, text("Verdicts"), text("Folder"))
         table = reading_table(headings, cells, most=_TABLE_HEIGHT)
         table.setFixedHeight(max(_LEAST_HEIGHT, table.minimumHeight()))
@@ -149,11 +149,11 @@ class HistoryPage(Page):
         table.cellActivated.connect(lambda _row, _column: self._open())
         return table
 
-    def _cells(self, found: RunSummary, numbers: str) -> tuple[str, ...]:
+    def _cells(self, found: RunSummary) -> tuple[str, ...]:
         run = found.run
         return (
-            f"{numbers}   {moment(self._translator, run.started_s)}",
-            pack_of_run(self._translator, run.spec),
+            f"{run.run_id}   {moment(self._translator, run.started_s)}",
+            packs_of_run(self._translator, run.spec),
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
             str(found.judged),

@@ -195,7 +195,7 @@ class ImageArea(QWidget):
     def _named(self, row: WorkRow) -> str:
         whose = image_title(self._translator, row.row_id, row.outcome)
         rows = [image.row for image in (self._image, self._kept) if image.row]
-        is_of_one = all(not other.beside and other.run_id == row.run_id for other in rows)
+        is_of_one = all(not other.others and other.run_id == row.run_id for other in rows)
         pack = "" if is_of_one else pack_title(self._translator, row.manifest)
         return ", ".join(part for part in (whose, date(self._translator, row.header.study_date), pack) if part)
 

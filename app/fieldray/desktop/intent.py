@@ -51,7 +51,7 @@ class PacksInReach:
     """What is known of the packs at a moment.
 
     point              the operating point of the one in use, "" for its first; None: a person chose it for what comes
-    beside             further ones that screen in the same pass
+    others             further ones that screen in the same pass
     ready              those that need no question, the one in use first
     is_persons_choice  a person put the one in use to use, or plugged in its drive
     is_settled         they were listed, none is being loaded, and no question about one of them is open
@@ -59,7 +59,7 @@ class PacksInReach:
 
     used: PackInUse | None = None
     point: str | None = ""
-    beside: tuple[PackInUse, ...] = ()
+    others: tuple[PackInUse, ...] = ()
     ready: tuple[PackCandidate, ...] = ()
     is_persons_choice: bool = False
     is_settled: bool = False
@@ -84,7 +84,7 @@ class Intent:
     is_chosen_here  it was clicked as the answer for this folder, and not before the folder was opened
     only_a_card     nothing but the click of a card says which pack it is: a question before was lost, or declined
     pack            None until it is known
-    beside          the further packs as they were when the ages were last thought of
+    others          the further packs as they were when the ages were last thought of
     ages_confirmed  None until somebody said it, or it is known
     watches         what comes into these folders is to be screened, too
     """
@@ -96,14 +96,14 @@ class Intent:
     is_chosen_here: bool = False
     only_a_card: bool = False
     pack: PackInUse | None = None
-    beside: tuple[PackInUse, ...] = ()
+    others: tuple[PackInUse, ...] = ()
     ages_confirmed: bool | None = None
     watches: bool = False
 
     @property
     def packs(self) -> tuple[PackInUse, ...]:
         """All that are to screen, as far as they are known."""
-        return (self.pack, *self.beside) if self.pack else ()
+        return (self.pack, *self.others) if self.pack else ()
 
     @property
     def ages_years(self) -> tuple[int, int] | None:
@@ -299,10 +299,10 @@ class IntentPlaybook:
         """What was said of the first pack's ages holds for the others where they are for all of these."""
         assert intent.pack is not None and self._known is not None
         remembered, lacks_ages = self._known
-        beside = self._packs.beside
-        is_said = all(shared_ages((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in beside)
-        if intent.beside != beside:
-            intent = replace(intent, beside=beside, ages_confirmed=intent.ages_confirmed if is_said else None)
+        others = self._packs.others
+        is_said = all(shared_ages((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in others)
+        if intent.others != others:
+            intent = replace(intent, others=others, ages_confirmed=intent.ages_confirmed if is_said else None)
             self.intent = intent
         are_confirmed = intent.ages_confirmed
         if are_confirmed is None and is_said and remembered and self._packs.is_in_use(remembered.pack):

@@ -62,7 +62,7 @@ class Judging(QObject):
     def open(self, row: WorkRow | None) -> None:
         """This image is open; what was typed on the one before is saved with that one."""
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
-        judged = Judged(row.row_id, row.outcome) if row is not None and can_be_judged else None
+        judged = Judged(row.answer_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
 
     def type(self, note: str) -> None:
@@ -143,10 +143,10 @@ class Judging(QObject):
             self.settled.emit()
 
     def _begin(self, command: Read | Write) -> None:
-        judged, row_id, outcome = command.judged, command.judged.row_id, command.judged.outcome
+        judged, answer_id, outcome = command.judged, command.judged.answer_id, command.judged.outcome
         if isinstance(command, Read):
             self._background.ask(
-                lambda services: services.history.asked(lambda query: query.verdict(row_id, outcome)),
+                lambda services: services.history.asked(lambda query: query.verdict(answer_id, outcome)),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
                 # The verdict read with the row stays: what is newer is found when one is written over it.
@@ -155,7 +155,7 @@ class Judging(QObject):
             return
         verdict, over = command.verdict, command.over
         self._background.ask(
-            lambda services: services.session.set_verdict(row_id, verdict, judged=outcome, over=over),
+            lambda services: services.session.set_verdict(answer_id, verdict, judged=outcome, over=over),
             channel=_CHANNEL,
             done=lambda stored: self._carry_out(self.verdicts.written(judged, stored), judged),
             failed=lambda error: self._carry_out(self.verdicts.failed(judged, error.reason), judged),
@@ -186,7 +186,7 @@ class Judging(QObject):
 
     def sentence(self, translator: Translator, judged: Judged, given: Given) -> str:
         """How it stands with an image, by its name."""
-        image = image_title(translator, judged.row_id, judged.outcome)
+        image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.asks:
@@ -200,7 +200,7 @@ class Judging(QObject):
 
 def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator) -> str:
     """Which verdict stands again, and on which image."""
-    image = image_title(translator, judged.row_id, judged.outcome)
+    image = image_title(translator, judged.answer_id, judged.outcome)
     if verdict is None:
         return translator.text("Your verdict on {image} was taken back.", image=image)
     said = verdict_text(translator)[verdict.choice]
@@ -250,7 +250,7 @@ class Reading(QObject):
         outcome = row.outcome
         self._show(row, is_read=is_read)
         self._background.ask(
-            lambda services: services.session.set_read(row.row_id, judged=outcome, is_read=is_read),
+            lambda services: services.session.set_read(row.answer_id, judged=outcome, is_read=is_read),
             channel=_CHANNEL,
             failed=partial(self._not_noted, row, is_read),
         )

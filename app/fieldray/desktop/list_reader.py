@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, get_args
@@ -21,7 +21,7 @@ from fieldray.domain.finding import Category, Finding, Outcome, Screened, leadin
 from fieldray.domain.history import ListColumn
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.run import StoredAnswer, StoredImage, Verdict
 from fieldray.errors import FieldrayError
 from fieldray.formatting import (
     backend_name,
@@ -41,7 +41,6 @@ _states = itertools.count()
 _ROWS_CHANNEL: Final = "rows"
 _MOST_KEPT: Final = 256
 _MOST_WAITING: Final = 3
-Beside = Sequence[tuple[int, Manifest | None]]  # runs of other packs over the same images
 
 
 class SeenRows(QObject):
@@ -57,7 +56,7 @@ class SeenRows(QObject):
     def __init__(self, background: Background, parent: QObject) -> None:
         super().__init__(parent)
         self._background, self._board = background, background.board
-        self.manifests: Mapping[int, Manifest | None] = {}  # of the packs, by run: those beside come after the own
+        self.manifests: Sequence[Manifest | None] = ()  # of the run's packs, by their position
         self._kept: deque[WorkRow] = deque(maxlen=_MOST_KEPT)
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
         self._waiting: deque[Sequence[int]] = deque(maxlen=_MOST_WAITING)
@@ -65,26 +64,21 @@ class SeenRows(QObject):
         self._outdated: set[int] = set()  # done again since they are being read
         self._gone: set[int] = set()
 
-    def clear(self, manifests: Mapping[int, Manifest | None]) -> None:
-        """Forget all rows; those to come are of a run, with what the runs of other packs say of its images."""
+    def clear(self, manifests: Sequence[Manifest | None]) -> None:
+        """Forget all rows; those to come are of a run with these packs."""
         self.manifests, self._is_reading = manifests, False
         self._background.forget(_ROWS_CHANNEL)
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
-    def get(self, row_id: int) -> WorkRow | None:
-        """A row of the list, None while it is not read with what other packs say."""
-        row = self._alive.get(row_id)
-        return row if row is not None and len(row.beside) >= len(self.manifests) - 1 else None
-
     def known(self, row_id: int) -> WorkRow | None:
-        """A row of the list or of another pack that somebody holds."""
+        """The row of an image that somebody holds; None while it is not read."""
         return self._alive.get(row_id)
 
-    def listed_with(self, row_id: int) -> int:
-        """The number of the row of the list for a row of another pack; a row of the list is its own."""
-        row = self._alive.get(row_id)
-        return next((other.row_id for other in self._alive.values() if row in other.beside), row_id)
+    def of_answer(self, answer_id: int) -> WorkRow | None:
+        """What somebody holds of this answer."""
+        rows = list(self._alive.values())
+        return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
 
     def want(self, row_ids: Sequence[int]) -> None:
         """Read these rows, all of them at once. Of what waits, only what was wanted last is read."""
@@ -93,66 +87,83 @@ class SeenRows(QObject):
         if not self._is_reading:
             self._read()
 
-    def row_of(self, stored: StoredResult) -> WorkRow:
-        """The row of a stored result, which may be there already."""
-        row = self._alive.get(stored.row_id)
+    def row_of(self, image: StoredImage) -> WorkRow:
+        """The row of a stored image, which may be there already."""
+        row = self._alive.get(image.row_id)
         if row is None:
-            manifest = self.manifests.get(stored.run_id)
-            row = WorkRow(stored.row_id, stored.outcome, manifest, stored.verdict, stored.is_read, stored.run_id)
-            self._alive[stored.row_id] = row
+            row, *others = (self._made(answer) for answer in image.answers)
+            row.others = tuple(others)
+            self._alive[image.row_id] = row
         return row
 
-    def replace(self, row_id: int, outcome: Outcome) -> bool:
+    def replace(self, image: StoredImage) -> bool:
         """An image was done again: whether its row is one of these."""
+        return self._replace(image.row_id, [self._made(answer) for answer in image.answers])
+
+    def replace_answer(self, before: WorkRow, outcome: Outcome) -> bool:
+        """The same of one answer."""
+        made = WorkRow(before.row_id, outcome, before.manifest, run_id=before.run_id, answer_id=before.answer_id)
+        made.position = before.position
+        return self._replace(before.row_id, [made])
+
+    def _made(self, answer: StoredAnswer) -> WorkRow:
+        manifest = self.manifests[answer.position] if answer.position < len(self.manifests) else None
+        return WorkRow(
+            answer.row_id,
+            answer.outcome,
+            manifest,
+            answer.verdict,
+            answer.is_read,
+            answer.run_id,
+            answer_id=answer.answer_id,
+            position=answer.position,
+        )
+
+    def _replace(self, row_id: int, answers: Sequence[WorkRow]) -> bool:
         if self._is_reading:
             self._outdated.add(row_id)
-        return self._renew(row_id, outcome)
+        return self._renew(row_id, answers)
 
-    def _renew(self, row_id: int, outcome: Outcome) -> bool:
-        """Put a new row in the place of one that holds another result of its image.
+    def _renew(self, row_id: int, answers: Sequence[WorkRow]) -> bool:
+        """Put new rows in the place of those that hold another result of their image.
 
         The row before keeps its result: it may be open, and what a person sees of it must not change.
         """
-        before = self._alive.get(row_id)
-        if before is None or Judged(row_id, outcome) == Judged(row_id, before.outcome):
-            return before is not None
-        row = WorkRow(row_id, outcome, before.manifest, run_id=before.run_id, beside=before.beside)
+        listed = self._alive.get(row_id)
+        if listed is None:
+            return False
+        before = {one.position: one for one in listed.answers}
+        now = before | {one.position: _kept_or(one, before.get(one.position)) for one in answers}
+        row, *others = (now[position] for position in sorted(now))
+        row.others = tuple(others)
         self._alive[row_id] = row
         self._kept.append(row)
-        for other in list(self._alive.values()):
-            if before in other.beside:
-                other.beside = tuple(row if one is before else one for one in other.beside)
-        self.replaced.emit(before)
+        for position, one in before.items():
+            if now[position] is not one:
+                self.replaced.emit(one)
         return True
 
     def _read(self) -> None:
         wanted = dict.fromkeys(row_id for rows in self._waiting for row_id in rows)
         self._waiting.clear()
-        missing = [row_id for row_id in wanted if self.get(row_id) is None and row_id not in self._gone]
+        missing = [row_id for row_id in wanted if self.known(row_id) is None and row_id not in self._gone]
         if not missing:
             return
         self._is_reading = True
-        beside = tuple(self.manifests)[1:]
         self._background.ask(
-            lambda services: services.history.asked(lambda query: query.with_beside(missing, beside)),
+            lambda services: services.history.asked(lambda query: query.images(missing)),
             channel=_ROWS_CHANNEL,
             done=lambda found: self._has_read(missing, found),
             failed=self._not_read,
         )
 
-    def _has_read(self, asked: Sequence[int], found: Sequence[StoredResult]) -> None:
-        beside = tuple(self.manifests)[1:]
-        others = {(stored.run_id, stored.outcome.ref.key): stored for stored in found if stored.run_id in beside}
-        for stored in found:
-            of_image = [others.get((run_id, stored.outcome.ref.key)) for run_id in beside]
-            read = {one.row_id for one in (stored, *of_image) if one}
-            if stored.run_id not in beside and read.isdisjoint(self._outdated):  # else it is read again when painted
-                for one in (stored, *filter(None, of_image)):
-                    self._renew(one.row_id, one.outcome)  # another window may have had the image done again
-                row = self.row_of(stored)
-                row.beside = tuple(self.row_of(other) if other else None for other in of_image)
-                self._kept.append(row)
-        gone = set(asked) - {stored.row_id for stored in found}
+    def _has_read(self, asked: Sequence[int], found: Sequence[StoredImage]) -> None:
+        for image in found:
+            if image.row_id not in self._outdated:  # else it is read again when painted
+                # Another window may have had the image done again.
+                self._renew(image.row_id, [self._made(answer) for answer in image.answers])
+                self._kept.append(self.row_of(image))
+        gone = set(asked) - {image.row_id for image in found}
         self._gone |= gone
         self._end_reading()
         self.arrived.emit()
@@ -171,14 +182,17 @@ class SeenRows(QObject):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class WorkRow:
-    """One result of an image, with what the list needs to show it. An image that gets another result gets another row.
+    """One answer for an image, with what the list needs to show it. An image that gets another answer gets another row.
 
-    manifest  the pack's, whose texts and calibration belong to the result
-    is_read   whether a person has read it, with or without a verdict
-    run_id    of its pack; None for an image of no run
-    beside    what the other packs of the run say of the image, None where one says nothing
-    finding   the one that decides the class, None without a score
-    state     a number that no other row has
+    row_id     of the image in the list
+    manifest   the pack's, whose texts and calibration belong to the result
+    is_read    whether a person has read it, with or without a verdict
+    run_id     None for an image of no run
+    answer_id  in the store; a verdict is on it; 0 for an image of no run
+    position   of the pack in the run
+    others     what the packs after this one say of the image: of the row that is listed alone
+    finding    the one that decides the class, None without a score
+    state      a number that no other row has
     """
 
     row_id: int
@@ -187,7 +201,9 @@ class WorkRow:
     verdict: Verdict | None = None
     is_read: bool = False
     run_id: int | None = None
-    beside: tuple[WorkRow | None, ...] = ()
+    answer_id: int = 0
+    position: int = 0
+    others: tuple[WorkRow, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
     state: int = field(init=False)
@@ -198,6 +214,15 @@ class WorkRow:
         self.finding = leading_finding(self.outcome)
 
     @property
+    def answers(self) -> tuple[WorkRow, ...]:
+        """What each pack says of the image, this one first."""
+        return (self, *self.others)
+
+    def of_pack(self, position: int) -> WorkRow | None:
+        """What the pack at this position says of the image; None where it says nothing."""
+        return next((one for one in self.answers if one.position == position), None)
+
+    @property
     def header(self) -> ImageHeader:
         return self.outcome.ref.header
 
@@ -205,6 +230,12 @@ class WorkRow:
     def reason(self) -> Reason | None:
         """Why the image has no score, or must be read first."""
         return why_of(self.outcome)
+
+
+def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
+    """The row before, where it holds the same result."""
+    is_same = before is not None and Judged(row.answer_id, row.outcome) == Judged(before.answer_id, before.outcome)
+    return before if before is not None and is_same else row
 
 
 def pack_title(translator: Translator, manifest: Manifest | None) -> str:
@@ -239,7 +270,7 @@ def _class_text(translator: Translator, row: WorkRow) -> str:
     return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger else word
 
 
-def beside_text(translator: Translator, row: WorkRow) -> str:
+def answer_text(translator: Translator, row: WorkRow) -> str:
     """What a pack says of an image: the class by the pack's own words, and the score by its own threshold."""
     spoken = _class_text(translator, row)
     return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
@@ -279,9 +310,9 @@ def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
         return COLUMNS
     titles = [partial(pack_title, manifest=manifest) for manifest in packs]
     own = (replace(column, title=titles[0]) if column.key == "class" else column for column in COLUMNS)
-    return *own, *(Column("pack", title, partial(_text_beside, number)) for number, title in enumerate(titles[1:]))
+    return *own, *(Column("pack", title, partial(_text_of_pack, number)) for number, title in enumerate(titles[1:], 1))
 
 
-def _text_beside(number: int, translator: Translator, row: WorkRow) -> str:
-    other = row.beside[number]
-    return beside_text(translator, other) if other else "–"
+def _text_of_pack(position: int, translator: Translator, row: WorkRow) -> str:
+    other = row.of_pack(position)
+    return answer_text(translator, other) if other else "–"

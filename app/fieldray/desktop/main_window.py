@@ -216,7 +216,9 @@ class MainWindow(QMainWindow):
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
         elif judged := judging.take_back():
-            self.work_list.choose(self._bench.rows.listed_with(judged.row_id), may_show_all=True)
+            row_id = self._bench.rows.listed_with(judged.answer_id)
+            if row_id is not None:
+                self.work_list.choose(row_id, may_show_all=True)
         else:
             viewer.undo()
 

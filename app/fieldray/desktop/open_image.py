@@ -51,19 +51,21 @@ class OpenImage(QObject):
         self.preview_note: Reason | None = None
         self.is_loading = self.is_screening = self.is_in_sight = self.is_replaced = False
         self.pixels_content = ""
-        self._pack_run: int | None = None  # of the pack whose answers a person chose to see
+        self._chosen: tuple[int | None, int] | None = None  # the run, and the position of the pack a person chose in it
         self._asked_again: WorkRow | None = None
 
     def show(self, row: WorkRow | None) -> None:
         """Open another image, or none. Of several packs the one is in sight that a person chose last in this run."""
-        self.packs = (row, *filter(None, row.beside)) if row is not None else ()
+        self.packs = row.answers if row is not None else ()
         self.is_replaced = False
-        self._open(next((one for one in self.packs if one.run_id == self._pack_run), row), keeps_pixels=False)
+        self._open(
+            next((one for one in self.packs if (one.run_id, one.position) == self._chosen), row), keeps_pixels=False
+        )
 
     def show_pack(self, row: WorkRow) -> None:
         """Show what another pack says of the open image, whose pixels stay in sight; and so of those opened later."""
         assert row in self.packs and self.row is not None
-        self._pack_run = row.run_id
+        self._chosen = row.run_id, row.position
         before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.turn) for one in (self.row, row))
         self._open(row, keeps_pixels=before == after)
 
@@ -111,7 +113,7 @@ class OpenImage(QObject):
         self._board.withdraw("again")
         self._set_screening(True)
         self._background.ask(
-            lambda services: services.session.screen_again(row.row_id, judged=judged, wishes=wishes),
+            lambda services: services.session.screen_again(row.answer_id, judged=judged, wishes=wishes),
             channel="again",
             done=lambda outcome: self._has_screened_again(row, outcome, wishes),
             failed=self._not_screened_again,
@@ -156,9 +158,11 @@ class OpenImage(QObject):
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
         """The image is gone or cannot be read: what was kept of it is shown, and said to be that."""
-        facts = row.outcome.facts
+        facts, path = row.outcome.facts, row.outcome.ref.path
         if row is not self.row:
             return
+        if not path.is_absolute():
+            why = reason("object_elsewhere", address=path)
         if not facts.content_sha256 or not facts.rows:
             self._show_kept(row, why, None, None)
             return

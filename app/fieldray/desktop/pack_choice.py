@@ -62,9 +62,9 @@ class PackChoice(QObject):
         self.question: PackQuestion | None = None
         self._offered: PackCandidate | None = None
         self.may_switch = True  # no run is under way
-        self.beside = PacksBeside(background)
+        self.others = OtherPacks(background)
         for signal in (self.model_changed, self.listed):
-            self.beside.changed.connect(signal)
+            self.others.changed.connect(signal)
 
     # ---- what happens
 
@@ -155,7 +155,7 @@ class PackChoice(QObject):
     @property
     def models(self) -> tuple[Model, ...]:
         """The pack in use, and those that screen in the same pass; none where none is in use."""
-        return (self.model, *(model for _, model in self.beside.taken)) if self.model is not None else ()
+        return (self.model, *(model for _, model in self.others.taken)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
         """Whether the pack in use was loaded from there."""
@@ -165,11 +165,11 @@ class PackChoice(QObject):
     def in_reach(self) -> PacksInReach:
         """What an intent must know of the packs."""
         entries = (self.source, *self.candidates) if self.source_is_here else self.candidates
-        is_busy = self.loading is not None or self.question is not None or bool(self.beside.loading)
+        is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
         return PacksInReach(
             used=PackInUse.of(self.source, self.model) if self.source and self.model else None,
             point=None if self.is_persons_point else self.point_name or "",
-            beside=tuple(PackInUse.of(*entry) for entry in self.beside.taken),
+            others=tuple(PackInUse.of(*entry) for entry in self.others.taken),
             ready=tuple(entry for entry in entries if entry and entry.problem is None),
             is_persons_choice=self.is_persons_choice,
             is_settled=self.is_listed and not is_busy,
@@ -192,7 +192,7 @@ class PackChoice(QObject):
 
     def settle(self) -> None:
         """Nothing runs: with no pack in use, or its drive gone, go over to the site's default, else to none."""
-        self._fit_beside()
+        self._fit_other_packs()
         if self.loading is not None or (self.model is not None and self.source_is_here):
             return
         if self.default is not None:
@@ -219,8 +219,8 @@ class PackChoice(QObject):
             failed=lambda error: self._problem(error, candidate, yes),
         )
 
-    def _fit_beside(self) -> None:
-        self.beside.fit(self.model, {entry.folder for entry in self.candidates} if self.may_switch else None)
+    def _fit_other_packs(self) -> None:
+        self.others.fit(self.model, {entry.folder for entry in self.candidates} if self.may_switch else None)
 
     def _listed(self, found: tuple[PackCandidate, ...]) -> None:
         known = {entry.folder for entry in self.candidates}
@@ -236,7 +236,7 @@ class PackChoice(QObject):
         elif any(map(self.uses, new)):
             self._board.withdraw("drive")  # it was put back: the pack in use is this one
             new = [entry for entry in new if not self.uses(entry)]
-        self._fit_beside()
+        self._fit_other_packs()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
         is_chosen = self.model is not None and self.is_persons_choice and self.source_is_here
         if best and best.problem is None and self.may_switch and not is_chosen:
@@ -267,7 +267,7 @@ class PackChoice(QObject):
         self.loading, self.source, self.model = None, candidate, model
         names = dict.fromkeys(entry.name for entry in model.manifest.operating_points)
         self.point_name, self.is_persons_point = point if point in names else None, False
-        self._fit_beside()
+        self._fit_other_packs()
         if was_unavailable:
             self._say(lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name))
         else:
@@ -373,7 +373,7 @@ def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
 # ---- Further packs that screen in one pass with the one in use: ticked by a person, told if left out.
 
 
-class PacksBeside(QObject):
+class OtherPacks(QObject):
     """In the order in which they were ticked: those that were `taken`, and those that are `loading`."""
 
     changed = Signal()
@@ -395,7 +395,7 @@ class PacksBeside(QObject):
         self.loading = tuple(entry for entry in self.loading if entry.folder != candidate.folder)
         if is_on:
             self.loading = (*self.loading, candidate)
-            self._board.withdraw("beside")
+            self._board.withdraw("other_packs")
             self._background.ask(
                 lambda services: services.library.load(candidate.folder),
                 channel="packs",
@@ -427,7 +427,7 @@ class PacksBeside(QObject):
         self.loading = tuple(entry for entry in self.loading if entry is not candidate)
         name = candidate.pack_name
         self._board.post(
-            "beside",
+            "other_packs",
             lambda t: t.text("{pack} does not screen in this pass. {reason}", pack=name, reason=t.reason(why)),
             level="warning",
         )
@@ -439,9 +439,9 @@ class PacksBeside(QObject):
         for candidate, model in entries:
             ages = shared_ages(one.manifest.accepted.ages_years for one in (*before, model))
             if self._here is not None and candidate.folder not in self._here:
-                self._say("beside_gone", model)
+                self._say("other_pack_gone", model)
             elif ages is not None and ages[0] > ages[1]:
-                self._say("beside_apart", model, before)
+                self._say("other_pack_apart", model, before)
             elif not any(is_of(one, candidate) for one in before):
                 before.append(model)
                 self.taken = (*self.taken, (candidate, model))
@@ -449,7 +449,7 @@ class PacksBeside(QObject):
 
     def _say(self, code: str, model: Model, others: Sequence[Model] = ()) -> None:
         names = ", ".join(one.pack_name for one in others)
-        self._board.post_reason("beside", reason(code, pack=model.pack_name, others=names), level="warning")
+        self._board.post_reason("other_packs", reason(code, pack=model.pack_name, others=names), level="warning")
 
 
 def is_of(model: Model, candidate: PackCandidate) -> bool:

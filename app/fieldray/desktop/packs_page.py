@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, Q
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
-from fieldray.desktop.list_reader import WorkRow, beside_text, pack_title
+from fieldray.desktop.list_reader import WorkRow, answer_text, pack_title
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.style import Theme, class_icon, icon
@@ -221,11 +221,11 @@ class PacksPage(Page):
             rows += purpose(translator, candidate.manifest)
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
             rows.append(path_text(candidate.folder, role="muted"))
-        rows.append(beside := BesideBox(candidate, self._packs, translator))
+        rows.append(box := OtherPackBox(candidate, self._packs, translator))
         row = lay_row(None, sign, (lay_column(None, *rows), 1), *self._buttons(candidate))
         row.setAlignment(sign, Qt.AlignmentFlag.AlignTop)
         made = card(row)
-        beside.refresh()  # once it has a parent: without one it would be a window
+        box.refresh()  # once it has a parent: without one it would be a window
         return made
 
     def _buttons(self, candidate: PackCandidate) -> list[PlainButton]:
@@ -313,9 +313,9 @@ class PackCard(QFrame):
         # A long name is cut, as the title above has it whole, and does not widen the page.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.card_button = card_button(translator, partial(packs.show_card, candidate))
-        self.beside = BesideBox(candidate, packs, translator)
-        lay_column(self, *rows, 1, self.beside, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
-        self.beside.refresh()
+        self.other_box = OtherPackBox(candidate, packs, translator)
+        lay_column(self, *rows, 1, self.other_box, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
+        self.other_box.refresh()
         self.card_button.setVisible(manifest is not None)  # once it has a parent: without one it would be a window
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -350,20 +350,20 @@ def purpose(translator: Translator, manifest: Manifest) -> list[PlainLabel]:
 # ---- Several packs in one pass.
 
 
-class BesideBox(QCheckBox):
+class OtherPackBox(QCheckBox):
     """Whether the next runs screen with a pack, too. Not there for the one in use, and one that needs a question."""
 
     def __init__(self, candidate: PackCandidate, packs: PackChoice, translator: Translator) -> None:
         super().__init__(translator.text("Screen with this pack too"))
         self._candidate, self._packs = candidate, packs
-        self.clicked.connect(lambda is_on: packs.beside.tick(candidate, is_on=is_on))
+        self.clicked.connect(lambda is_on: packs.others.tick(candidate, is_on=is_on))
         packs.model_changed.connect(self.refresh)
         packs.listed.connect(self.refresh)
 
     def refresh(self) -> None:
         """Tick it, and hide it, as the packs are now."""
         used = self._packs.in_reach.used
-        self.setChecked(self._packs.beside.has(self._candidate))
+        self.setChecked(self._packs.others.has(self._candidate))
         self.setVisible(self._candidate.problem is None and not (used and used.is_of(self._candidate)))
 
 
@@ -379,7 +379,7 @@ class PackButtons(QWidget):
     def refresh(self) -> None:
         """Write what each pack says of the open image; nothing where there is one pack."""
         packs, translator = self._image.packs, self._translator
-        said = [(row, pack_title(translator, row.manifest), beside_text(translator, row)) for row in packs]
+        said = [(row, pack_title(translator, row.manifest), answer_text(translator, row)) for row in packs]
         if said != self._said:  # the focus stays on one that was pressed
             discard(*self.buttons)
             self._said, self.buttons = said, [self._button(*one) for one in said]

@@ -24,7 +24,7 @@ from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.screening import Screening
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
 from fieldray.domain.model import Model
-from fieldray.domain.run import Run, Speed
+from fieldray.domain.run import PackOfRun, Run, Speed
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.history import RunWithPacks, deletion_sentences
@@ -108,15 +108,16 @@ class PastRuns(RunRoom):
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
         """Bring a run into sight, and one of its images."""
-        model = self._packs.model
+        models = self._packs.models
         if self._screening.is_busy:
             self._failed(UsageProblem(reason("history_is_open")))
         else:
-            self._ask(lambda history: history.open(run_id, model=model), lambda past: self._opened(past, row_id))
+            self._ask(lambda history: history.open(run_id, models=models), lambda past: self._opened(past, row_id))
 
     def compare(self, first: int, second: int) -> None:
-        """Compare two runs: the older one is the first."""
-        self._ask(lambda history: history.compare(*sorted((first, second))), partial(setattr, self, "comparison"))
+        """Compare what the first packs of two runs say: the older run is the first."""
+        sides = map(PackOfRun, sorted((first, second)))
+        self._ask(lambda history: history.compare(*sides), partial(setattr, self, "comparison"))
 
     def plan(self, run_ids: Sequence[int]) -> None:
         """Find out what deleting would take away; then `planned`."""
@@ -192,13 +193,18 @@ class Auditing(RunRoom):
         model = self._model
         return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
 
+    @property
+    def audited(self) -> PackOfRun | None:
+        """Whose answers are judged: those of the first pack of the run in sight."""
+        return PackOfRun(self._screening.run_id) if self._screening.run_id else None
+
     def list_others(self) -> None:
         """Find out which runs of the same folders there are to compare with; then `changed`."""
         own = self._screening.run_id
 
         def listed(found: Sequence[RunSummary]) -> None:
             paths = {path for each in found if each.run.run_id == own for path in each.run.spec.paths}
-            others = (each.run for each in found if each.run.run_id != own)
+            others = (each.run for each in found if each.run.run_id != own or len(each.run.spec.packs) > 1)
             self.others = tuple(run for run in others if paths & set(run.spec.paths))
             self.changed.emit()
 
@@ -211,7 +217,7 @@ class Auditing(RunRoom):
             return
         self._model = model
         self._run(
-            lambda services: services.audit.audit(run_id, request, model=model),
+            lambda services: services.audit.audit(PackOfRun(run_id), request, model=model),
             partial(setattr, self, "report"),
             channel="audit",
         )

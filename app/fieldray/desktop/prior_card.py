@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import Size, Switches, ViewState, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.list_reader import WorkRow, beside_text
+from fieldray.desktop.list_reader import WorkRow, answer_text
 from fieldray.desktop.prior_view import PriorView, day_text, problem_text
 from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, kept
@@ -146,7 +146,7 @@ class PriorCard(QWidget):
     def _score(self, row: WorkRow) -> str:
         if isinstance(row.outcome, Screened) and not row.outcome.model_sha256:
             return self._translator.text("no pack has seen this file")
-        return beside_text(self._translator, row)
+        return answer_text(self._translator, row)
 
     def _found_lines(self) -> tuple[str, ...]:
         comparing, translator = self._comparing, self._translator

@@ -145,7 +145,7 @@ class Screening(QObject):
         self._name_waiting()
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
-        self.manifest = model.manifest if model else known_manifest(run.spec.trust)
+        self.manifest = model.manifest if model else known_manifest(run.spec.packs[0].trust)
         self.run_id, self.progress = run.run_id, None
         is_over: dict[str, State] = {"finished": "finished", "failed": "failed"}
         self._enter(is_over.get(run.state, "cancelled"))
@@ -309,7 +309,7 @@ class Screening(QObject):
         pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
-        additional = tuple(one.name for one in intent.beside)
+        additional = tuple(one.name for one in intent.others)
         before = remembered.additional if remembered and remembered.pack == pack.name else ()
         if missing := [name for name in before if name not in additional]:
             self._board.post_reason(
@@ -333,7 +333,7 @@ class Screening(QObject):
     def _use(self, models: tuple[Model, ...]) -> None:
         if self._used != models:
             self._used = models
-            self._ask(lambda services: services.session.use_pack(models[0], beside=models[1:]))
+            self._ask(lambda services: services.session.use_packs(*models))
 
     def _ask(self, work: Callable[[Services], object]) -> None:
         self.background.ask(work, channel="run")

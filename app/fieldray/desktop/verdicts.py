@@ -20,9 +20,9 @@ State = Literal["saved", "saving", "not_saved"]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a verdict is on: a row of the store, whose number is never given twice, and what was found there."""
+    """What a verdict is on: an answer in the store, whose number is never given twice, and what was found there."""
 
-    row_id: int
+    answer_id: int
     outcome: Outcome = field(compare=False)
     result: bytes = field(init=False)
 
@@ -127,10 +127,10 @@ class Verdicts:
         """How it stands with an image."""
         return (self._given.get(judged) if judged else None) or Given(None)
 
-    def state_of(self, row_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
+    def state_of(self, answer_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
         """How it stands with what a row holds; `stored`: the verdict that was read with it."""
         for judged, given in self._given.items():  # few: most rows are painted without working out what they hold
-            if judged.row_id == row_id and judged == Judged(row_id, outcome):
+            if judged.answer_id == answer_id and judged == Judged(answer_id, outcome):
                 return given.state
         return "saved" if stored is not None else None
 

@@ -138,7 +138,7 @@ class Welcome(QWidget):
 
     def _order_tabs(self) -> None:
         """Cards that were rebuilt come last otherwise."""
-        buttons = (button for shown in self.cards for button in (shown.beside, shown.card_button, shown.button))
+        buttons = (button for shown in self.cards for button in (shown.other_box, shown.card_button, shown.button))
         rest = self.default_box, self.open_button, self._files_button, self._watch_button, self.again_button
         for before, after in itertools.pairwise((*buttons, *rest)):
             self.setTabOrder(before, after)

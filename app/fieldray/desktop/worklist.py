@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.backends import BACKENDS
-from fieldray.desktop.list_reader import KEYS, WorkRow, pack_title
+from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -126,9 +126,8 @@ class FilterBar(QWidget):
             self._numbers[category] = count(number)
         mark = reason("unsigned_operating_point_unknown")
         said = [self._translator.reason(mark)] if self._model.is_by_larger else []
-        if self._model.beside:
-            first = pack_title(self._translator, self._model.manifest)
-            said.append(self._translator.text("Classes, verdicts and “unread” here are those of {pack}.", pack=first))
+        if self._model.other_packs:
+            said.append(self._translator.text("An image stands where the most urgent of its answers puts it."))
         self.remark.setText("\n".join(said))
         self._arrange()
         self.remark.setVisible(bool(said))
@@ -205,7 +204,7 @@ class WorkTable(QTableView):
         self._delegate = delegate
         self._hold_y: int | None = None
         self._chosen_columns: dict[str, bool] = {}
-        self.class_width, self.beside_widths = SHAPE_ROOM, list[int]()
+        self.class_width, self.pack_widths = SHAPE_ROOM, list[int]()
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
@@ -220,19 +219,19 @@ class WorkTable(QTableView):
 
     def fit_columns(self, width: int) -> None:
         """Show the columns there is room for; a person's own choice stays. Those of other packs follow the score."""
-        beside = self._fit_beside(width)
+        taken = self._fit_other_packs(width)
         for column, key in enumerate(KEYS):
-            room = width if key == "image" else width - beside
+            room = width if key == "image" else width - taken
             shown = self._chosen_columns.get(key, room >= _SHOWN_FROM.get(key, 0))
             self.setColumnHidden(column, not shown)
         self._delegate.date_below = self.isColumnHidden(KEYS.index("date"))
         others = (width for key, width in _WIDTHS.items() if not self.isColumnHidden(KEYS.index(key)))
-        is_tight = width - sum(others) - beside - self.class_width < _NAME and not self._rows.is_by_larger
+        is_tight = width - sum(others) - taken - self.class_width < _NAME and not self._rows.is_by_larger
         self.setColumnWidth(KEYS.index("class"), SHAPE_ROOM if is_tight else self.class_width)
 
-    def _fit_beside(self, width: int) -> int:
+    def _fit_other_packs(self, width: int) -> int:
         """The width of the columns of other packs together: with little room they have shapes and scores alone."""
-        widths, header, first = self.beside_widths, self.horizontalHeader(), KEYS.index("score") + 1
+        widths, header, first = self.pack_widths, self.horizontalHeader(), KEYS.index("score") + 1
         if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_width + sum(widths):
             widths = [SHAPE_ROOM] * len(widths)
         for number, wide in enumerate(widths):
@@ -345,11 +344,11 @@ class WorkList(QWidget):
 
     def _fit_classes(self) -> None:
         """Room for what the run's packs call their classes."""
-        packs = self._model.manifest, *self._model.beside
+        packs = self._model.manifest, *self._model.other_packs
         if packs == self._named:
             return
         self._named, font = packs, self.table.font()
-        self.table.class_width, *self.table.beside_widths = (class_width(self._translator, font, one) for one in packs)
+        self.table.class_width, *self.table.pack_widths = (class_width(self._translator, font, one) for one in packs)
         self.table.fit_columns(self.table.width())
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -56,7 +56,7 @@ class _Cell:
 
     @property
     def look(self) -> tuple[Hashable, ...]:
-        states = (self.row.state, *(other.state if other else None for other in self.row.beside))
+        states = tuple(row.state for row in self.row.answers)
         return states, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group
 
 
@@ -75,7 +75,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._paint_ground(painter, option.rect, None, is_selected=bool(option.state & _SELECTED))
             return
         column, rect, ratio = index.column(), option.rect, painter.device().devicePixelRatioF()
-        key = KEYS[column] if column < len(KEYS) else str(column - len(KEYS))  # the number of a pack beside
+        key = KEYS[column] if column < len(KEYS) else str(column - len(KEYS) + 1)  # the position of a pack
         text = "" if key in _DRAWN else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
         cell = _Cell(row, key, text, option.font, is_selected, index.data(VERDICT_ROLE), index.data(GROUP_ROLE))
@@ -103,11 +103,11 @@ class WorkListDelegate(QStyledItemDelegate):
             if cell.mark is not None:
                 mark = QRectF(box.right() - _SHAPE, box.y() + _GAP, _SHAPE, _SHAPE)
                 draw_verdict(painter, cell.mark, mark, self._theme)
-            self._paint_patient(painter, self._beside_rail(painter, box, cell.group), cell)
+            self._paint_patient(painter, self._right_of_rail(painter, box, cell.group), cell)
         elif cell.key == "class":
             self._paint_class(painter, box, cell.row, cell.font)
         elif cell.key.isdigit():
-            self._paint_beside(painter, box, cell.row.beside[int(cell.key)], cell.font)
+            self._paint_answer(painter, box, cell.row.of_pack(int(cell.key)), cell.font)
         else:
             self._line(painter, box, cell.text, "text", cell.font, right=cell.key in ("score", "ms"))
 
@@ -124,7 +124,7 @@ class WorkListDelegate(QStyledItemDelegate):
             )
             painter.drawLine(rect.bottomLeft(), rect.bottomRight())
 
-    def _beside_rail(self, painter: QPainter, box: QRect, group: Group | None) -> QRect:
+    def _right_of_rail(self, painter: QPainter, box: QRect, group: Group | None) -> QRect:
         """A line from the first image of a patient to the last one; the rest of the box."""
         if group is None or group.begins == group.next_begins == NEW_PATIENT:
             return box
@@ -195,7 +195,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
         self._line(painter, beside, label, row.category, strong(font))
 
-    def _paint_beside(self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont) -> None:
+    def _paint_answer(self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont) -> None:
         """What another pack says: its class, and below it its score."""
         if row is None:
             self._line(painter, box, "–", "muted", font)

@@ -7,7 +7,7 @@ that it takes a tenth of a thread's time at most.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,13 +17,13 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, SeenRows, WorkRow, columns_of
+from fieldray.desktop.list_reader import COLUMNS, KEYS, SeenRows, WorkRow, columns_of
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, Listed, ResultFilter, ResultOrder, group_at
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredImage
 from fieldray.errors import FieldrayError
 from fieldray.translation import LocalText, Translator
 
@@ -101,13 +101,13 @@ class WorkListModel(QAbstractTableModel):
 
     # ---- what is in it
 
-    def open(self, run_id: int | None, manifest: Manifest | None = None, beside: Beside = ()) -> None:
-        """List a run, made with a pack if that is at hand, its first rows before all the others; nothing for None.
+    def open(self, run_id: int | None, *manifests: Manifest | None) -> None:
+        """List a run, its first rows before all the others; nothing for None.
 
-        beside  the runs of other packs over the same images, which have a column each
+        manifests  of its packs, each None where it is not at hand; all but the first have a column
         """
-        self.is_by_larger = manifest is not None and manifest.is_bare
-        self._forget({run_id: manifest, **dict(beside)} if run_id is not None else {})
+        self.is_by_larger = any(one is not None and one.is_bare for one in manifests[:1])
+        self._forget((manifests or (None,)) if run_id is not None else ())
         self.is_whole = run_id is None
         self._stop()
         self.run_id, self._is_new = run_id, True
@@ -118,10 +118,16 @@ class WorkListModel(QAbstractTableModel):
         self._stop()
         self.run_id, self._has_ended = None, True
 
-    def outcome_ready(self, row_id: int, outcome: Outcome) -> None:
-        """A result was saved: a new one, or another one of an image that is listed."""
-        if self._rows.replace(row_id, outcome):
-            self._row_changed(row_id)
+    def image_done(self, image: StoredImage) -> None:
+        """An image was saved: a new one, or one that is listed with another result."""
+        if self._rows.replace(image):
+            self._row_changed(image.row_id)
+        self.refresh()
+
+    def answer_replaced(self, row: WorkRow, outcome: Outcome) -> None:
+        """An answer was given again."""
+        if self._rows.replace_answer(row, outcome):
+            self._row_changed(row.row_id)
         self.refresh()
 
     def refresh(self) -> None:
@@ -132,14 +138,15 @@ class WorkListModel(QAbstractTableModel):
 
     def verdict_changed(self, judged: Judged) -> None:
         """The verdict on a row stands otherwise. It stays until another verdict is chosen to be shown."""
-        row_id = judged.row_id
+        row = self._rows.of_answer(judged.answer_id)
+        if row is None:
+            return
         if self.wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
-            self.wanted = replace(self.wanted, staying=self.wanted.staying | {row_id})
-        row = self._rows.known(row_id)
-        if row is not None and judged == Judged(row_id, row.outcome):
+            self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
+        if judged == Judged(row.answer_id, row.outcome):
             row.verdict = self._verdicts.of(judged).stored
             row.is_read = row.is_read or row.verdict is not None
-            self._row_changed(row_id)
+            self._row_changed(row.row_id)
 
     def reading_changed(self, row: WorkRow) -> None:
         """A row was read, or is to be read once more. It stays until the filter is chosen again."""
@@ -168,12 +175,12 @@ class WorkListModel(QAbstractTableModel):
     @property
     def manifest(self) -> Manifest | None:
         """Of the run's pack, which may name its classes."""
-        return next(iter(self._rows.manifests.values()), None)
+        return self._rows.manifests[0] if self._rows.manifests else None
 
     @property
-    def beside(self) -> tuple[Manifest | None, ...]:
-        """Of the other packs over the same images; each has a column after all others."""
-        return tuple(self._rows.manifests.values())[1:]
+    def other_packs(self) -> tuple[Manifest | None, ...]:
+        """Of the packs after the first; each has a column after all others."""
+        return tuple(self._rows.manifests[1:])
 
     def counts(self) -> dict[Category, int]:
         """The number of images by class, whatever is filtered."""
@@ -200,21 +207,23 @@ class WorkListModel(QAbstractTableModel):
         """The row under an index; None for no index, and while it is being read."""
         return self._row(index.row()) if index.isValid() else None
 
-    def row_of(self, stored: StoredResult) -> WorkRow:
-        """The row of a result of this run, listed or not."""
-        return self._rows.row_of(stored)
+    def row_of(self, image: StoredImage) -> WorkRow:
+        """The row of an image of this run, listed or not."""
+        return self._rows.row_of(image)
 
     def holds(self, row: WorkRow) -> bool:
         """Whether a row is that of its image now: of this run, and with the image's newest result."""
-        return self._rows.known(row.row_id) is row
+        known = self._rows.known(row.row_id)
+        return known is not None and any(one is row for one in known.answers)
 
     def known(self, row_id: int) -> WorkRow | None:
         """The row with this number that somebody holds, listed or not."""
         return self._rows.known(row_id)
 
-    def listed_with(self, row_id: int) -> int:
-        """The number of the row of the list that shows what a row says, which may be of another pack."""
-        return self._rows.listed_with(row_id)
+    def listed_with(self, answer_id: int) -> int | None:
+        """The row of the list with this answer; None where nobody holds it."""
+        row = self._rows.of_answer(answer_id)
+        return row.row_id if row else None
 
     def read_around(self, position: int) -> None:
         """Read the rows before and after one that was chosen: they are chosen next."""
@@ -283,7 +292,7 @@ class WorkListModel(QAbstractTableModel):
         if row is None or role == ROW_ROLE:
             return row
         column, translator = self._columns[index.column()], self._translator
-        state = self._verdicts.state_of(row.row_id, row.outcome, row.verdict) if column.key == "patient" else None
+        state = self._verdicts.state_of(row.answer_id, row.outcome, row.verdict) if column.key == "patient" else None
         if role in (VERDICT_ROLE, GROUP_ROLE):
             return state if role == VERDICT_ROLE else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
@@ -328,11 +337,11 @@ class WorkListModel(QAbstractTableModel):
         if "hide_patient" in names:
             self._all_changed()
 
-    def _forget(self, manifests: Mapping[int, Manifest | None]) -> None:
+    def _forget(self, manifests: Sequence[Manifest | None]) -> None:
         self.beginResetModel()
         self._ids, self._begins, self._counts, self.is_whole = _NO_ROWS, _NO_GROUPS, {}, True
         self._rows.clear(manifests)
-        self._columns = columns_of(tuple(manifests.values()))
+        self._columns = columns_of(manifests)
         self.endResetModel()
         self.counts_changed.emit()
 
@@ -423,7 +432,7 @@ class WorkListModel(QAbstractTableModel):
 
     def _row(self, position: int) -> WorkRow | None:
         """The row in a place; where it is not there yet it is asked for, with those around it."""
-        row = self._rows.get(int(self._ids[position]))
+        row = self._rows.known(int(self._ids[position]))
         if row is None:
             start = position - position % _PAGE
             self._rows.want(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())
@@ -438,9 +447,6 @@ class WorkListModel(QAbstractTableModel):
             self.dataChanged.emit(self.index(0, 0), self.index(len(self._ids) - 1, self.columnCount() - 1))
 
     def _row_changed(self, row_id: int) -> None:
-        """A row, or what another pack says of one."""
         index = self.index_of(row_id)
         if index.isValid():
             self.dataChanged.emit(index, index.siblingAtColumn(self.columnCount() - 1))
-        elif self.beside:
-            self._all_changed()

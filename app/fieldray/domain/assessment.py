@@ -29,8 +29,8 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 # Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
-_RULES_VERSION: Final = 7
-_LUNG_RULES_VERSION: Final = 6  # the same for results that lungs were found for
+_RULES_VERSION: Final = 8
+_LUNG_RULES_VERSION: Final = 7  # the same for results that lungs were found for
 # Fields of `Model` and `Manifest` that decide nothing by themselves, and why.
 DECIDES_NOTHING: Final = {
     "trust": "whose pack it is decides whether it is loaded",
@@ -143,16 +143,23 @@ def assessments_of(
     return made
 
 
-def assessment_of_run(spec: RunSpec, model: Model) -> Assessment:
-    """By what the results of a run were judged. Raises UsageProblem (again_other_pack) where that is not in use."""
-    names = (None, *dict.fromkeys(point.name for point in model.manifest.operating_points))
-    flags = (False, True)
-    for overrules, turns, name, is_confirmed in itertools.product(flags, flags, names, flags):
-        wishes = Wishes(overrules=overrules, turns=turns)
-        found = choose(model, operating_point=name, ages_confirmed=is_confirmed, wishes=wishes)
-        if model.model_sha256 == spec.model_sha256 and found.settings_hash == spec.settings_hash:
+def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
+    """By what the answers of a pack of a run were judged. Raises UsageProblem (again_other_pack) for another model."""
+    pack, labels = spec.packs[position], model.manifest.labels
+    points = dict.fromkeys((label.code for label in labels), None) | {one.label: one for one in pack.operating_points}
+    asked = [(spec.ages_confirmed, spec.wishes)] if spec.wishes else _ALL_ASKED
+    for ages_confirmed, wishes in asked:
+        found = Assessment(model=model, points=points, ages_confirmed=ages_confirmed, wishes=wishes)
+        if model.model_sha256 == pack.model_sha256 and found.settings_hash == pack.settings_hash:
             return found
-    raise UsageProblem(reason("again_other_pack", pack=spec.pack_name))
+    raise UsageProblem(reason("again_other_pack", pack=pack.pack_name))
+
+
+# A run of version 0.2.0 did not note what a person asked for, but its hash says so.
+_ALL_ASKED: Final = [
+    (ages_confirmed, Wishes(overrules=overrules, turns=turns))
+    for overrules, turns, ages_confirmed in itertools.product((False, True), repeat=3)
+]
 
 
 def scores_of(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:

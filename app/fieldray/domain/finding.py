@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
@@ -50,8 +50,11 @@ WORK_LIST_ORDER: Final[tuple[Category, ...]] = (
 # What a person who looks at the image can see to be wrong: it is screened all the same if they say so. Nobody sees an
 # age, and a file without a usable image stays one.
 _OVERRULABLE: Final = frozenset(
-    {"view", "body_part", "not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
+    {"view", "body_part", "for_processing", "image_type"}
+    | {"not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
 )
+# Codes of notes on an image of which a part, or the detail, may be missing.
+NEVER_NORMAL: Final = frozenset({"lower_part_dark", "little_detail"})
 _TURNABLE: Final = frozenset({"rotated", "upside_down", "inverted"})
 # Codes of notes on a result that is there because a person asked for it.
 ASKED_FOR: Final = frozenset(
@@ -325,6 +328,37 @@ def listed_score(findings: Iterable[Finding]) -> float | None:
     if leading is not None and leading.is_by_larger and leading.decision == "below":
         return min(finding.score for finding in found)
     return leading.score if leading else None
+
+
+def leading_position(outcomes: Sequence[Outcome]) -> int:
+    """Which of the answers of several packs orders their image: the most urgent one, of equals the first.
+
+    Within a category the highest score is the most urgent one.
+    """
+
+    def urgency(position: int) -> tuple[int, float]:
+        outcome = outcomes[position]
+        score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
+        return WORK_LIST_ORDER.index(outcome.category), 1.0 if score is None else -score
+
+    return min(range(len(outcomes)), key=urgency)
+
+
+def as_one_image(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """The answers of several packs for one image, each with what was read of it.
+
+    A pack whose worker was lost before it could read the image knows what the others do.
+    """
+    known = next((outcome for outcome in outcomes if outcome.facts.content_sha256), None)
+    if known is None:
+        return tuple(outcomes)
+    ref, facts = known.ref, replace(known.facts, notes=(), decode_ms=0.0)
+    return tuple(
+        outcome
+        if outcome.facts.content_sha256
+        else replace(outcome, ref=replace(outcome.ref, kind=ref.kind, header=ref.header), facts=facts)
+        for outcome in outcomes
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

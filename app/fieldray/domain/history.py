@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import Category, image_count
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.run import Run, RunSpec, VerdictChoice
+from fieldray.domain.run import PackOfRun, PackSpec, Run, VerdictChoice
 from fieldray.reasons import Reason
 
 VerdictFilter = Literal["any", "given", "none", "disagreed"]
@@ -33,9 +33,9 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 class RunSummary:
     """A run and what came out. All counts are of images that are present in it.
 
-    counts       images by category
-    backends     images by what ran the model, "" for those that it did not run on
-    verdicts     results by the verdict that a person gave
+    counts       images by category: that of their most urgent answer
+    backends     answers by what ran the model, "" for those that it did not run for
+    verdicts     answers by the verdict that a person gave
     not_present  images that the run once saw and its last whole pass did not
     """
 
@@ -52,25 +52,15 @@ class RunSummary:
 
     @property
     def judged(self) -> int:
-        """The number of results that a person gave a verdict on."""
+        """The number of answers that a person gave a verdict on."""
         return sum(self.verdicts.values())
-
-
-def run_numbers(listed: Sequence[RunSummary]) -> list[str]:
-    """The number of each run, before those of the listed runs of other packs over its images: "12 + 13"."""
-    together = defaultdict[int | None, list[int]](list)
-    for found in listed:
-        together[found.run.together_id].append(found.run.run_id)
-    together[None] = []
-    runs = [(found.run.run_id, together[found.run.together_id]) for found in listed]
-    return [" + ".join(map(str, (own, *(other for other in others if other != own)))) for own, others in runs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
     """Which runs are wanted.
 
-    text          part of the pack's name or of a path, whatever its case
+    text          part of a pack's name or of a path, whatever its case
     since, until  the first and the last day on which a run may have begun, by this computer's time zone
     verdict       runs with such results: any run, with a verdict, with results that nobody judged, with a disagreement
     backend       runs of which this device ran something; "" for all
@@ -85,7 +75,8 @@ class RunFilter:
     def has(self, summary: RunSummary) -> bool:
         """Whether a run is wanted."""
         spec = summary.run.spec
-        if self.text and not any(self.text.casefold() in found.casefold() for found in (spec.pack_name, *spec.paths)):
+        searched = (*(pack.pack_name for pack in spec.packs), *spec.paths)
+        if self.text and not any(self.text.casefold() in found.casefold() for found in searched):
             return False
         day = datetime.datetime.fromtimestamp(summary.run.started_s).date()
         if (self.since and day < self.since) or (self.until and day > self.until):
@@ -104,8 +95,10 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultBrief:
-    """A stored result without header, maps and previews.
+    """A stored answer without header, maps and previews.
 
+    row_id               of its image
+    position             of its pack in the run
     key                  names the image within its run (see `store.rows.image_key`)
     image                the same for a person: path, member, frame
     label, score, point  of the finding that decides the category; "" and None where there is none
@@ -117,6 +110,7 @@ class ResultBrief:
 
     row_id: int
     run_id: int = 0
+    position: int = 0
     key: bytes
     image: str
     content_sha256: str
@@ -145,10 +139,10 @@ class ResultBrief:
 class Tally:
     """How many images of a time one pack put into one class, for one reason, with one verdict of a reader.
 
-    spec  of a run with this pack and its operating points
+    spec  this pack and its operating points
     """
 
-    spec: RunSpec
+    spec: PackSpec
     category: Category
     why: Reason | None
     verdict: VerdictChoice | None
@@ -195,9 +189,10 @@ class ResultPair:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Comparison:
-    """Two runs, image by image.
+    """Two runs, or two packs of a run, image by image.
 
     first, second            the runs
+    positions                of the packs whose answers are compared
     pairs                    of every image in both: those in another class first, then by the difference of scores
     only_first, only_second  what is in one of them alone
     manifests                of the packs of either run, None where one is not at hand
@@ -205,10 +200,17 @@ class Comparison:
 
     first: Run
     second: Run
+    positions: tuple[int, int] = (0, 0)
     pairs: tuple[ResultPair, ...]
     only_first: tuple[ResultBrief, ...]
     only_second: tuple[ResultBrief, ...]
     manifests: tuple[Manifest | None, Manifest | None] = (None, None)
+
+    @property
+    def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
+        """What is compared, and the pack of each."""
+        first, second = zip((self.first, self.second), self.positions, strict=True)
+        return _side(*first), _side(*second)
 
     @property
     def moves(self) -> Mapping[tuple[Category, Category], int]:
@@ -227,16 +229,26 @@ class Comparison:
         return len(labels) <= 1
 
 
+def _side(run: Run, position: int) -> tuple[PackOfRun, PackSpec]:
+    return PackOfRun(run.run_id, position), run.spec.packs[position]
+
+
 def compare(
-    first: Run, first_results: Iterable[ResultBrief], second: Run, second_results: Iterable[ResultBrief]
+    first: Run,
+    first_results: Iterable[ResultBrief],
+    second: Run,
+    second_results: Iterable[ResultBrief],
+    *,
+    positions: tuple[int, int] = (0, 0),
 ) -> Comparison:
-    """Match the results of two runs by what is in the files; of the same bytes twice in a run, the first counts."""
+    """Match the answers of two packs by what is in the files; of the same bytes twice in a run, the first counts."""
     before, after = _by_identity(first_results), _by_identity(second_results)
     pairs = [ResultPair(found, after[key]) for key, found in before.items() if key in after]
     pairs.sort(key=lambda pair: (not pair.has_changed, -abs(pair.difference or 0.0), pair.first.image))
     return Comparison(
         first=first,
         second=second,
+        positions=positions,
         pairs=tuple(pairs),
         only_first=tuple(found for key, found in before.items() if key not in after),
         only_second=tuple(found for key, found in after.items() if key not in before),
@@ -258,7 +270,7 @@ class DeletionPlan:
     """What deleting runs would take away, so that a person can be asked.
 
     run_ids        of the runs
-    results        rows, those of images that are not present any more included
+    results        answers, those of images that are not present any more included
     verdicts       what a person said of them and nowhere else: lost for good
     verdicts_kept  verdicts on them that stay with the same result in another run
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -272,6 +272,11 @@ def known_person(patient_id: str) -> str:
 FileKind = Literal["dicom", "png", "jpeg", "unknown"]
 
 
+# The fields of a header that neither decide a result nor say whose image it is: a result is taken over whatever an
+# earlier version of the program read there. A new field that is shown alone belongs here.
+SHOWN_ALONE: Final = frozenset({"accession_number", "manufacturer", "study_description", "study_id", "study_time"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageHeader:
     """Facts from the header, named by their DICOM keywords; empty text or None where the file is silent.
@@ -279,6 +284,8 @@ class ImageHeader:
     For PNG and JPEG only `rows` and `columns` are known. Person names are for display only and are never logged.
 
     view_code           what the View Code Sequence says
+    patient_orientation  both its values: where rows and columns lead in the patient
+    image_type          all its values; `derivation` is what the file says in words of how the image was made
     patient_age_years   as stated, else by birth date and the date of the image
     contrary_age_years  another age that the file gives, by those dates or as a further value, if it is more than a
                         year from the first
@@ -288,7 +295,11 @@ class ImageHeader:
     body_part_examined: str = ""
     view_position: str = ""
     view_code: str = ""
+    patient_orientation: str = ""
     image_laterality: str = ""
+    presentation_intent_type: str = ""
+    image_type: str = ""
+    derivation: str = ""
     photometric_interpretation: str = ""
     transfer_syntax_uid: str = ""
     sop_class_uid: str = ""
@@ -312,6 +323,11 @@ class ImageHeader:
     columns: int = 0
     bits_stored: int = 0
     number_of_frames: int = 1
+
+    @property
+    def deciding(self) -> tuple[object, ...]:
+        """What decides a result, or says whose image it is."""
+        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in SHOWN_ALONE)
 
     @property
     def view(self) -> str:

@@ -18,7 +18,7 @@ Newcombe R. G., Statistics in Medicine 25 (2006) 559, method 5.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -126,12 +126,6 @@ class Share:
     def estimate(self) -> Estimate:
         """Without the counts."""
         return Estimate(self.value, self.low, self.high)
-
-
-def as_text(found: Mapping[str, float], form: str = ".3f") -> str:
-    """An estimate as JSON holds it, in words: the counts of a share, the value and its interval."""
-    counts = f"{found['count']} of {found['of']}: " if "of" in found else ""
-    return f"{counts}{found['value']:{form}} ({found['low']:{form}} to {found['high']:{form}})"
 
 
 def effective_number(patients: Sequence[str]) -> float:

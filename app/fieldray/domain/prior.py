@@ -16,7 +16,7 @@ from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
 from fieldray.domain.image import ImageHeader, ImageRef, day_of, known_person
 from fieldray.domain.purpose import views_of
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredImage
 from fieldray.reasons import Reason, reason
 
 # same: one person by all that both images name; other: another person; unknown: an image does not say whose it is
@@ -62,11 +62,11 @@ class Prior:
 class StoredPriors:
     """What the store knows of a patient.
 
-    results  one for each prior image: of the run in sight, or whose file is still there, by its newest run
-    gone     the number of prior images whose file is not
+    images  one for each prior image: of the run in sight, or whose file is still there, by its newest run
+    gone    the number of prior images whose file is not
     """
 
-    results: tuple[StoredResult, ...] = ()
+    images: tuple[StoredImage, ...] = ()
     gone: int = 0
 
 

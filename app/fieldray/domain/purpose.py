@@ -123,6 +123,7 @@ def header_notes(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bo
         notes.append(reason("view_unknown", view=header.view))
     if body_part_says(header, accepted) == "unknown":
         notes.append(reason("body_part_unknown", body_part=header.body_part_examined))
+    notes.append(_orientation_note(header))
     if header.burned_in_annotation.upper().startswith("Y"):
         notes.append(reason("burned_in_annotation"))
     return tuple(note for note in notes if note)
@@ -297,8 +298,11 @@ def body_parts_of(text: str) -> frozenset[str]:
 
 
 def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:
-    """What View Position and View Code Sequence together say: a side view by either is none that is accepted."""
-    said = [text for text in (header.view_position, header.view_code) if not _says_nothing(text)]
+    """What View Position and View Code Sequence together say: a side view by either is none that is accepted.
+
+    Where View Position says nothing, Patient Orientation is asked for a side view.
+    """
+    said = [text for text in (header.view_position, header.view_code, _view_by(header)) if not _says_nothing(text)]
     if not said:
         return "nothing"
     found = {view for text in said for view in views_of(text)}
@@ -309,6 +313,61 @@ def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:
         return "accepted" if found <= accepted else "other"
     is_named = any(view in _words(text).split() for text in said for view in rules.views)
     return "accepted" if is_named else "unknown"
+
+
+def view_words(header: ImageHeader) -> str:
+    """What the header says of the view, in its own words, for a person."""
+    by_orientation = f"Patient Orientation {header.patient_orientation}" if _view_by(header) else ""
+    return " / ".join(filter(None, (header.view_position, header.view_code, by_orientation)))
+
+
+def _directions(header: ImageHeader) -> str:
+    """Where rows and columns lead (PS3.3 C.7.6.1.1.1), as two letters: `LF` for an upright frontal image.
+
+    Empty where View Position says something, or where the letters are not two of different axes.
+    """
+    found = "".join(part.strip()[:1].upper() for part in header.patient_orientation.split("\\"))
+    axes = [axis for axis in ("AP", "RL", "HF") if set(axis) & set(found)]
+    is_known = len(found) == len(axes) == 2 and set(found) <= set("APRLHF")
+    return found if is_known and _says_nothing(header.view_position) else ""
+
+
+def _view_by(header: ImageHeader) -> str:
+    """A view that is not frontal, by Patient Orientation; a frontal one it leaves to others."""
+    directions = set(_directions(header))
+    if not directions & set("AP"):
+        return ""
+    return "LATERAL" if directions & set("HF") else "AXIAL"
+
+
+def _orientation_note(header: ImageHeader) -> Reason | None:
+    directions, stated = _directions(header), {"orientation": header.patient_orientation}
+    if set(directions) & set("HF") and directions[1] != "F":
+        return reason("orientation_turned", **stated)
+    return reason("orientation_mirrored", **stated) if directions == "RF" else None
+
+
+# ---- images that are made for something else than to be read as one exposure
+
+# Digital X-ray, mammography and intra-oral images For Processing (PS3.4 B.5).
+_RAW_CLASSES: Final = frozenset(f"1.2.840.10008.5.1.4.1.1.1.{kind}.1" for kind in (1, 2, 3))
+# Of Image Type, from its third value on each maker's own: dual energy, subtraction, bone and soft tissue.
+_KINDS_OF_IMAGE: Final = re.compile(r"ENERGY|\bDES?\b|\bES\b|\bSUB\b|SUBTR|BONE|SOFT|TISSUE|SUPPRESS|\bRIBS?\b")
+# The same in sentences, which may speak of subtracted grids and of languages in which DE is a word.
+_KINDS_IN_WORDS: Final = re.compile(
+    "DUAL ?ENERGY|(ENERGY|TEMPORAL) ?SUBTR|(BONE|RIB)S? ?(IMAGE|SUPPR|SUBTR|REMOV)|SOFT ?TISSUE"
+)
+
+
+def is_for_processing(header: ImageHeader) -> bool:
+    """Whether a file holds the detector's values, from which an image is still to be made (PS3.3 C.8.11.3)."""
+    return header.presentation_intent_type.upper() == "FOR PROCESSING" or header.sop_class_uid in _RAW_CLASSES
+
+
+def is_other_kind(header: ImageHeader) -> bool:
+    """Whether a file says that its image shows bone or soft tissue alone, or a difference of two exposures."""
+    found = _KINDS_OF_IMAGE.search(_words(header.image_type)) or _KINDS_IN_WORDS.search(_words(header.derivation))
+    return found is not None
 
 
 def body_part_says(header: ImageHeader, rules: HeaderRules) -> Saying:

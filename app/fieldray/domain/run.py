@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from fieldray.domain.finding import Category, Outcome, ResultKind, can_be_overruled, can_be_turned
-from fieldray.domain.image import UPRIGHT, Turn
+from fieldray.domain.finding import Category, Outcome, ResultKind, can_be_overruled, can_be_turned, leading_position
+from fieldray.domain.image import UPRIGHT, ImageRef, Turn
 from fieldray.domain.model import BackendName, OperatingPoint, Trust
-from fieldray.reasons import Reason
+from fieldray.errors import UsageProblem
+from fieldray.reasons import Reason, reason
 
 BackendState = Literal["stopped", "starting", "ready", "unavailable"]
 DeviceState = Literal["absent", "uninitialised", "ready"]
@@ -54,45 +55,36 @@ class DeviceChanged:
 class RunChanged:
     """A batch started, paused, resumed or ended (`reason` if it failed); `notes` are what a person should know.
 
-    pack    the number of the pack whose run it is, of those of a pass; the first one's tells how all of them stand
-    beside  the numbers of the runs of the other packs, with the first one's alone
+    pack_notes  what they should know of the answers of each pack, by its position; empty until the run has ended
     """
 
     run_id: int
     state: RunState
     reason: Reason | None = None
     notes: tuple[Reason, ...] = ()
-    pack: int = 0
-    beside: tuple[int, ...] = ()
+    pack_notes: tuple[tuple[Reason, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeReady:
-    """One image has its outcome, already committed to the store.
+class ImageDone:
+    """One image has its answers, already committed to the store: all of them, or the one that was given again."""
 
-    is_resumed, is_sampled  as for `StoredResult`
-    pack                    as for `RunChanged`
-    """
-
-    run_id: int
-    row_id: int
-    outcome: Outcome
-    is_resumed: bool = False
-    is_sampled: bool = False
-    pack: int = 0
+    image: StoredImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTakenOver:
-    """Many results of earlier runs were taken over at once, for files known by a sample, and committed.
+    """The answers of earlier runs were taken over for many images at once, known by a sample, and committed.
 
-    Instead of an `OutcomeReady` for each of them, where nobody asked for these.
+    Instead of an `ImageDone` for each of them, where nobody asked for these.
+
+    row_ids  of the images
+    kinds    what is counted of their answers, by the position of the pack
     """
 
     run_id: int
     row_ids: tuple[int, ...]
-    kinds: tuple[ResultKind, ...]
-    pack: int = 0
+    kinds: tuple[tuple[ResultKind, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +146,7 @@ Event = (
     BackendChanged
     | DeviceChanged
     | RunChanged
-    | OutcomeReady
+    | ImageDone
     | ResultsTakenOver
     | Progress
     | Speed
@@ -170,32 +162,6 @@ Count = Callable[[int, int], None]  # how many of how many are done
 # ---- what is asked for, and what is kept
 
 VerdictChoice = Literal["agree", "disagree", "unsure"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
-    """What was asked for. Two runs with the same `paths`, `model_sha256` and `settings_hash` do the same work.
-
-    paths             absolute, as given
-    settings_hash     of everything beside the model file that decides a result (see domain/assessment)
-    operating_points  those in force, at most one a label
-    lungs_pack        the lung-field pack that ran before it (see `Model.lungs_pack`), "" for none
-    """
-
-    paths: tuple[str, ...]
-    pack_name: str
-    trust: Trust
-    fingerprint: str
-    model_sha256: str
-    settings_hash: str
-    operating_points: tuple[OperatingPoint, ...] = ()
-    program_version: str = ""
-    lungs_pack: str = ""
-
-    @property
-    def work(self) -> tuple[object, ...]:
-        """What makes two runs the same work, so that one resumes the other; the order of the paths does not matter."""
-        return sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,11 +185,73 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackSpec:
+    """A pack of a run. Two with the same `model_sha256` and `settings_hash` give the same answer for the same image.
+
+    settings_hash     of everything beside the model file that decides a result (see domain/assessment)
+    operating_points  those in force, at most one a label
+    lungs_pack        the lung-field pack that ran before it (see `Model.lungs_pack`), "" for none
+    """
+
+    pack_name: str
+    trust: Trust
+    fingerprint: str
+    model_sha256: str
+    settings_hash: str
+    operating_points: tuple[OperatingPoint, ...] = ()
+    lungs_pack: str = ""
+
+    @property
+    def work(self) -> tuple[str, str, str]:
+        """What makes the answers of two packs the same work."""
+        return self.pack_name, self.model_sha256, self.settings_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What was asked for: one pass over images by one or more packs, which are equals.
+
+    paths           absolute, as given
+    packs           by their position, which is that of their answers
+    ages_confirmed  a person said that all patients are of the ages the packs are for, where files do not say so
+    wishes          what else they asked for; None for a run of version 0.2.0, which did not note that
+    """
+
+    paths: tuple[str, ...]
+    packs: tuple[PackSpec, ...]
+    program_version: str = ""
+    ages_confirmed: bool = False
+    wishes: Wishes | None = None
+
+    @property
+    def work(self) -> tuple[object, ...]:
+        """What makes two runs the same work, so that one resumes the other; the order of the paths does not matter."""
+        return sorted(self.paths), [pack.work for pack in self.packs]
+
+
+class PackOfRun(NamedTuple):
+    """The answers of one pack of a run, which a person calls `12`, or `12.2` for the second pack."""
+
+    run_id: int
+    position: int = 0
+
+    @classmethod
+    def named(cls, text: str) -> PackOfRun:
+        """The one that a person calls so. Raises ValueError."""
+        run_id, _, number = text.partition(".")
+        if not (text.isascii() and run_id.isdigit() and (number or "1").isdigit() and int(number or "1")):
+            raise ValueError(f"no pack of a run is called {text}")
+        return cls(int(run_id), int(number or "1") - 1)
+
+    def __str__(self) -> str:
+        return f"{self.run_id}.{self.position + 1}" if self.position else str(self.run_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run in the store; times are seconds since 1970 (UTC), `ended_s` None while it is not over.
 
     state    "interrupted" where it did not end and nobody works on it: its program was killed, or the power went
-    together_id  the same for the runs of several packs over the same images in one pass; None for a run of its own
     """
 
     run_id: int
@@ -232,7 +260,13 @@ class Run:
     reason: Reason | None
     started_s: float
     ended_s: float | None
-    together_id: int | None = None
+
+
+def pack_of_run(run: Run, position: int) -> PackSpec:
+    """The pack at a position. Raises UsageProblem (history_no_pack)."""
+    if not 0 <= position < len(run.spec.packs):
+        raise UsageProblem(reason("history_no_pack", run=run.run_id, pack=position + 1, packs=len(run.spec.packs)))
+    return run.spec.packs[position]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,16 +303,21 @@ class EarlierVerdict:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StoredResult:
-    """One image's outcome as stored.
+class StoredAnswer:
+    """What one pack of a run said of an image, as stored.
 
+    answer_id   its row in the store; a verdict is on it
+    row_id      of the image
+    position    of the pack in the run
     is_resumed  taken over from an earlier start of the program
     is_sampled  and that without reading all of the file, which was known by its size, times and a part of its content
     is_read     whether a person has read the image, with or without a verdict
     """
 
+    answer_id: int
     row_id: int
     run_id: int
+    position: int = 0
     outcome: Outcome
     is_resumed: bool
     verdict: Verdict | None = None
@@ -289,6 +328,33 @@ class StoredResult:
     def identity(self) -> tuple[str, int]:
         """The same in every run for the same bytes; of a file that could not be read, its name is all there is."""
         return (self.outcome.facts.content_sha256 or self.outcome.ref.key, self.outcome.ref.frame)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class StoredImage:
+    """An image of a run, as stored.
+
+    answers  in the order of the packs; one at least, and one of each pack but in a run of version 0.2.0 that was killed
+    """
+
+    row_id: int
+    run_id: int
+    answers: tuple[StoredAnswer, ...]
+
+    @property
+    def ref(self) -> ImageRef:
+        """Where the image is, and what its header says."""
+        return self.answers[0].outcome.ref
+
+    @property
+    def leading(self) -> StoredAnswer:
+        """The answer that orders the image: the most urgent one, of equals the first."""
+        return self.answers[leading_position([answer.outcome for answer in self.answers])]
+
+    def answer_of_model(self, model_sha256: str) -> StoredAnswer:
+        """That of this model, else the first one."""
+        of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
+        return next(of_model, self.answers[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

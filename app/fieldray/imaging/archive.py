@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import struct
 import time
 import zlib
@@ -50,6 +51,11 @@ _LOCAL_MARK: Final = b"PK\x03\x04"
 _STORED, _DEFLATED = 0, 8  # APPNOTE 4.4.5
 _IS_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
 _IS_PATCH: Final = 0x20
+_IS_UTF_8: Final = 0x800  # the name (APPNOTE 4.4.4)
+_WORD: Final = re.compile(r"[^\W\d_]+")
+_CYRILLIC: Final = re.compile("[А-ЯЁІЇЄҐЎа-яёіїєґўIi]+")
+_STRANGE: Final = re.compile("[^\0-\x7fА-ЯЁІЇЄҐЎа-яёіїєґў№«»’–—\xa0]")
+_USUAL: Final = re.compile("[оаеиінтсрвл]", re.IGNORECASE)
 # A small image that is mostly black may shrink a thousandfold. Nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
@@ -138,7 +144,24 @@ def _directory(opened: Archive) -> Directory:
 def _name_of(entry: zipfile.ZipInfo) -> str:
     """Empty where it is a folder. One that has content is a file, whatever its name ends with."""
     is_folder = not entry.file_size and entry.filename.endswith(("/", "\\"))
-    return "" if is_folder else "/".join(parts_of(entry.filename))
+    return "" if is_folder else "/".join(parts_of(_lettered(entry)))
+
+
+def _lettered(entry: zipfile.ZipInfo) -> str:
+    """The name in the letters that it was written in, where these are Cyrillic: `zipfile` takes those of cp437.
+
+    Of several code pages the one counts that gives more of the most usual letters; the names of Windows are in cp866.
+    """
+    if entry.flag_bits & _IS_UTF_8 or entry.filename.isascii():
+        return entry.filename
+    written = (entry.filename.encode("cp437").decode(page, "replace") for page in ("cp866", "cp1251"))
+    return max(filter(_is_cyrillic, written), key=lambda name: len(_USUAL.findall(name)), default=entry.filename)
+
+
+def _is_cyrillic(name: str) -> bool:
+    """Whether each letter that is not in ASCII is Cyrillic, and of a word that has no others; `Iван` is written so."""
+    words = [word for word in _WORD.findall(name) if not word.isascii()]
+    return not _STRANGE.search(name) and all(map(_CYRILLIC.fullmatch, words)) and max(map(len, words), default=0) > 1
 
 
 def _check_member(member: zipfile.ZipInfo) -> None:
@@ -280,7 +303,9 @@ def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsO
 def _wanted(archive: Archive) -> Sequence[str]:
     """The names of members that may be images. Raises OSError; Unusable if there are none."""
     names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
-    if any(name in archive.directory.by_name for name in _DOCUMENTS):
+    archive.stream.seek(0)
+    is_program = not archive.stream.read(4).startswith(b"PK")  # that unpacks itself
+    if is_program or any(name in archive.directory.by_name for name in _DOCUMENTS):
         names = [name for name in names if _may_be_image(archive, name)]
     if not names:
         raise Unusable(reason("not_an_image"))

@@ -7,6 +7,7 @@ and turns colours and palettes into RGB.
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,7 +47,13 @@ from fieldray.imaging.dicom_header import (
     text,
     whole_number,
 )
-from fieldray.imaging.identify import MAX_FILE_BYTES, check_pixel_count
+from fieldray.imaging.identify import (
+    DICOM_FILE,
+    MAX_FILE_BYTES,
+    VALUE_REPRESENTATIONS,
+    check_pixel_count,
+    sniff,
+)
 from fieldray.imaging.preprocess import grey_of_colour, squared
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
 from fieldray.reasons import reason
@@ -56,7 +63,6 @@ _PALETTE: Final = tuple(
     for prefix, part in (("", "Descriptor"), ("", "Data"), ("Segmented", "Data"))
     for colour in ("Red", "Green", "Blue")
 )
-_LOWER_EDGES: Final = ("CollimatorLowerHorizontalEdge", "ShutterLowerHorizontalEdge")
 _DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
 _KEYWORDS: Final = (
     "Modality",
@@ -68,7 +74,6 @@ _KEYWORDS: Final = (
     "NumberOfFrames",
     "BitsAllocated",
     "HighBit",
-    *_LOWER_EDGES,
     *_PALETTE,
     *dicom_grey.KEYWORDS,
 )
@@ -91,7 +96,10 @@ def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) ->
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     frame = _frame_of(header)
-    value = _pixel_value(header, data if header.stream is stream else inflated(header))
+    whole_data = data if header.stream is stream else inflated(header)
+    value = _pixel_value(header, whole_data)
+    if count := _images_behind(header, whole_data, value, data):
+        raise Unusable(reason("several_images", count=1 + count))
     header, value = _pixels_as_they_are(header, frame, value)
     frame = replace(frame, transfer_syntax=header.transfer_syntax)
     _check_lower_part(header, frame, value)
@@ -152,7 +160,7 @@ def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
     if bits > 8 * grey.dtype.itemsize or grey.max() >= 2**bits:
         bits = 8 * grey.dtype.itemsize
     bare = Dataset()
-    bare.BitsStored = bits
+    bare.BitsStored, bare.PhotometricInterpretation = bits, "MONOCHROME2"
     bare.ViewPosition = text(dataset, "ViewPosition")
     image = dicom_grey.grey_image(grey, bare, ("grey_from_colour",), step=step)
     return replace(image, window=Window((2**bits - 1) / 2, 2**bits - 1, "LINEAR_EXACT"))
@@ -163,7 +171,9 @@ def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
 
 _FLOAT_TAGS: Final = {0x7FE00008: "f4", 0x7FE00009: "f8"}
 _PIXEL_DATA: Final = 0x7FE00010
+_PREAMBLE_BYTES: Final = 128
 _ITEM: Final = 0xFFFEE000
+_DELIMITER: Final = b"\xfe\xff\xdd\xe0"
 # Where a JPEG states its process: after its metadata.
 _HEAD_BYTES: Final = 2**16
 _GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2", "MONOCHROME"})
@@ -289,17 +299,33 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
     return replace(frame, source=source)
 
 
+def _images_behind(header: DicomHeader, data_set: bytes, value: memoryview, file: bytes) -> int:
+    """How many images follow the pixels: a second Pixel Data, or files that were joined to this one.
+
+    data_set  in which the pixels are: the file, or what was deflated in it, which nothing but a file can follow
+    """
+    assert header.pixels is not None
+    if data_set is not file:
+        return file.count(DICOM_FILE, 2 * _PREAMBLE_BYTES)
+    end = header.pixels.offset + (_end_of_fragments(value) if header.pixels.is_encapsulated else len(value))
+    order = ">" if header.transfer_syntax == ExplicitVRBigEndian else "<"
+    (group,) = struct.unpack(order + "H", file[end : end + 2].ljust(2, b"\0"))
+    behind = file[end : end + _HEAD_BYTES].lstrip(b"\0")  # the beginning of a file, or an element of its maker's
+    content = sniff(behind)
+    is_dicom = behind.startswith(b"DICM") or (content == "dicom" and behind[4:6] in VALUE_REPRESENTATIONS)
+    is_image = is_dicom or content in ("png", "jpeg")
+    return max(group == _PIXEL_DATA >> 16 or is_image, file.count(DICOM_FILE, end + _PREAMBLE_BYTES))
+
+
 _CUT_SHARE: Final = 0.01
-_EMPTY_SHARE: Final = 1 / 3
 _ROWS_ABOVE: Final = 8
 
 
 def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> None:
-    """Raise Unreadable `lower_part_empty` for zeros at the bottom of uncompressed pixels that no collimator leaves.
+    """Raise Unreadable `lower_part_empty` for zeros at the bottom of uncompressed pixels that begin within a row.
 
-    A copy that allocates its file first, and is then cut off, leaves zeros; so does a collimator. Those of a copy begin
-    anywhere within a row, where the rows above have values; a collimator has not been seen to cover a third, unless the
-    header says so.
+    A copy that allocates its file first, and is then cut off, leaves them anywhere, where the rows above have values; a
+    collimator does not. What ends with a row is judged by where the lungs are, as in a file of any other kind.
     """
     row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
     if header.transfer_syntax not in _UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:
@@ -317,10 +343,7 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
         for at in (filled - 1, filled - 2, filled - _ROWS_ABOVE)
     )
     is_cut = above - last > 0.02 * row_bytes and above >= further - 0.01 * row_bytes
-    edges, padding = [whole_number(header.dataset, keyword) for keyword in _LOWER_EDGES], frame.padding
-    is_stated = any(0 < edge <= filled + _CUT_SHARE * frame.rows for edge in edges)
-    is_stated = is_stated or (padding is not None and min(padding) <= 0 <= max(padding))
-    if (share >= _EMPTY_SHARE and not is_stated) or (share >= _CUT_SHARE and is_cut):
+    if share >= _CUT_SHARE and is_cut:
         raise Unreadable(reason("lower_part_empty", percent=round(100 * share)))
 
 
@@ -392,15 +415,23 @@ def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) ->
 
 def _fragments(value: memoryview) -> Iterator[memoryview]:
     """What follows the offset table, which is the first item (PS3.5 A.4)."""
-    position, is_table = 0, True
+    return (value[start:end] for start, end in itertools.islice(_items(value), 1, None))
+
+
+def _items(value: memoryview) -> Iterator[tuple[int, int]]:
+    """Where the value of each item begins and ends. Raises Unreadable `truncated`."""
+    position = 0
     while position + 8 <= len(value):
         group, element, length = struct.unpack("<HHI", value[position : position + 8])
-        tag = group << 16 | element
-        if tag != _ITEM:
+        if group << 16 | element != _ITEM:
             break
         position += 8 + length
         if position > len(value):
             raise Unreadable(reason("truncated"))
-        if not is_table:
-            yield value[position - length : position]
-        is_table = False
+        yield position - length, position
+
+
+def _end_of_fragments(value: memoryview) -> int:
+    """Where encapsulated pixel data end, behind their delimiter if they have one."""
+    end = max((end for _, end in _items(value)), default=0)
+    return end + 8 if bytes(value[end : end + 4]) == _DELIMITER else end

@@ -67,7 +67,6 @@ _TAILS: Final = (5.0, 95.0)
 _LEAST_LEVELS: Final = 16
 _LEAST_BETWEEN: Final = 0.08
 _LONGEST: Final = 8.0  # a pixel whose sides differ by more than that is an error of the header
-_DARK_SHARE: Final = 0.1
 _SQUARE: Final = 0.01  # so far may the sides of a pixel differ that is square for every purpose
 
 Pixels = NDArray[Any]
@@ -115,7 +114,7 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
     step
         Averages over blocks of this many rows and columns.
     """
-    remarks = [*notes, *["lower_part_dark"] * _is_lower_part_dark(stored)]
+    remarks = [*notes, *_doubts(dataset, 8 * stored.dtype.itemsize)]
     spacing_mm, plane = _spacing(dataset, step)
     stage = _modality(stored, dataset, remarks, step)
     pixels = stage.pixels
@@ -150,12 +149,11 @@ def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: in
     return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)
 
 
-def _is_lower_part_dark(stored: NDArray[Any]) -> bool:
-    """Whether a tenth of the rows or more, at the bottom, hold nothing but zeros, though not all of them do."""
-    if stored[-1].any():
-        return False
-    filled = np.flatnonzero(stored.any(axis=1))
-    return bool(filled.size and len(stored) - 1 - filled[-1] >= _DARK_SHARE * len(stored))
+def _doubts(dataset: Dataset, container_bits: int) -> list[str]:
+    """What the header says of grey values that cannot be so; how each is read instead, the notes of these codes say."""
+    is_grey = text(dataset, "PhotometricInterpretation").upper() in ("MONOCHROME1", "MONOCHROME2")
+    bits = whole_number(dataset, "BitsStored", container_bits)
+    return [*["photometric_unknown"] * (not is_grey), *["bits_stored_ignored"] * (not 1 <= bits <= container_bits)]
 
 
 # ---- stored values to pixels

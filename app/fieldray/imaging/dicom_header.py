@@ -102,6 +102,7 @@ class BoundedStream:
 UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 _PIXEL_DATA: Final = 0x7FE00010
 _PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
+_DELIMITERS: Final = 0xFFFE  # the group of items and of their ends, which have no value representation
 _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
 INDEX_CLASS: Final = "1.2.840.10008.1.3.10"
@@ -163,19 +164,67 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     """Read the elements named by `keywords`, up to the pixel data. The stream must be seekable.
 
     inflated_limit  how many bytes of a deflated data set are inflated
-    Raises ValueError for what is not DICOM, and whatever pydicom raises for elements that contradict each other.
+    Raises ValueError for what is not DICOM, and whatever pydicom raises for elements that contradict each other;
+    Unreadable `damaged` where an element of an unknown value representation leads nowhere.
     """
     begun = begin(stream, inflated_limit)
     media_class = begun.meta.get(_MEDIA_CLASS, "")
     tags: list[Any] = [tag_for_keyword(keyword) for keyword in keywords]
 
-    def ends(tag: int, *_: object) -> bool:
-        return media_class == INDEX_CLASS or tag in _PIXEL_TAGS  # the records of an index are read one by one
+    def ends(tag: int, representation: str | None, length: int) -> bool:
+        if media_class == INDEX_CLASS or tag in _PIXEL_TAGS:  # the records of an index are read one by one
+            return True
+        is_known = (representation or "").encode("ascii", "replace") in VALUE_REPRESENTATIONS
+        is_known = is_known or begun.is_implicit or tag >> 16 == _DELIMITERS or length == UNDEFINED_LENGTH
+        return not is_known and not _goes_on_at(begun, begun.stream.tell() + length, tag)
 
-    dataset = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=ends, specific_tags=tags)
+    dataset = Dataset()
+    while True:
+        part = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=ends, specific_tags=tags)
+        part.update(dataset)
+        dataset = part
+        if media_class == INDEX_CLASS or not _skip_unknown(begun):
+            break
     pixels = element_at(begun, _PIXEL_TAGS)
     is_cut, is_contradicted = begun.stream.is_cut, begun.is_contradicted
     return DicomHeader(dataset, begun.syntax, media_class, begun.stream.raw, pixels, is_cut, is_contradicted)
+
+
+def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
+    """Whether an element that may follow the one of this tag begins at a position: with a known representation, too,
+    unless it is of one group with it.
+    """
+    stream, order = begun.stream.raw, "<" if begun.is_little else ">"
+    here = stream.tell()
+    stream.seek(position)
+    head = stream.read(_ELEMENT_BYTES)
+    stream.seek(here)
+    if len(head) < _ELEMENT_BYTES:
+        return False
+    group, element = struct.unpack(order + "HH", head[:4])
+    return group << 16 | element > tag and (head[4:6] in VALUE_REPRESENTATIONS or group == tag >> 16)
+
+
+def _skip_unknown(begun: Begun) -> bool:
+    """Pass over the element at which the parser stopped, if its value representation is none of the standard's.
+
+    Its length has 16 bits or 32 behind two of zeros (PS3.5 7.1.2), or follows its tag at once.
+    """
+    stream, order = begun.stream.raw, "<" if begun.is_little else ">"
+    start = stream.tell()
+    head = stream.read(_ELEMENT_BYTES + 4)
+    stream.seek(start)
+    if begun.is_implicit or len(head) < _ELEMENT_BYTES + 4 or head[4:6] in VALUE_REPRESENTATIONS:
+        return False
+    group, element, _, short, long = struct.unpack(order + "HHHHI", head)
+    if (tag := group << 16 | element) in _PIXEL_TAGS:
+        return False
+    (implicit,) = struct.unpack(order + "I", head[4:8])
+    for end in (start + 12 + long, start + 8 + short, start + 8 + implicit):
+        if _goes_on_at(begun, end, tag):
+            stream.seek(end)
+            return True
+    raise Unreadable(reason("damaged", detail=f"element ({group:04X},{element:04X}) of its header cannot be read"))
 
 
 def problem_without_pixels(header: DicomHeader) -> FieldrayError:

@@ -42,6 +42,7 @@ from fieldray.reasons import reason
 _TEXTS: Final = {
     "modality": "Modality",
     "image_laterality": "ImageLaterality",
+    "presentation_intent_type": "PresentationIntentType",
     "photometric_interpretation": "PhotometricInterpretation",
     "sop_class_uid": "SOPClassUID",
     "sop_instance_uid": "SOPInstanceUID",
@@ -61,13 +62,20 @@ _TEXTS: Final = {
 }
 _NUMBERS: Final = {"rows": "Rows", "columns": "Columns", "bits_stored": "BitsStored"}
 _DATES: Final = ("StudyDate", "SeriesDate", "AcquisitionDate", "ContentDate")
-_WORDS: Final = {"body_part_examined": "BodyPartExamined", "view_position": "ViewPosition"}
+_WORDS: Final = {
+    "body_part_examined": "BodyPartExamined",
+    "view_position": "ViewPosition",
+    "patient_orientation": "PatientOrientation",
+    "image_type": "ImageType",
+}
+_DERIVATION: Final = ("DerivationDescription", "AcquisitionDeviceProcessingDescription")
 _CODES: Final = ("ViewCodeSequence", "AnatomicRegionSequence")
 _KEYWORDS: Final = (
     *_TEXTS.values(),
     *_NUMBERS.values(),
     *_DATES,
     *_WORDS.values(),
+    *_DERIVATION,
     *_CODES,
     "PatientAge",
     "NumberOfFrames",
@@ -129,6 +137,7 @@ def _facts(header: DicomHeader) -> ImageHeader:
     views, regions = (items(dataset, keyword) for keyword in _CODES)
     named["view_code"] = next((view_of_code(text(each, "CodeValue"), text(each, "CodeMeaning")) for each in views), "")
     named["body_part_examined"] = named["body_part_examined"] or " ".join(text(each, "CodeMeaning") for each in regions)
+    named["derivation"] = " / ".join(filter(None, (all_text(dataset, keyword) for keyword in _DERIVATION)))
     ages = _ages_years(dataset)
     return ImageHeader(
         transfer_syntax_uid=str(header.transfer_syntax),

@@ -1,10 +1,10 @@
 """From folders, files, DICOMDIR indexes and zip files to image references, one at a time, without reading pixels.
 
-Nothing is lost: every regular file gives at least one reference, with the reason in it if it cannot be used. Only files
-that systems leave behind (hidden files, thumbnail caches), the program's own reports and the indexes themselves are
-left out. A file is recognised by its content, never by its name, and is never given twice. A folder that cannot be
-read, or disappears with its drive, or that a link names elsewhere, is one reference as well; how many images it stands
-for is unknown.
+Nothing is lost: every regular file gives at least one reference, with the reason in it if it cannot be used. Only what
+systems leave behind (hidden files, recycle bins, thumbnails, snapshots), the program's own reports and the indexes
+themselves are left out. A file is recognised by its content, never by its name, and is never given twice. A folder
+that cannot be read, or disappears with its drive, or that a link names elsewhere, is one reference as well; how many
+images it stands for is unknown.
 
 Folders change while they are searched. At the end all are listed again: what was added to a folder, or moved into it
 from one that was searched later, is found then. A zip file or index that was replaced meanwhile says so.
@@ -41,6 +41,7 @@ from fieldray.reasons import Reason, reason
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
 _OWN_REPORT_BYTES: Final = 2**15
 _ALONE: Final = 3  # so many files are missing and none is there: the DICOMDIR was copied without them
+_MOST_NAMED: Final = 3
 _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
 Members = Callable[[ImageRef], Iterator[ImageRef]]
@@ -65,7 +66,8 @@ def discover(
                    process
     is_own_report  whether this program wrote a file that is no image to be screened, by the file's first bytes
     is_known       whether an open file holds an image that the caller has already: no reference is given for it
-    notify         receives, at the end, what concerns no single image (own_reports, no_image_in)
+    notify         receives, at the end, what concerns no single image (own_reports, no_image_in, only_hidden,
+                   bins_left_out)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
     """
@@ -104,10 +106,11 @@ def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
     number = 0
     for path in paths:
         number += not os.path.isdir(path)  # noqa: PTH112 - never raises, unlike the method of a path
-        for _, _, names in os.walk(path):
+        for _, folders, names in os.walk(path):
             if gives_up():
                 return number
-            number += sum(not name.startswith(".") for name in names)
+            folders[:] = [name for name in folders if not is_system_name(name)]
+            number += sum(not is_system_name(name) for name in names)
     return number
 
 
@@ -133,6 +136,8 @@ class _Search:
         self._listed: dict[Path, tuple[Path, frozenset[str]]] = {}  # with the given path that each folder is under
         self._containers: dict[Path, FileState | None] = {}
         self._own_reports = 0
+        self._bins: list[str] = []
+        self._hidden: dict[Path, int] = {}  # by given path
         self._tops: tuple[str, ...] = ()
         self._top = Path()
         self._fruitful: set[Path] = set()
@@ -145,8 +150,13 @@ class _Search:
         for path, _ in tops:
             if path not in self._fruitful:
                 notify(reason("no_image_in", path=path))
+                if count := self._hidden.get(path):
+                    notify(reason("only_hidden", path=path, count=count))
         if self._own_reports:
             notify(reason("own_reports", count=self._own_reports))
+        if self._bins:
+            names = ", ".join(sorted(set(self._bins))[:_MOST_NAMED])
+            notify(reason("bins_left_out", count=len(self._bins), several=names))
 
     def _met(self, top: Path, refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
         self._top = top
@@ -211,6 +221,9 @@ class _Search:
             if folder.is_inside_itself(self._way):
                 return
             self._way.append(folder)
+            if path not in self._listed:
+                self._bins += folder.bins
+                self._hidden[self._top] = self._hidden.get(self._top, 0) + folder.hidden
             self._listed[path] = (self._top, folder.names)
         except NotADirectoryError:  # a file took its place
             yield from self._file(path)

@@ -32,12 +32,14 @@ MAX_ZIP_MEMBERS: Final = 65_535
 HEAD_BYTES: Final = 512
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+DICOM_FILE: Final = b"DICM\x02\x00"  # behind a preamble, and before the file meta information
 _ZIPS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _PROGRAMS: Final = (
     b"MZ",
     b"\x7fELF",
     *(struct.pack(order + "I", magic) for order in "<>" for magic in (0xFEEDFACE, 0xFEEDFACF, 0xCAFEBABE)),
 )
+_ZIP_END: Final = struct.Struct("<12xI4xH")  # the size of its listing, and of a comment (APPNOTE 4.3.16)
 # Images of other kinds (TIFF, BMP, GIF, JPEG 2000, WebP), and files packed otherwise (gzip, 7z, RAR, xz, tar): they may
 # be X-rays, so they are refused by these reasons and not passed over.
 _OF_OTHER_KINDS: Final = re.compile(
@@ -63,10 +65,8 @@ VALUE_REPRESENTATIONS: Final = frozenset(
 
 def sniff(head: bytes) -> Content:
     """The kind of content that begins with `head` (at least 132 bytes, unless the file is shorter)."""
-    if head.startswith(_PROGRAMS):
-        return "executable"
-    if head[128:132] == b"DICM":
-        return "dicom"
+    if head[128:132] == b"DICM":  # a preamble may hold a program, which a person would start by opening the image
+        return "executable" if head.startswith(_PROGRAMS) else "dicom"
     if head.startswith(_PNG):
         return "png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -210,6 +210,21 @@ def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
             position += struct.unpack(">H", data[position : position + 2])[0]
 
 
+def images_behind(data: bytes, end: int) -> int:
+    """How many further DICOM and PNG files begin behind `end`, where an image ends: files that were joined together."""
+    return data.count(_PNG, end) + data.count(DICOM_FILE, end + 128)
+
+
+def jpegs_behind(data: bytes, end: int) -> list[JpegFrame]:
+    """What the JPEG files that begin behind `end` state; nothing of what lies within one of them."""
+    frames = list[JpegFrame]()
+    while (end := data.find(b"\xff\xd8\xff", end)) >= 0:
+        rest = data[end:]
+        frames += [frame] if (frame := jpeg_frame(rest)) else []
+        end += jpeg_end(rest) or 3
+    return frames
+
+
 log = logging.getLogger(__name__)
 
 # Where a JPEG states its size: after its metadata, which may hold a thumbnail and a colour profile.
@@ -266,6 +281,8 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         frame = jpeg_frame(stream.read(_JPEG_HEAD_BYTES))
         return [_raster(ref, "jpeg", frame.size if frame else None)]
     if content == "unknown":
+        if head.startswith(_PROGRAMS) and _ends_as_zip(stream):
+            return ZipFound()
         if (other := _OF_OTHER_KINDS.match(head)) and other.lastgroup:
             raise Unusable(reason(other.lastgroup))
         # what a power cut leaves of a file that was being written
@@ -277,6 +294,21 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         problem = shortage(error)
         raise (ReaderProblem(problem.reason) if problem else error) from error
     return identify_dicom(stream, ref)
+
+
+def _ends_as_zip(stream: BinaryIO) -> bool:
+    """Whether a zip lies behind a program that unpacks it, which Windows starts (APPNOTE 4.1.9 and 4.3.16)."""
+    size = stream.seek(0, io.SEEK_END)
+    start = stream.seek(max(0, size - _ZIP_END.size - 0xFFFF))
+    tail = stream.read()
+    if (at := tail.rfind(b"PK\x05\x06")) < 0 or len(tail) - at < _ZIP_END.size:
+        return False
+    listing_bytes, comment_bytes = _ZIP_END.unpack_from(tail, at)
+    listing_at = start + at - listing_bytes
+    if at + _ZIP_END.size + comment_bytes != len(tail) or listing_bytes == 0 or listing_at < 0:
+        return False
+    stream.seek(listing_at)
+    return stream.read(4) == b"PK\x01\x02"
 
 
 def identify_again(data: bytes, ref: ImageRef) -> ImageRef:

@@ -27,8 +27,10 @@ from fieldray.imaging.identify import (
     HEAD_BYTES,
     check_pixel_count,
     identify_again,
+    images_behind,
     jpeg_end,
     jpeg_frame,
+    jpegs_behind,
     png_size,
     sniff,
     tall_jpeg,
@@ -331,7 +333,7 @@ def _png_images(data: bytes) -> int:
             return frames + is_still
         if kind == b"IEND":
             end = start + 4
-    return 1 + data.count(_SIGNATURE, end)
+    return 1 + images_behind(data, end) + len(jpegs_behind(data, end))
 
 
 def _check_chunks(data: bytes) -> None:
@@ -346,26 +348,18 @@ def _check_chunks(data: bytes) -> None:
 def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
     """The JPEG, with its end where only that was missing, and notes.
 
-    Raises Unreadable `truncated`; Unusable `several_images` where another image of its size follows (MPO, or files
-    joined together). Smaller ones, previews and gain maps of cameras, are noted.
+    Raises Unreadable `truncated`; Unusable `several_images` where another image follows (MPO, or files joined
+    together). Smaller JPEGs, previews and gain maps of cameras, are noted.
     """
     end = jpeg_end(data)
     if end is None:
         from fieldray.imaging.codecs.jpeg import with_end
 
         return with_end(data), ["end_was_missing"]
-    sizes = [frame.size for frame in map(jpeg_frame, _jpegs(data, end)) if frame]
-    if size in sizes:
-        raise Unusable(reason("several_images", count=1 + sizes.count(size)))
-    return data, ["further_images"] if sizes else []
-
-
-def _jpegs(data: bytes, position: int) -> Iterator[bytes]:
-    """What begins as a JPEG behind `position`; of what lies in the one before, nothing."""
-    while (start := data.find(b"\xff\xd8\xff", position)) >= 0:
-        rest = data[start:]
-        yield rest
-        position = start + (jpeg_end(rest) or 3)
+    found = [frame.rows * frame.columns >= size[0] * size[1] for frame in jpegs_behind(data, end)]
+    if others := sum(found) + images_behind(data, end):
+        raise Unusable(reason("several_images", count=1 + others))
+    return data, ["further_images"] if found else []
 
 
 def _png_orientation(data: bytes) -> int:

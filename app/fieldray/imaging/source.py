@@ -209,14 +209,34 @@ def _read(stream: BinaryIO, offset: int, length: int) -> bytes:
 
 
 _SYSTEM_NAMES: Final = frozenset(
-    {"thumbs.db", "ehthumbs.db", "desktop.ini", "autorun.inf", "__macosx"}
-    | {"$recycle.bin", "system volume information", "lost+found"}
+    {"thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "autorun.inf", "__macosx"}
+    | {"system volume information", "temporary items", "appledb", "appledesktop", "@database", "@tmp", "@transcode"}
 )
+# Where deleted images lie, or the same ones again, as the names are on Windows, FAT and macOS, on network disks
+# (Synology, QNAP, Asustor, Buffalo, NETGEAR, TrueNAS), and with Samba, NetApp, Nextcloud, Syncthing, Linux.
+_BINS: Final = re.compile(
+    r"\$recycle\.bin|recycler|recycled|found\.[0-9]{3}|lost\+found|\.trash(es|-[0-9]+)?|network trash folder|trashbox"
+    r"|[#@.]recycle(d| bin)?|(network )?recycle bin( [0-9]+)?|files_(trashbin|versions)|\.stversions|backups\.backupdb"
+    r"|@eadir|syno(photo|file|video)[_:].*|.*@syno(eastream|resource)|\.?@__thumb|\.thumb(nail)?s"
+    r"|[#@~.]snapshots?|@recently-snapshot|@sharesnap(shot)?|@gmt-[0-9.-]+|\.zfs"
+)
+# Hidden, and never images: what macOS leaves in each folder.
+_OF_MACOS: Final = re.compile(r"\._.*|\.ds_store|\.fseventsd|\.spotlight-v100")
 
 
 def is_system_name(name: str) -> bool:
     """Whether a file or folder of this name belongs to the system: it is not looked at, whatever it lies in."""
-    return (name.startswith(".") and name not in (".", "..")) or name.lower() in _SYSTEM_NAMES
+    return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_bin(name)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a name begins with a dot."""
+    return name.startswith(".") and name not in (".", "..")
+
+
+def is_bin(name: str) -> bool:
+    """Whether a name is that of a recycle bin, or of where a system keeps thumbnails or snapshots."""
+    return _BINS.fullmatch(name.lower()) is not None
 
 
 def parts_of(name: str) -> tuple[str, ...]:
@@ -229,14 +249,26 @@ def mark(name: str, *, is_folder: bool) -> str:
     return name + "/" if is_folder else name
 
 
+def _may_be_image(left_out: str) -> bool:
+    return is_hidden(left_out) and not is_bin(left_out) and not _OF_MACOS.fullmatch(left_out.lower())
+
+
 class Folder:
-    """A folder and its entries still to be visited: names, and whether each is a folder."""
+    """A folder and its entries still to be visited, but those of the system: names, and whether each is a folder.
+
+    bins    names of those left out that hold deleted images, thumbnails or snapshots
+    hidden  how many others are hidden, which may be images
+    """
 
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
         """Raises OSError."""
         self.path = path
-        self.names = frozenset(mark(name, is_folder=is_folder) for name, is_folder in entries)
-        self._left = sorted(entries, reverse=True)
+        kept = [entry for entry in entries if not is_system_name(entry[0])]
+        left_out = [name for name, _ in entries if is_system_name(name)] if len(kept) < len(entries) else []
+        self.names = frozenset(mark(name, is_folder=is_folder) for name, is_folder in kept)
+        self.bins = list(filter(is_bin, left_out))
+        self.hidden = sum(map(_may_be_image, left_out))
+        self._left = sorted(kept, reverse=True)
         status = os.stat(path)  # noqa: PTH116 - as in `is_lost`
         self._device, self._number = status.st_dev, status.st_ino
 
@@ -252,10 +284,9 @@ class Folder:
 
     @classmethod
     def listed(cls, path: Path) -> Self:
-        """With all its entries but the system's. A link does not count as a folder. Raises OSError."""
+        """With its entries. A link does not count as a folder. Raises OSError."""
         with os.scandir(path) as entries:
-            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        return cls(path, [entry for entry in found if not is_system_name(entry[0])])
+            return cls(path, [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries])
 
     def next_entry(self) -> tuple[Path, bool] | None:
         """The next in order of the names, None when there is none left."""

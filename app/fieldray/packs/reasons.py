@@ -30,8 +30,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_tampered": "The file {name} is not the one that was signed. Nothing was loaded.",
     "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare it with the fingerprint its signer gives before you trust it.",
     "pack_another_there": "{pack} is not there any more, or another pack lies in its place. Choose a pack again.",
-    "beside_gone": "The drive with the pack {pack} was removed: the next run goes without it.",
-    "beside_apart": "{pack} is for patients of other ages than {others}. They cannot screen the same images in one pass.",
+    "other_pack_gone": "The drive with the pack {pack} was removed: the next run goes without it.",
+    "other_pack_apart": "{pack} is for patients of other ages than {others}. They cannot screen the same images in one pass.",
     "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
     "pack_content_changed": "{pack} is not the pack that ran on this computer before: it has the same id, version and "
                             "signer, but another content. Ask its signer which one is meant.",

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -32,7 +32,7 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import measured_evidence_limit
 from fieldray.domain.model import Manifest, Model, OperatingPoint
-from fieldray.domain.run import Run, StoredResult
+from fieldray.domain.run import PackOfRun, Run, StoredAnswer, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
@@ -60,7 +60,7 @@ class AuditRequest:
     prevalence   among the patients to be screened; without it, that of the units
     wanted       for what a local operating point is proposed
     prices       for a plan with costs
-    against      another run of the same images, to compare with
+    against      another pack's answers for the same images, to compare with
     """
 
     labels: Literal["folders", "verdicts"] | Path
@@ -72,40 +72,38 @@ class AuditRequest:
     prevalence: float | None = None
     wanted: Wanted = field(default_factory=Wanted)
     prices: Prices | None = None
-    against: int | None = None
+    against: PackOfRun | None = None
 
 
-def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
-    """All figures of a stored run.
+def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
+    """All figures of what a pack said in a stored run.
 
-    model  the pack of the run; without it only the operating points of the run are judged
+    model  the pack; without it only the operating points of the run are judged
 
     Raises UsageProblem for a run or label that is not there, two runs that cannot be compared, and what is wrong with
     the reference labels; StorageProblem if the results cannot be read.
     """
     with HistoryQuery(database) as query:
-        run = query.run(run_id)
-        label = _label(query, run, request.label, model)
-        reference = _reference(query, run_id, request, label)
-        results = query.rows(run_id)
-        cases = list(make_cases(results, reference, label=label))
+        judged = _Judged(query, *of)
+        label = _label(judged, request.label, model)
+        reference = _reference(judged, request, label)
+        cases = list(make_cases(judged.answers(), reference, label=label))
         unit = request.unit or ("patient" if any(case.has_patient for case in cases) else "image")
         rule = Rule(unit=unit, refers=request.refers)
-        points = _points(run, label, model)
+        points = _points(judged, label, model)
         found = audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.readers)
-        side = Side(run_id=run_id, pack=run.spec.pack_name, label=label, point=_point_of(run, label))
-        paired = _paired(query, side, cases, request.against, rule)
-        drifts = drifts_of(query, run, model.manifest if model else None, label=label)
+        paired = _paired(judged, cases, label, request.against, rule)
+        drifts = drifts_of(query, judged.run, of.position, model.manifest if model else None, label=label)
     pattern = model.manifest.point(label) if model else next(iter(points), None)
     proposal = propose(cases, label=label, pattern=pattern, rule=rule, wanted=request.wanted)
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
     planned = plan(cases, thresholds, rule=rule, pattern=pattern, prevalence=found.prevalence, prices=request.prices)
-    unseen = reason("audit_unseen", pack=run.spec.pack_name)
+    unseen = reason("audit_unseen", pack=judged.pack.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
     if model:  # what drifts may be the computer's doing
         notes += ConstancyRecords(database.parent).standing(model)
     return AuditReport(
-        subject=_subject(run, request, label, model),
+        subject=_subject(judged, request, label, model),
         audit=dataclasses.replace(found, notes=notes),
         missing=reference.missing,
         drifts=drifts,
@@ -115,21 +113,37 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     )
 
 
-def _paired(query: HistoryQuery, first: Side, cases: Sequence[Case], against: int | None, rule: Rule) -> Paired | None:
-    """The run beside the one that it is to be compared with, each at the point that it used."""
+class _Judged:
+    """What a pack said in a run. Raises UsageProblem (history_no_run, history_no_pack)."""
+
+    def __init__(self, query: HistoryQuery, run_id: int, position: int) -> None:
+        self.query, self.of, self.run = query, PackOfRun(run_id, position), query.run(run_id)
+        self.pack = pack_of_run(self.run, position)
+
+    def answers(self) -> Iterator[StoredAnswer]:
+        return self.query.answers(self.of.run_id, position=self.of.position)
+
+    def side(self, label: str) -> Side:
+        """It as one of two, at the point that it used."""
+        return Side(
+            run_id=self.of.run_id,
+            position=self.of.position,
+            pack=self.pack.pack_name,
+            label=label,
+            point=next(iter(_points(self, label, None)), None),
+        )
+
+
+def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule) -> Paired | None:
+    """The answers beside those that they are to be compared with, each at the point that was used."""
     if against is None:
         return None
-    if against == first.run_id:
+    if against == judged.of:
         raise UsageProblem(reason("history_same_run"))
-    other = query.run(against)
-    known = _labels(query.rows(against), other, None)
-    label = first.label if first.label in known or not known else known[0]
-    second = Side(run_id=against, pack=other.spec.pack_name, label=label, point=_point_of(other, label))
-    return pair(cases, query.rows(against), first=first, second=second, rule=rule)
-
-
-def _point_of(run: Run, label: str) -> OperatingPoint | None:
-    return next(iter(_points(run, label, None)), None)
+    other = _Judged(judged.query, *against)
+    known = _labels(other, None)
+    second = other.side(label if label in known or not known else known[0])
+    return pair(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
 
 
 def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
@@ -155,27 +169,31 @@ def require_point(name: str, person: str) -> None:
         raise UsageProblem(reason("site_point_person"))
 
 
-def drifts_of(query: HistoryQuery, run: Run, manifest: Manifest | None, *, label: str = "") -> tuple[Drift, ...]:
-    """How a run differs from the pack's own images and from earlier runs, by this label, or the pack's first."""
+def drifts_of(
+    query: HistoryQuery, run: Run, position: int, manifest: Manifest | None, *, label: str = ""
+) -> tuple[Drift, ...]:
+    """How what a pack said in a run differs from its own images and from earlier runs, by this label, or its first."""
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_evidence_limit(manifest) if manifest else None
-    now = drift.drift_counts(query.drift_samples(run.run_id, limit=_MOST_COMPARED), label, evidence_limit=limit)
+    of = PackOfRun(run.run_id, position)
+    now = drift.drift_counts(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
     of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
-    earlier = drift.drift_counts(query.earlier_samples(run, limit=_MOST_COMPARED), label, evidence_limit=limit)
+    samples = query.earlier_samples(run, position, limit=_MOST_COMPARED)
+    earlier = drift.drift_counts(samples, label, evidence_limit=limit)
     return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
 
 
-def doubts_of(query: HistoryQuery, run: Run, manifest: Manifest | None) -> tuple[Reason, ...]:
-    """What speaks against a run as a whole: files that cannot be told apart by their numbers, and images that look like
-    those of other patients than the pack's.
+def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
+    """What speaks against the answers of a pack in a run: files that cannot be told apart by their numbers, and images
+    that look like those of other patients than the pack's.
 
-    manifest  of the pack that made the results; without it nothing is known of the latter
+    manifest  of the pack; without it nothing is known of the latter
     """
-    shared = query.shared_instances(run.run_id)
+    shared = query.shared_instances(run.run_id, position=position)
     notes = (reason("instances_shared", count=shared),) if shared else ()
     if manifest is None:
         return notes
-    drifts = drifts_of(query, run, manifest)
+    drifts = drifts_of(query, run, position, manifest)
     return (*notes, *(found.summary for found in drifts if found.of == "evidence" and found.is_out))
 
 
@@ -219,9 +237,9 @@ class Auditor:
     def __init__(self, database: Path, points: SitePoints) -> None:
         self._database, self._points = database, points
 
-    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
+    def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
         """As `audit_run`."""
-        return audit_run(self._database, run_id, request, model=model)
+        return audit_run(self._database, of, request, model=model)
 
     def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
         """As `take_local_point`, today; the model with all points of the site."""
@@ -234,41 +252,41 @@ class Auditor:
         return write_audit(folder, report, language=language)
 
 
-def _label(query: HistoryQuery, run: Run, wanted: str | None, model: Model | None) -> str:
-    known = _labels(query.rows(run.run_id), run, model)
+def _label(judged: _Judged, wanted: str | None, model: Model | None) -> str:
+    known = _labels(judged, model)
     if not known:
-        raise UsageProblem(reason("audit_no_results", path=query.path))
+        raise UsageProblem(reason("audit_no_results", path=judged.query.path))
     if wanted is not None and wanted not in known:
         raise UsageProblem(reason("audit_no_label", label=wanted, known=", ".join(known)))
     return wanted or known[0]
 
 
-def _labels(results: Iterable[StoredResult], run: Run, model: Model | None) -> Sequence[str]:
+def _labels(judged: _Judged, model: Model | None) -> Sequence[str]:
     if model:
         return [label.code for label in model.manifest.labels]
-    if run.spec.operating_points:
-        return [point.label for point in run.spec.operating_points]
-    screened = next((found.outcome for found in results if isinstance(found.outcome, Screened)), None)
+    if judged.pack.operating_points:
+        return [point.label for point in judged.pack.operating_points]
+    screened = next((found.outcome for found in judged.answers() if isinstance(found.outcome, Screened)), None)
     return [finding.label for finding in screened.findings] if screened else []
 
 
-def _points(run: Run, label: str, model: Model | None) -> list[OperatingPoint]:
+def _points(judged: _Judged, label: str, model: Model | None) -> list[OperatingPoint]:
     """Those of the pack and of the site; one that was in force and is there no more comes first."""
     known = model.manifest.operating_points if model else ()
-    points = (*run.spec.operating_points, *known)
+    points = (*judged.pack.operating_points, *known)
     return list({point.name: point for point in points if point.label == label}.values())
 
 
-def _reference(query: HistoryQuery, run_id: int, request: AuditRequest, label: str) -> Reference:
+def _reference(judged: _Judged, request: AuditRequest, label: str) -> Reference:
     if request.labels == "verdicts":
-        truths = verdict_truths(query.rows(run_id), label=label)
+        truths = verdict_truths(judged.answers(), label=label)
         if not truths:
-            raise UsageProblem(reason("audit_no_verdicts", run=run_id))
+            raise UsageProblem(reason("audit_no_verdicts", run=judged.of))
         return Reference(truths=truths, notes=(reason("audit_verdicts"),))
-    outcomes = [result.outcome for result in query.rows(run_id)]
+    outcomes = [answer.outcome for answer in judged.answers()]
     refs = [outcome.ref for outcome in outcomes if not _is_none(getattr(outcome, "reason", None))]
     if not refs:
-        raise UsageProblem(reason("audit_no_results", path=query.path))
+        raise UsageProblem(reason("audit_no_results", path=judged.query.path))
     return _labels_of(request, refs)
 
 
@@ -292,8 +310,8 @@ def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
     return () if has_any else (reason("drift_no_reference"),)
 
 
-def _subject(run: Run, request: AuditRequest, label: str, model: Model | None) -> Subject:
-    spec = run.spec
+def _subject(judged: _Judged, request: AuditRequest, label: str, model: Model | None) -> Subject:
+    spec = judged.pack
     meanings = {entry.code: entry.meaning for entry in model.manifest.labels} if model else {}
     return Subject(
         pack=spec.pack_name,
@@ -305,8 +323,9 @@ def _subject(run: Run, request: AuditRequest, label: str, model: Model | None) -
         meaning=meanings.get(label, {}),
         class_names=model.manifest.class_names if model else None,
         labels_from=str(request.labels),
-        run_id=run.run_id,
-        paths=spec.paths,
+        run_id=judged.of.run_id,
+        position=judged.of.position,
+        paths=judged.run.spec.paths,
         program_version=VERSION,
         made_s=time.time(),
         lungs_pack=spec.lungs_pack,

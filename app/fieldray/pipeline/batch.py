@@ -19,18 +19,27 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.finding import Failed, Outcome, as_one_image
 from fieldray.domain.image import ImageRef
-from fieldray.domain.run import Progress, Publish, Resuming, RunChanged, RunSpec, RunState
+from fieldray.domain.run import PackOfRun, Progress, Publish, Resuming, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import IsKnown, count_files, discover
 from fieldray.imaging.source import Stamps
-from fieldray.pipeline.keeping import Bundle, Earlier, KeptRun, PackWork, Unchanged, open_store, outcomes_ready
+from fieldray.pipeline.run_recorder import (
+    PackWork,
+    ResultsByContent,
+    ResultsByStamp,
+    RunRecorder,
+    images_done,
+    open_store,
+    spec_of,
+)
 from fieldray.pipeline.screen import Lane, screen_by_each
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
+from fieldray.store.bookkeeping import TakenOver
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed, Workers
 
@@ -46,7 +55,8 @@ _UNDER_WAY: Final = 6  # images for each thread: that wait for it, that it scree
 class Work:
     """What a batch is told to do, as functions: it knows neither decoders nor engine.
 
-    packs           those that go over the images, each with a run of its own in the store
+    spec            what the run is asked for
+    packs           those that go over the images, in the order of the run's
     discover        gives every image once, lazily, but those in files that are known; None where there is no more for
                     the moment
     noticed         what the search met that concerns no single image; asked once it is over
@@ -61,6 +71,7 @@ class Work:
     release         ends what `screen` uses, at once, also while it is used; may be called twice
     """
 
+    spec: RunSpec
     packs: Sequence[PackWork]
     discover: Callable[[IsKnown], Iterator[ImageRef | None]]
     count: Callable[[Callable[[], bool]], int]
@@ -76,15 +87,20 @@ class Work:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Done:
-    """An image's outcomes by pack, and which of them were known."""
+    """An image's outcomes by pack, and the positions of those that were known."""
 
     outcomes: Sequence[Outcome]
-    are_resumed: Sequence[bool]
+    resumed: frozenset[int]
 
     @property
     def doubtful(self) -> Outcome:
         """One that failed, if any did."""
         return next((outcome for outcome in self.outcomes if isinstance(outcome, Failed)), self.outcomes[0])
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a pack looked at the image."""
+        return len(self.resumed) < len(self.outcomes)
 
 
 class Batch:
@@ -111,42 +127,33 @@ class Batch:
         self._fresh = fresh
         self._statistics = statistics or Statistics()
         self._room = threading.Semaphore(_UNDER_WAY * threads)
-        self._outcomes: queue.SimpleQueue[_Done | Bundle | None] = queue.SimpleQueue()  # None: no more will come
+        self._outcomes: queue.SimpleQueue[_Done | TakenOver | None] = queue.SimpleQueue()  # None: no more will come
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self.reason: Reason | None = None
-        self._notes: list[tuple[Reason, ...]] = [() for _ in work.packs]
+        self._notes: tuple[Reason, ...] = ()
+        self._pack_notes: tuple[tuple[Reason, ...], ...] = ()
         self._found = 0
         self._is_complete = False
         self._estimate = 0
         self._is_found = False
-        self._earlier: Earlier | None = None
-        self._runs: tuple[KeptRun, ...] = ()
+        self._by_content: ResultsByContent | None = None
+        self._recorder: RunRecorder | None = None
         self.state: RunState = "running"
         self._thread = threading.Thread(target=self._run, name="batch")
 
     @property
     def spec(self) -> RunSpec:
-        """What the run was asked for, of the first pack."""
-        return self.specs[0]
-
-    @property
-    def specs(self) -> tuple[RunSpec, ...]:
-        """The same of all packs."""
-        return tuple(pack.spec for pack in self._work.packs)
+        """What the run was asked for."""
+        return self._work.spec
 
     @property
     def run_id(self) -> int:
         """The run's id in the store, 0 until the batch thread has opened it, and where the store is gone."""
-        return self.run_ids[0] if self.run_ids else 0
-
-    @property
-    def run_ids(self) -> tuple[int, ...]:
-        """Those of all packs."""
-        return tuple(run.run_id for run in self._runs)
+        return self._recorder.run_id if self._recorder else 0
 
     @property
     def is_over(self) -> bool:
@@ -209,16 +216,17 @@ class Batch:
             self._break_off(unexpected(error))
         finally:
             self._work.release()
-        ended = RunChanged(run_id=self.run_id, state=self._end_state, reason=self.reason)
-        for run in self._runs[1:]:
-            self._publish(replace(ended, run_id=run.run_id, notes=self._notes[run.number], pack=run.number))
-        self._enter(self._end_state, *self._notes[0])
+        self._enter(self._end_state, *self._notes)
 
     def _note_doubts(self) -> None:
         """What the results say against the packs; the run is noted as finished by now, and stays so without it."""
+        if self._end_state != "finished":
+            return
         try:
-            for run in self._runs if self._end_state == "finished" else ():
-                self._notes[run.number] += tuple(run.pack.doubts(run.run_id))
+            self._pack_notes = tuple(
+                (*notes, *pack.doubts(PackOfRun(self.run_id, position)))
+                for position, (pack, notes) in enumerate(zip(self._work.packs, self._pack_notes, strict=True))
+            )
         except Exception:
             log.warning("what the results say against the pack is not known", exc_info=True)
 
@@ -229,33 +237,29 @@ class Batch:
         return "cancelled" if self.is_cancelled and not self._is_complete else "finished"
 
     def _screen_into(self, store: ResultStore) -> None:
-        last_row, watches = store.last_row_id(), self._work.watch is not None
-        takes_over = not self._fresh and (watches or any(map(store.has_results, self.specs)))
-        run_ids = [store.open_run(spec, fresh=self._fresh) for spec in self.specs]
+        last_row, last_answer, watches = store.last_row_id(), store.last_answer_id(), self._work.watch is not None
+        takes_over = not self._fresh and (watches or any(map(store.has_results, self.spec.packs)))
+        run_id = store.open_run(self.spec, fresh=self._fresh)
         keeps = self._work.keeps_previews
-        self._runs = tuple(
-            KeptRun(pack, run_id, number=number, last_row=last_row, keeps_previews=keeps, watches=watches)
-            for number, (pack, run_id) in enumerate(zip(self._work.packs, run_ids, strict=True))
-        )
-        store.link(run_ids)
+        self._recorder = RunRecorder(self.spec, run_id, last_row=last_row, keeps_previews=keeps, watches=watches)
         self._stamps = Stamps(store.stamp_key())
         self._work.stamp_with(self._stamps)
         with ResultQuery(self._database) as query:
-            self._earlier = Earlier(work=self._work, last_row=last_row, query=query) if takes_over else None
-            self._with_threads(lambda: self._collect(store))
-        for run in self._runs:
-            run.require_kept(store)
-        self._end(store)
+            known = ResultsByContent(work=self._work, last_answer=last_answer, query=query)
+            self._by_content = known if takes_over else None
+            self._with_threads(partial(self._collect, store, self._recorder))
+        self._recorder.require_kept(store)
+        self._end(store, self._recorder)
 
     def _break_off(self, why: Reason) -> None:
         """End the run for a reason that came from the store or this thread, and note it where that can be done."""
         self._fail(why)
         if why.code in ("store_gone", "results_lost"):
-            self._runs = ()  # what has this number in the store now is another run
-        if self._runs:
+            self._recorder = None  # what has this number in the store now is another run
+        if self._recorder:
             try:
                 with ResultStore(self._database) as store:
-                    self._end(store)
+                    self._end(store, self._recorder)
             except StorageProblem as problem:
                 log.error("the end of the run is not noted: %s", problem.reason.code)
 
@@ -273,9 +277,10 @@ class Batch:
                 if self.is_cancelled:
                     self._work.release()
 
-    def _collect(self, store: ResultStore) -> None:
-        """Save and publish every outcome as it comes."""
-        points = {spec.pack_name: ", ".join({point.name: 0 for point in spec.operating_points}) for spec in self.specs}
+    def _collect(self, store: ResultStore, recorder: RunRecorder) -> None:
+        """Save and publish every image as it comes."""
+        packs = self.spec.packs
+        points = {pack.pack_name: ", ".join({point.name: 0 for point in pack.operating_points}) for pack in packs}
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
         notes = [reason("points_differ", packs=said)] if len(set(points.values())) > 1 else []
         self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []), *notes)
@@ -284,17 +289,15 @@ class Batch:
         progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
         for item in self._arrivals():
             if isinstance(item, _Done):
-                if watch is None or watch.keeps(item.doubtful, is_new=not all(item.are_resumed)):
-                    saved = list(zip(self._runs, item.outcomes, item.are_resumed, strict=True))
-                    # The first pack's last: where it is listed, what the others say is there.
-                    events = [run.save(store, outcome, is_resumed=known) for run, outcome, known in reversed(saved)]
-                    for event in reversed(events):
-                        self._publish(event)
+                if watch is None or watch.keeps(item.doubtful, is_new=item.is_new):
+                    self._publish(recorder.save(store, item.outcomes, resumed=item.resumed))
                     done += 1
             elif item:
-                self._take_over(store, item)
-                done += len(item[0])
-            self._follow_pause(store, pace, done)
+                taken = recorder.take_over(store, item)
+                for event in images_done(store, taken) if self._work.resuming.reports_each else [taken]:
+                    self._publish(event)
+                done += len(item.images)
+            self._follow_pause(store, recorder, pace, done)
             if progress.is_due():
                 pace.note(done)
                 self._publish(self._progress(done, pace))
@@ -306,7 +309,7 @@ class Batch:
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
-    def _arrivals(self) -> Iterator[_Done | Bundle | None]:
+    def _arrivals(self) -> Iterator[_Done | TakenOver | None]:
         """What is to be saved, as it comes; None where nothing came for a moment. Ends with the last one."""
         while not self.is_cancelled:
             try:
@@ -319,18 +322,10 @@ class Batch:
             self._room.release()
             yield item
 
-    def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
-        for run, rows in reversed(list(zip(self._runs, bundle, strict=True))):
-            taken = run.take_over(store, rows)
-            events = outcomes_ready(store, taken) if self._work.resuming.reports_each else [taken]
-            for event in events:
-                self._publish(event)
-
-    def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
+    def _follow_pause(self, store: ResultStore, recorder: RunRecorder, pace: Pace, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
         if wanted != self.state:
-            for run in self._runs:
-                store.set_state(run.run_id, wanted)
+            store.set_state(recorder.run_id, wanted)
             pace.restart(done)
             self._enter(wanted)
 
@@ -345,19 +340,19 @@ class Batch:
             remaining_s=pace.remaining_s(max(0, total - done)),
         )
 
-    def _end(self, store: ResultStore) -> None:
+    def _end(self, store: ResultStore, recorder: RunRecorder) -> None:
         with self._lock:
             self._is_complete = self._end_state == "finished"  # a cancel that comes now finds nothing to stop
+        notes, self._pack_notes = recorder.end(store, self._end_state, self.reason)
         if self._is_complete:
-            self._notes[0] = tuple(self._work.noticed())
+            self._notes = (*self._work.noticed(), *notes)
         elif self._work.watch:
-            self._notes[0] = (self._work.watch.ended(),)
-        for run in self._runs:
-            self._notes[run.number] += run.end(store, self._end_state, self.reason)
+            self._notes = (self._work.watch.ended(),)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
-        self.state, beside = state, self.run_ids[1:]
-        self._publish(RunChanged(run_id=self.run_id, state=state, reason=self.reason, notes=notes, beside=beside))
+        self.state = state
+        changed = RunChanged(run_id=self.run_id, state=state, reason=self.reason, notes=notes)
+        self._publish(replace(changed, pack_notes=self._pack_notes))
 
     def _fail(self, why: Reason) -> None:
         """End the run for a reason; the first one counts."""
@@ -401,8 +396,8 @@ class Batch:
             self._outcomes.put(None)
 
     def _search(self, threads: ThreadPoolExecutor) -> None:
-        with ResultQuery(self._database) as earlier:
-            unchanged = self._unchanged(earlier)
+        with ResultQuery(self._database) as query:
+            unchanged = self._by_stamp(query)
             for ref in self._work.discover(unchanged.has if unchanged else lambda _path, _stream: False):
                 if unchanged:
                     unchanged.flush()  # they wait for nothing
@@ -419,28 +414,34 @@ class Batch:
         if self.is_cancelled:
             raise Cancelled
 
-    def _unchanged(self, earlier: ResultQuery) -> Unchanged | None:
+    def _by_stamp(self, query: ResultQuery) -> ResultsByStamp | None:
         """What tells files that have not changed; None where none is taken over by that."""
-        if self._work.resuming.verifies or not self._earlier:
+        if self._work.resuming.verifies or not self._by_content:
             return None
-        runs = [(run.run_id, run.pack.spec) for run in self._runs]
-        return Unchanged(earlier, runs, stamps=self._stamps, hand_over=self._hand_over)
+        return ResultsByStamp(query, self.run_id, self.spec, stamps=self._stamps, hand_over=self._hand_over)
 
-    def _hand_over(self, bundle: Bundle) -> None:
+    def _hand_over(self, taken: TakenOver) -> None:
         self._going.wait()
         self._wait_for_room()
-        self._found += len(bundle[0])
-        self._outcomes.put(bundle)
+        self._found += len(taken.images)
+        self._outcomes.put(taken)
 
     def _screen(self, ref: ImageRef) -> None:
         self._going.wait()
         if self.is_cancelled:
             raise Cancelled
-        known = self._earlier.outcomes(ref) if self._earlier else [None] * len(self._work.packs)
-        wanted = [number for number, outcome in enumerate(known) if outcome is None]
+        known = self._by_content.outcomes(ref) if self._by_content else [None] * len(self._work.packs)
+        done = self._screened(ref, known)
+        if len({outcome.facts.content_sha256 for outcome in done.outcomes} - {""}) > 1:  # it changed meanwhile
+            done = self._screened(ref, [None] * len(known))
+        self._outcomes.put(done)
+
+    def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _Done:
+        """The image with what is known, and what the other packs say of it now."""
+        wanted = [position for position, outcome in enumerate(known) if outcome is None]
         screened = iter(self._work.screen(ref, wanted) if wanted else ())
-        outcomes = [outcome or next(screened) for outcome in known]
-        self._outcomes.put(_Done(outcomes, [outcome is not None for outcome in known]))
+        outcomes = as_one_image([outcome or next(screened) for outcome in known])
+        return _Done(outcomes, frozenset(range(len(known))).difference(wanted))
 
 
 # ---- a run put together: what is found, read, run and judged
@@ -477,7 +478,8 @@ def assemble(
 
     search = partial(discover, members=workers.members, is_own_report=is_own_report)
     work = Work(
-        packs=[PackWork.of(paths, lane.assessment, database) for lane in lanes],
+        spec=spec_of(paths, [lane.assessment for lane in lanes]),
+        packs=[PackWork.of(lane.assessment, database) for lane in lanes],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),

@@ -278,12 +278,12 @@ class Priors:
         if kinship_of(header, header) == "unknown":  # half an archive may be called ANON
             return StoredPriors()
         with HistoryQuery(self._database) as query:
-            results = query.of_patient(header.patient_id, run_id=run_id)
-        by_outcome = {id(result.outcome): result for result in results}
-        found = priors_of(current, (("history", result.outcome) for result in results))
+            images = query.of_patient(header.patient_id, run_id=run_id)
+        by_outcome = {id(image.answers[0].outcome): image for image in images}
+        found = priors_of(current, (("history", image.answers[0].outcome) for image in images))
         priors = [by_outcome[id(prior.outcome)] for prior in found]
-        there = tuple(one for one in priors if one.run_id == run_id or os.path.lexists(one.outcome.ref.path))
-        return StoredPriors(results=there, gone=len(priors) - len(there))
+        there = tuple(one for one in priors if one.run_id == run_id or os.path.lexists(one.ref.path))
+        return StoredPriors(images=there, gone=len(priors) - len(there))
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         """The image in a file that a person chose, the first of several, screened as the one it is compared with.

@@ -17,7 +17,7 @@ from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import Count, Run, RunSpec, StoredResult
+from fieldray.domain.run import Count, PackOfRun, PackSpec, Run, RunSpec, StoredAnswer, pack_of_run
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned
@@ -29,6 +29,7 @@ from fieldray.reports.exporter import (
     PLAIN,
     Exporter,
     ReportOptions,
+    StoredPack,
     StoredRun,
     default_exporters,
     exporters,
@@ -66,13 +67,13 @@ def export_run(
     progress: Count = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
-    """Write a run into a folder, one output per format; with the runs of other packs over the same images.
+    """Write a run into a folder, one output per format, with the answers of all its packs.
 
     database  the results' file
     run_id    the run
     formats   names of exporters; without any, every one that is a default
     spec      to know the run by: after a backup was put back, another one may have its number
-    packs     those in use; the run's own pack is looked for among the installed ones where it is another
+    packs     those in use; a pack of the run that is none of these is looked for among the installed ones
     readers   opens what reads images; without it none is read
     progress  called with the number of results written and of all, before each; to stop, it raises Cancelled
     note      hears what is left out of an output that should have it
@@ -84,26 +85,25 @@ def export_run(
     chosen = [exporters()[name] for name in formats] or default_exporters()
     clear_abandoned(folder)
     with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
-        runs = _runs_of(query, run_id, spec)
-        first, *beside = (_stored(query, one, manifest_of(one.spec, packs)) for one in runs)
+        run = _run_of(query, run_id, spec)
         stored = replace(
-            first,
-            beside=tuple(beside),
+            _stored(query, run, packs),
             options=options,
             read_images=images.read,
             read_preview=partial(images.preview, query),
         )
-        done, total = itertools.count(), len(chosen) * sum(sum(one.counts.values()) for one in (first, *beside))
-        paths, captures = [folder / f"{_name(runs[0])}{exporter.suffix}" for exporter in chosen], frozenset[int]()
+        done, total = itertools.count(), len(chosen) * sum(sum(pack.counts.values()) for pack in stored.packs)
+        paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            results = _counted(query.listed_together([one.run_id for one in runs]), lambda: progress(next(done), total))
+            answers = (answer for image in query.in_order(run_id) for answer in image.answers)
+            results = _counted(answers, lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
     return tuple(path for path in paths if path.exists())  # a folder without files is none
 
 
-def _counted(results: Iterable[StoredResult], progress: Callable[[], None]) -> Iterator[StoredResult]:
+def _counted(results: Iterable[StoredAnswer], progress: Callable[[], None]) -> Iterator[StoredAnswer]:
     """The results, each told before it is written."""
     for result in results:
         progress()
@@ -112,37 +112,40 @@ def _counted(results: Iterable[StoredResult], progress: Callable[[], None]) -> I
 
 def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable[[Reason], None]) -> None:
     """Write one format, and say what it leaves out although it should have it."""
-    left: list[tuple[StoredResult, Reason]] = []
+    left: list[tuple[StoredAnswer, Reason]] = []
     exporter.write(path, replace(stored, leave_out=lambda *one: left.append(one)))
     for result, why in left[:1]:
         note(reason("left_out", count=len(left), file=path.name, image=result.outcome.ref.key, why=why.text))
 
 
-def _stored(query: HistoryQuery, run: Run, manifest: Manifest | None) -> StoredRun:
+def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
     """All that is known of a run but for its results."""
     return StoredRun(
         run=run,
         results=(),
-        counts=query.counts(run.run_id),
+        packs=tuple(_stored_pack(query, run, at, manifest_of(one, packs)) for at, one in enumerate(run.spec.packs)),
         not_present=query.not_present(run.run_id),
         earlier_verdicts=query.earlier_verdicts(run.run_id),
-        doubts=doubts_of(query, run, manifest),
-        manifest=manifest,
         pseudonym_key=pseudonym_key(user_data()),
     )
 
 
-def _runs_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> tuple[Run, ...]:
-    """The run of that number, if it did what `spec` says, and those of the other packs with it."""
+def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> StoredPack:
+    counts = query.counts(run.run_id, position=position)
+    return StoredPack(counts=counts, doubts=doubts_of(query, run, position, manifest), manifest=manifest)
+
+
+def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
+    """The run of that number, if it did what `spec` says."""
+    run: Run | None = None
     try:
-        runs = query.runs_together(run_id)
+        run = query.run(run_id)
     except UsageProblem:
         if spec is None:
             raise
-        runs = ()
-    if spec and (not runs or spec.work != runs[0].spec.work):
+    if run is None or (spec and spec.work != run.spec.work):
         raise StorageProblem(reason("store_gone", path=query.path))
-    return runs
+    return run
 
 
 def _name(run: Run) -> str:
@@ -150,15 +153,15 @@ def _name(run: Run) -> str:
     return f"fieldray-run-{run.run_id}-{datetime.datetime.fromtimestamp(run.started_s):%Y%m%d-%H%M%S}"
 
 
-# ---- the pack of a run
+# ---- a pack of a run
 
 
-def _made(model: Model, spec: RunSpec) -> bool:
+def _made(model: Model, spec: PackSpec) -> bool:
     """Whether it is the very pack that made the results of a run."""
     return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 
-def manifest_of(spec: RunSpec, packs: Sequence[Model] = ()) -> Manifest | None:
+def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
     """What the pack that made the results of a run says; None where it is not at hand.
 
     packs  those that are known already, which may have it
@@ -172,13 +175,14 @@ def manifest_of(spec: RunSpec, packs: Sequence[Model] = ()) -> Manifest | None:
     return found.manifest if found else known_manifest(spec.trust)
 
 
-def pack_of(spec: RunSpec, model: Model | None = None) -> Model | None:
-    """The very pack that made the results of a run, by its model's hash; None where it is not at hand.
+def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
+    """The very pack that gave the answers, by its model's hash; None where it is not at hand.
 
-    model  one that is loaded already; without it, or if it is another one, the installed packs are looked through
+    models  those that are loaded already; without it among them the installed packs are looked through
     """
-    if model is not None and _made(model, spec):
-        return model
+    for model in models:
+        if _made(model, spec):
+            return model
     from fieldray.packs.library import PackLibrary
 
     library = PackLibrary(user_data())
@@ -205,7 +209,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    def read(self, results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
+    def read(self, results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[StoredAnswer, ShownImage | Reason]]:
         """See `StoredRun.read_images`. Raises ReaderProblem."""
         if self._opens is None:
             yield from no_images(results, side)
@@ -214,7 +218,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         read = partial(_read, readers, side)
         yield from side_by_side(read, results, self._threads, ahead=_AHEAD * readers.size)
 
-    def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
+    def preview(self, query: HistoryQuery, result: StoredAnswer) -> ShownImage | None:
         """The preview of a result, None where none was kept or it is damaged. Raises StorageProblem, ReaderProblem."""
         facts, frame = result.outcome.facts, result.outcome.ref.frame
         kept = query.preview(facts.content_sha256, frame=frame) if facts.content_sha256 and facts.rows else None
@@ -235,7 +239,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         return self._readers
 
 
-def _read(readers: Workers, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
+def _read(readers: Workers, side: int, result: StoredAnswer) -> tuple[StoredAnswer, ShownImage | Reason]:
     outcome = result.outcome
     if isinstance(outcome, Failed):
         return result, outcome.reason
@@ -252,19 +256,19 @@ log = logging.getLogger(__name__)
 
 def write_maps(
     database: Path,
-    run_id: int,
+    of: PackOfRun,
     folder: Path,
     *,
     manifest: Manifest,
     readers: Workers,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
-    """Write the maps of every image of a run that has some.
+    """Write the maps that a pack made of the images of a run.
 
     Parameters
     ----------
-    database, run_id
-        The results' file, and the run.
+    database, of
+        The results' file, and the pack of a run.
     folder
         Made if absent.
     manifest
@@ -287,10 +291,14 @@ def write_maps(
     """
     written = missing = 0
     with ResultQuery(database) as query, ThreadPoolExecutor(readers.size, thread_name_prefix="maps") as pool:
-        spec = query.run(run_id).spec
-        names = MapNames(folder, tuple(map(Path, spec.paths)))
-        work = ((names.stem(stored.outcome.ref), stored.outcome) for stored in query.rows(run_id))
-        write = partial(_write, manifest=manifest, readers=readers, spec=spec)
+        run = query.run(of.run_id)
+        inputs, pack = tuple(map(Path, run.spec.paths)), pack_of_run(run, of.position)
+        names = MapNames(folder, inputs)
+        work = (
+            (names.stem(stored.outcome.ref), stored.outcome)
+            for stored in query.answers(of.run_id, position=of.position)
+        )
+        write = partial(_write, manifest=manifest, readers=readers, inputs=inputs, lungs_pack=pack.lungs_pack)
         answers = side_by_side(lambda one: write(*one), work, pool, ahead=2 * readers.size)
         for done, (has_maps, is_missing) in enumerate(answers, 1):
             written, missing = written + has_maps, missing + is_missing
@@ -298,13 +306,14 @@ def write_maps(
     return written, missing
 
 
-def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers, spec: RunSpec) -> tuple[bool, bool]:
+def _write(
+    stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers, inputs: Sequence[Path], lungs_pack: str
+) -> tuple[bool, bool]:
     """Whether the image has maps, and whether its overlay is missing."""
-    inputs = tuple(map(Path, spec.paths))
     has_lungs = write_lungs(stem, outcome, inputs=inputs)
     if not isinstance(outcome, Screened):
         return has_lungs, False
-    write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=spec.lungs_pack)
+    write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
         frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
         seen = readers.look(Look(ref=outcome.ref, frame=frame), model=None)
@@ -389,7 +398,7 @@ def export_apart(
         names_people=options.names_people,
         decimal_comma=options.decimal_comma,
         pairs=options.pairs,
-        packs=tuple(map(_as_told, packs)),
+        packs=tuple(map(_for_reports, packs)),
         settings={row.key: settings[row.key] for row in TABLE},
     )
     try:
@@ -401,7 +410,7 @@ def export_apart(
     return done.written
 
 
-def _as_told(model: Model) -> Model:
+def _for_reports(model: Model) -> Model:
     """A pack with nothing that no report tells of it."""
     manifest = replace(model.manifest, ood_gate=None)
     return replace(model, manifest=manifest, files={}, golden=None, card="", lungs=None)

@@ -30,14 +30,14 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.metrics import share_of
 from fieldray.domain.model import Manifest, Model
-from fieldray.domain.run import Run
+from fieldray.domain.run import PackOfRun, Run, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.formatting import (
     calendar_date,
     category_label,
     count,
     moment,
-    pack_of_run,
+    pack_label,
     percent,
     research_only,
 )
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# A run, and after it those of other packs over the same images; each with the pack that made its results, None where
-# that is not at hand: then there are no heat maps.
-RunWithPacks = Sequence[tuple[Run, Model | None]]
+# A run, and by their position the packs that gave its answers, None for one that is not at hand: then there are no heat
+# maps.
+RunWithPacks = tuple[Run, tuple[Model | None, ...]]
 
 
 class History:
@@ -106,26 +106,31 @@ class History:
         """How the images of the last month were taken: see `HistoryQuery.quality`."""
         return self.asked(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
 
-    def open(self, run_id: int, *, model: Model | None = None) -> RunWithPacks:
+    def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
         """A run as it can be listed (see `listed`). Raises UsageProblem (history_no_run).
 
-        model  of a pack that is loaded already, which may be the one of the run
+        models  of packs that are loaded already, which may be those of the run
         """
-        runs = self.asked(lambda query: query.runs_together(run_id))
-        return [(run, pack_of(run.spec, model)) for run in runs]
+        run = self.asked(lambda query: query.run(run_id))
+        return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
 
-    def doubts(self, run: Run, model: Model | None) -> tuple[Reason, ...]:
-        """What speaks against a run as a whole; it takes seconds where there are a million images."""
-        return self.asked(lambda query: doubts_of(query, run, model.manifest if model else None))
+    def doubts(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
+        """What speaks against the answers of a pack as a whole; it takes seconds where there are a million images."""
+        return self.asked(lambda query: doubts_of(query, run, position, model.manifest if model else None))
 
-    def compare(self, first: int, second: int) -> Comparison:
-        """Two runs, image by image. Raises UsageProblem (history_no_run, history_same_run)."""
+    def compare(self, first: PackOfRun, second: PackOfRun) -> Comparison:
+        """What two packs said, in two runs or in one, image by image.
+
+        Raises UsageProblem (history_no_run, history_no_pack, history_same_run).
+        """
         if first == second:
             raise UsageProblem(reason("history_same_run"))
         with HistoryQuery(self._database) as query, query.at_one_moment():
-            before, after = query.run(first), query.run(second)
-            found = compare(before, query.briefs(first), after, query.briefs(second))
-            return replace(found, manifests=(manifest_of(before.spec), manifest_of(after.spec)))
+            before, after = query.run(first.run_id), query.run(second.run_id)
+            packs = pack_of_run(before, first.position), pack_of_run(after, second.position)
+            answers = (query.briefs(one.run_id, position=one.position) for one in (first, second))
+            found = compare(before, next(answers), after, next(answers), positions=(first.position, second.position))
+            return replace(found, manifests=(manifest_of(packs[0]), manifest_of(packs[1])))
 
     def month(self, first: datetime.date, constancy: ConstancyRecords) -> Month:
         """The month that begins on this day, by this computer's clock."""
@@ -165,18 +170,20 @@ def comparison_blocks(
 ) -> tuple[Points, Table, Table]:
     """How two runs differ; how many images went from which class to which, what stayed last; and these images."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
-    for run, only in ((found.first, found.only_first), (found.second, found.only_second)):
-        day, pack = moment(translator, run.started_s), pack_of_run(translator, run.spec)
-        said.append(text("Run {number} of {day}: {pack}", number=run.run_id, day=day, pack=pack))
+    for run, (of, spec), only in zip(
+        (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True
+    ):
+        day, pack = moment(translator, run.started_s), pack_label(translator, spec)
+        said.append(text("Run {number} of {day}: {pack}", number=of, day=day, pack=pack))
         if only:
             alone = plural(
                 "{count} image is only in run {run}.",
                 "{count} images are only in run {run}.",
                 len(only),
-                run=run.run_id,
+                run=of,
             )
             said.append(alone)
-        columns += [text("Run {number}", number=run.run_id), f"{text('Score')} ({run.run_id})"]
+        columns += [text("Run {number}", number=of), f"{text('Score')} ({of})"]
     both = plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
     changed = plural("{count} of them is in another class.", "{count} of them are in another class.", found.changed)
     said.append(f"{both} {changed}")

@@ -13,6 +13,7 @@ from fieldray.backends import CPU
 from fieldray.domain import heat_map
 from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import (
+    NEVER_NORMAL,
     Failed,
     Outcome,
     ReadFacts,
@@ -149,7 +150,7 @@ def screen_by_each(
     """What each pack alone would say of an image, which is read once, and in which lungs are looked for once.
 
     What a device loses, what is turned, and what another device is unsure of is looked at again for its pack alone.
-    The packs are loaded together (`Workers.load_together`). Raises as `screen_image`.
+    The packs are loaded together (`Workers.load_as_group`). Raises as `screen_image`.
     """
 
     @cache
@@ -252,7 +253,7 @@ def _judge(image: _Attempt, prediction: Prediction) -> Outcome:
     screened = Screened(
         ref=image.ref,
         facts=facts,
-        findings=without_normal(findings) if "lower_part_dark" in facts.notes else findings,
+        findings=findings if NEVER_NORMAL.isdisjoint(facts.notes) else without_normal(findings),
         class_maps=prediction.class_maps,
         pack_name=prediction.pack_name,
         model_sha256=assessment.model.model_sha256,

@@ -22,7 +22,8 @@ from fieldray.domain.run import (
     BackendChanged,
     Count,
     Event,
-    OutcomeReady,
+    ImageDone,
+    PackOfRun,
     Publish,
     Resuming,
     StoreUnwritable,
@@ -56,8 +57,8 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
     return Engine(publish, cpu=workers, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
-def further_engine(publish: Publish, workers: Workers) -> Engine:
-    """What runs a further pack: the workers. A device that can be plugged in holds one network at a time."""
+def cpu_engine(publish: Publish, workers: Workers) -> Engine:
+    """What runs all packs but the first: the workers. A device that can be plugged in holds one network at a time."""
 
     def report(event: Event) -> None:
         if isinstance(event, BackendChanged) and (event.state == "unavailable" or event.in_use):
@@ -102,9 +103,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._workers = warm
         self._lock = threading.RLock()
         self._engine: Engine | None = None
-        self.model: Model | None = None  # of the next run
-        self._beside: tuple[Model, ...] = ()
-        self._engines_beside: list[Engine] = []
+        self._cpu_engines: list[Engine] = []  # of the packs after the first
+        self.models: tuple[Model, ...] = ()  # of the next run
         self._batch: Batch | None = None
         self._viewer: Workers | None = None
         self._is_closed = False
@@ -115,17 +115,22 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def use_pack(self, model: Model, *, beside: Sequence[Model] = ()) -> None:
-        """Use this pack from the next run on; a run under way finishes with its own.
+    @property
+    def model(self) -> Model | None:
+        """The first pack of the next run."""
+        return self.models[0] if self.models else None
 
-        Packs `beside` it look at the same images: their networks are run by the CPU.
+    def use_packs(self, *models: Model) -> None:
+        """Use these packs from the next run on; a run under way finishes with its own.
+
+        A device that can be plugged in runs the first one; the CPU runs the others.
         Returns at once; `BackendChanged` events tell when the backends are ready. Raises BackendProblem.
         """
         with self._lock:
             self._require_open()
-            self.model, self._beside = model, tuple(beside)
+            self.models = models
             if not self._is_running:
-                self._open_all(model)
+                self._open_all(models)
 
     def start(
         self,
@@ -149,17 +154,17 @@ class Session(contextlib.AbstractContextManager["Session"]):
         ValueError during a run.
         """
         with self._lock:
-            model = self._model_to_run()
+            models = self._models_to_run()
             from fieldray.imaging.discover import existing  # these bring much along
             from fieldray.pipeline.batch import assemble
             from fieldray.pipeline.screen import Lane
 
             assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
-            assessments = assessments_of((model, *self._beside), operating_point, assess)
+            assessments = assessments_of(models, operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
                 existing(paths),
-                list(map(Lane, assessments, self._open_all(model))),
+                list(map(Lane, assessments, self._open_all(models))),
                 workers=self._working(),
                 database=self.database,
                 publish=self._publish,
@@ -172,14 +177,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self._batch = batch
             return batch
 
-    def _model_to_run(self) -> Model:
-        """That of the next run. Raises EnvironmentProblem, PackProblem (no_pack), ValueError during a run."""
+    def _models_to_run(self) -> tuple[Model, ...]:
+        """Those of the next run. Raises EnvironmentProblem, PackProblem (no_pack), ValueError during a run."""
         self._require_open()
         if self._is_running:
             raise ValueError("a run is under way")
-        if self.model is None:
+        if not self.models:
             raise PackProblem(reason("no_pack"))
-        return self.model
+        return self.models
 
     def reconsider(self, name: BackendName) -> None:
         """Try a backend again that was given up."""
@@ -210,14 +215,15 @@ class Session(contextlib.AbstractContextManager["Session"]):
             engine = self._open(self.model)
         return screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
 
-    def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
+    def screen_again(self, answer_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
         """One image of a stored run, screened by the rules of that run and as a person asks for it; waits for it.
 
-        judged  the outcome that was seen in the row. What comes out takes its place and is published, if the image was
-                screened, or if nothing is asked for any more; else a refusal or a failure is only told.
+        answer_id  of the pack that is asked
+        judged     the outcome that was seen. What comes out takes its place and is published, if the image was
+                   screened, or if nothing is asked for any more; else a refusal or a failure is only told.
 
-        Raises PackProblem (no_pack), UsageProblem during a run (again_busy) or where the pack in use is not the run's
-        (again_other_pack), Unreadable (changed) for other bytes than those that were seen, EnvironmentProblem.
+        Raises PackProblem (no_pack), UsageProblem during a run (again_busy) or where no pack in use is that of the
+        answer (again_other_pack), Unreadable (changed) for other bytes than those that were seen, EnvironmentProblem.
         """
         from fieldray.pipeline.screen import screen_image
         from fieldray.store.results import ResultQuery, ResultStore
@@ -225,12 +231,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
         with self._lock:
             if self._is_running:
                 raise UsageProblem(reason("again_busy"))
-            models = self._model_to_run(), *self._beside
+            models = self._models_to_run()
             with ResultQuery(self.database) as query:
-                run = query.run(query.row(row_id).run_id)
-            index = next((at for at, one in enumerate(models) if one.model_sha256 == run.spec.model_sha256), 0)
-            assessment = replace(assessment_of_run(run.spec, models[index]), wishes=wishes)
-            engine = self._open_all(models[0])[index]
+                answer = query.answer(answer_id)
+                run = query.run(answer.run_id)
+            pack = run.spec.packs[answer.position]
+            index = next((at for at, one in enumerate(models) if one.model_sha256 == pack.model_sha256), 0)
+            assessment = replace(assessment_of_run(run.spec, answer.position, models[index]), wishes=wishes)
+            engine = self._open_all(models)[index]
         ref = replace(judged.ref, turn=UPRIGHT)
         found = screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
         if isinstance(found, Failed) or (isinstance(found, Refused) and wishes != Wishes()):
@@ -241,10 +249,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
             if self._is_running:  # the batch is the only writer while it works
                 raise UsageProblem(reason("again_busy"))
             keeps = bool(self._settings["keep_previews"])
-            store.replace(row_id, found, run=run, keeps_preview=keeps)
-        found = without_preview(found)
-        self._publish(OutcomeReady(run_id=run.run_id, row_id=row_id, outcome=found, is_resumed=False, pack=index))
-        return found
+            image = store.replace(answer_id, found, run=run, keeps_preview=keeps)
+        self._publish(ImageDone(image=image))
+        return without_preview(found)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
@@ -266,13 +273,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
         except InputProblem as error:
             raise Unreadable(reason("preview_damaged")) from error
 
-    def write_maps(self, run_id: int, folder: Path, *, pack: Model, progress: Callable[[int], None]) -> tuple[int, int]:
-        """Write the maps of a run of this pack into a folder; waits for it. See `pipeline.export.write_maps`."""
+    def write_maps(
+        self, of: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
+    ) -> tuple[int, int]:
+        """Write the maps that this pack made in a run into a folder; waits for it. See `pipeline.export.write_maps`."""
         from fieldray.pipeline.export import write_maps  # with Pillow, which nothing else here needs
 
-        return write_maps(
-            self.database, run_id, folder, manifest=pack.manifest, readers=self._working(), progress=progress
-        )
+        return write_maps(self.database, of, folder, manifest=pack.manifest, readers=self._working(), progress=progress)
 
     def export(
         self,
@@ -294,38 +301,37 @@ class Session(contextlib.AbstractContextManager["Session"]):
         with self._lock:
             batch = self._batch
         spec = batch.spec if batch and batch.run_id == run_id else None
-        packs = [model for model in (self.model, *self._beside) if model]
         apart = partial(export_apart, settings=self._settings)
         here = partial(export_run, readers=lambda: self._readers(self._settings, number_of_workers(self._settings)))
-        export = partial(apart if is_apart else here, spec=spec, packs=packs)
+        export = partial(apart if is_apart else here, spec=spec, packs=self.models)
         return export(self.database, run_id, folder, formats, options=options, progress=progress, note=note)
 
     def set_verdict(
-        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
+        self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
     ) -> Verdict | None:
-        """Keep the radiologist's verdict on the outcome shown in a row, None to withdraw it; waits for the disk.
+        """Keep the radiologist's verdict on the answer in sight, None to withdraw it; waits for the disk.
 
         What lies there in the end: another one, which is none of `over`, stays. Raises StorageProblem.
         """
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
-            return store.set_verdict(row_id, verdict, judged=judged, over=over)
+            return store.set_verdict(answer_id, verdict, judged=judged, over=over)
 
-    def set_read(self, row_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Note that a person has read the outcome shown in a row, or has not. Raises StorageProblem."""
+    def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
+        """Note that a person has read the answer in sight, or has not. Raises StorageProblem."""
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
-            store.set_read(row_id, judged=judged, is_read=is_read)
+            store.set_read(answer_id, judged=judged, is_read=is_read)
 
     def close(self) -> None:
         """Cancel what runs and end every thread and process; waits for them. One that fails to end keeps no other."""
         with self._lock:
             self._is_closed = True
-            batch, resources = self._batch, (self._workers, self._viewer, self._engine, *self._engines_beside)
-            self.model = self._engine = self._viewer = self._workers = None
-            self._beside = ()
+            batch, resources = self._batch, (self._workers, self._viewer, self._engine, *self._cpu_engines)
+            self._engine = self._viewer = self._workers = None
+            self.models = ()
         with contextlib.ExitStack() as ends:  # the last one first
             ends.callback(self._shows.release)
             for resource in resources:
@@ -355,16 +361,17 @@ class Session(contextlib.AbstractContextManager["Session"]):
         if self._is_closed:
             raise EnvironmentProblem(reason("engine_closed"))
 
-    def _open_all(self, model: Model) -> list[Engine]:
-        """The engines of a pack and of those beside it."""
+    def _open_all(self, models: Sequence[Model]) -> list[Engine]:
+        """The engines of these packs."""
+        first, *others = models
         workers = self._working()
-        workers.load_together((model, *self._beside))
-        while len(self._engines_beside) < len(self._beside):
-            self._engines_beside.append(further_engine(self._publish, workers))
-        engines = self._engines_beside[: len(self._beside)]
-        for engine, one in zip(engines, self._beside, strict=True):
+        workers.load_as_group(models)
+        while len(self._cpu_engines) < len(others):
+            self._cpu_engines.append(cpu_engine(self._publish, workers))
+        engines = self._cpu_engines[: len(others)]
+        for engine, one in zip(engines, others, strict=True):
             engine.open(one)
-        return [self._open(model), *engines]
+        return [self._open(first), *engines]
 
     def _open(self, model: Model) -> Engine:
         if self._engine is None:

@@ -8,6 +8,7 @@ from typing import Final
 from fieldray.audit.agreement import Agreement
 from fieldray.audit.figures import AtPoint, Missed, images_needed
 from fieldray.audit.report import EVERYBODY, SCREENED, Paired, PairedFigure, Plan, Step
+from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, cut, cut_path
@@ -258,7 +259,12 @@ class AuditText(AuditWords):
         text, area = self.translator.text, found.figures[0]
         for which, side in ((text("First"), found.first), (text("Second"), found.second)):
             threshold = "–" if side.point is None else self._border(side.point.threshold)
-            values = {"pack": side.pack, "run": side.run_id, "label": side.label, "threshold": threshold}
+            values = {
+                "pack": side.pack,
+                "run": PackOfRun(side.run_id, side.position),
+                "label": side.label,
+                "threshold": threshold,
+            }
             yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
         if area.low > 0:
             yield text("The second pack separates images with the condition from others better.")

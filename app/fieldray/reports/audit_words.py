@@ -9,6 +9,7 @@ from fieldray.audit.report import AuditReport
 from fieldray.audit.units import Rule, Unit
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
+from fieldray.domain.run import PackOfRun
 from fieldray.formatting import border_text, moment, number, percent
 from fieldray.translation import Translator
 
@@ -66,7 +67,10 @@ class AuditWords:
             (translator.text("Counted"), counted),
             (translator.text("Rule"), self.rule()),
             *([(translator.text("In the table, not screened"), missing)] if any(self.report.missing.values()) else []),
-            (translator.text("Run"), f"{subject.run_id}: {translator.name(', '.join(subject.paths))}"),
+            (
+                translator.text("Run"),
+                f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
+            ),
             (translator.text("Date"), moment(translator, subject.made_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
         ]

@@ -29,10 +29,10 @@ from fieldray.domain.finding import (
 from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, RunSummary
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.run import EarlierVerdict, Run, StoredResult
+from fieldray.domain.run import EarlierVerdict, Run, StoredAnswer
 from fieldray.formatting import NamesClasses, border_digits, score_digits
 from fieldray.plain_text import visible
-from fieldray.reports.exporter import ReportOptions, StoredRun, image_alias, uid_alias, unnamed
+from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, unnamed
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
@@ -202,7 +202,7 @@ def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
         more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in of.doubts) or None}
         findings = outcome.findings if isinstance(outcome, Screened) else ()
         for finding in findings or (None,):
-            yield _export_row(result, finding, of.run) | person | more
+            yield _export_row(result, finding, of) | person | more
 
 
 def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
@@ -217,8 +217,8 @@ def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
     }
 
 
-def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
-    outcome, verdict, spec = result.outcome, result.verdict, run.spec
+def _export_row(result: StoredAnswer, finding: Finding | None, stored: StoredRun) -> dict[str, Value]:
+    outcome, verdict, spec = result.outcome, result.verdict, stored.pack
     fields = lungs_of(outcome)
     lungs = _lungs(fields) or {}
     made = {"pack": spec.pack_name, "model_sha256": spec.model_sha256, "lungs_pack": spec.lungs_pack}
@@ -234,7 +234,7 @@ def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
-        "run_started": started(run),
+        "run_started": started(stored.run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
         "lungs_cut_off": " ".join(fields.cut_off) or None if fields else None,
         "evidence_inside": lungs.get("evidence_inside"),
@@ -248,7 +248,7 @@ def about_run(stored: StoredRun) -> dict[str, object]:
 
     Where nobody asked for names, an alias stands in place of each path and image.
     """
-    run, spec, why = stored.run, stored.run.spec, stored.run.reason
+    run, spec, pack, why = stored.run, stored.run.spec, stored.pack, stored.run.reason
     called: Callable[[str], str] = partial(image_alias, key=stored.pseudonym_key)
     if stored.options.names_people:
         called = str
@@ -264,13 +264,13 @@ def about_run(stored: StoredRun) -> dict[str, object]:
         "started": started(run),
         "ended": _time(run.ended_s),
         "paths": [called(path) for path in spec.paths],
-        "pack": spec.pack_name,
-        "pack_trust": spec.trust,
-        "pack_key_fingerprint": spec.fingerprint,
-        "model_sha256": spec.model_sha256,
-        "lungs_pack": spec.lungs_pack or None,
-        "settings_hash": spec.settings_hash,
-        "operating_points": [dataclasses.asdict(point) for point in spec.operating_points],
+        "pack": pack.pack_name,
+        "pack_trust": pack.trust,
+        "pack_key_fingerprint": pack.fingerprint,
+        "model_sha256": pack.model_sha256,
+        "lungs_pack": pack.lungs_pack or None,
+        "settings_hash": pack.settings_hash,
+        "operating_points": [dataclasses.asdict(point) for point in pack.operating_points],
         "counts": {category: stored.counts.get(category, 0) for category in CATEGORY_TEXTS},
         "notes": [{"code": doubt.code, "text": doubt.text} for doubt in stored.doubts],
         "not_present": [called(image) for image in stored.not_present],
@@ -341,11 +341,15 @@ def month_text(month: Month) -> str:
 
 def _summary(summary: RunSummary) -> dict[str, Any]:
     named = ReportOptions(names_people=True)
-    about = about_run(StoredRun(run=summary.run, results=(), counts=summary.counts, options=named))
+    packs = tuple(StoredPack(counts=summary.counts) for _ in summary.run.spec.packs)
+    about, *others = map(about_run, StoredRun(run=summary.run, results=(), packs=packs, options=named).by_pack())
     for name in ("notes", "not_present", "earlier_verdicts"):
         del about[name]
+    of_packs = ("pack", "pack_trust", "pack_key_fingerprint", "model_sha256", "lungs_pack", "settings_hash")
+    other_packs = [{name: other[name] for name in (*of_packs, "operating_points")} for other in others]
     return {
         **about,
+        **({"other_packs": other_packs} if others else {}),
         "images": summary.total,
         "images_not_present": summary.not_present,
         "run_on": {backend: number for backend, number in summary.backends.items() if backend},
@@ -355,9 +359,11 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
 
 def _run(comparison: Comparison, *, first: bool) -> dict[str, Any]:
     run = comparison.first if first else comparison.second
-    spec = run.spec
+    of, spec = comparison.sides[0 if first else 1]
     pack = {"pack": spec.pack_name, "pack_trust": spec.trust, "model_sha256": spec.model_sha256}
-    return {"run": run.run_id, **pack, "lungs_pack": spec.lungs_pack or None, "paths": list(spec.paths)}
+    position = {"position": of.position} if len(run.spec.packs) > 1 else {}
+    lungs = {"lungs_pack": spec.lungs_pack or None, "paths": list(run.spec.paths)}
+    return {"run": of.run_id, **position, **pack, **lungs}
 
 
 def _pair(pair: ResultPair) -> dict[str, Any]:

@@ -152,9 +152,10 @@ def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording:
 
 def _made_with(subject: Subject) -> tuple[str, ...]:
     """In full and, for where there is less room, without the lung-field pack."""
-    spec, outcome = subject.stored.run.spec, subject.outcome
-    short = f"Fieldray {spec.program_version} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
-    return (f"{short} · {spec.lungs_pack}", short) if spec.lungs_pack else (short,)
+    program, lungs_pack = subject.stored.run.spec.program_version, subject.stored.pack.lungs_pack
+    outcome = subject.outcome
+    short = f"Fieldray {program} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
+    return (f"{short} · {lungs_pack}", short) if lungs_pack else (short,)
 
 
 @lru_cache(maxsize=64)

@@ -26,7 +26,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredAnswer
 from fieldray.formatting import DICOM_DATE
 from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, shown_header
 
@@ -100,7 +100,7 @@ class Source:
 class Subject:
     """One screened image of a run, for which objects are made; `header` is what they may say of its patient."""
 
-    result: StoredResult
+    result: StoredAnswer
     outcome: Screened
     stored: StoredRun
     header: ImageHeader
@@ -130,9 +130,9 @@ class Subject:
 
     def uid(self, kind: Kind, what: str = "object") -> str:
         """Of an object, or of its series with `what` "series"."""
-        spec, options = self.stored.run.spec, self.stored.options
+        pack, options = self.stored.pack, self.stored.options
         run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
-        made = (spec.model_sha256, spec.settings_hash, spec.program_version)
+        made = (pack.model_sha256, pack.settings_hash, self.stored.run.spec.program_version)
         whose = (self.ref.study_key, self.header.patient_id)
         common = (kind, what, *made, *run, self.study_uid, *whose, options.language)
         if what == "series":
@@ -178,7 +178,7 @@ def source_of(ref: ImageRef) -> Source | None:
     )
 
 
-def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject | None:
+def subject_of(result: StoredAnswer, stored: StoredRun, number: int) -> Subject | None:
     """The image of a result; None for one that was not screened, about which there is nothing to say."""
     outcome = result.outcome
     if not isinstance(outcome, Screened):

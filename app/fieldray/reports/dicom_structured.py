@@ -195,7 +195,7 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
 
 def _algorithm(subject: Subject) -> list[Dataset]:
     """TID 4019: name, version, and what decides a result."""
-    spec, manifest = subject.stored.run.spec, subject.stored.manifest
+    spec, manifest = subject.stored.pack, subject.stored.manifest
     name = manifest.names["en"] if manifest else spec.pack_name
     parameters = (
         f"Pack {spec.pack_name}, {spec.trust}" + (f", key {spec.fingerprint}" if spec.fingerprint else ""),

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from fieldray.domain.image import ImageHeader, ImageRef, ShownImage
     from fieldray.domain.model import Manifest
     from fieldray.domain.prior import PairRecord
-    from fieldray.domain.run import EarlierVerdict, Run, StoredResult
+    from fieldray.domain.run import EarlierVerdict, PackSpec, Run, StoredAnswer
 
-    ImageResult = tuple[StoredResult, ShownImage | Reason]
-    ReadPreview = Callable[[StoredResult], ShownImage | None]
-    ReadImages = Callable[[Iterable[StoredResult], int], Iterator[ImageResult]]
+    ImageResult = tuple[StoredAnswer, ShownImage | Reason]
+    ReadPreview = Callable[[StoredAnswer], ShownImage | None]
+    ReadImages = Callable[[Iterable[StoredAnswer], int], Iterator[ImageResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,23 +90,35 @@ def side_by_side(
         yield future.result()
 
 
-def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
+def no_images(results: Iterable[StoredAnswer], _side: int) -> Iterator[ImageResult]:
     """Where no file is read."""
     return ((result, reason("missing")) for result in results)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class StoredPack:
+    """What a pack has to do with a run.
+
+    counts    images per category, as the pack says
+    doubts    what speaks against its answers as a whole
+    manifest  None where the pack is not at hand any more
+    """
+
+    counts: Mapping[Category, int] = field(default_factory=dict)
+    doubts: tuple[Reason, ...] = ()
+    manifest: Manifest | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredRun:
     """A run as an exporter receives it.
 
-    results           in the order of the work list; read once, as it is written. With other packs' runs beside it, all
-                      results of an image lie together
-    beside            the runs of other packs over the same images, without results: see `of`
-    counts            images per category
+    results           the answers for the images in the order of the work list, those for an image one after another;
+                      read once, as it is written
+    packs             by their position, like those of the run
+    position          of the pack that `pack`, `counts`, `doubts` and `manifest` tell of: see `of`
     not_present       images that were there once and are not any more
     earlier_verdicts  verdicts on results that have changed since
-    doubts            what speaks against the run as a whole
-    manifest          of the pack that made the results; None where the pack is not at hand any more
     options           what a person chose
     pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
     read_preview      the preview that is kept with a result, for an image that cannot be read any more
@@ -116,31 +128,50 @@ class StoredRun:
     """
 
     run: Run
-    results: Iterable[StoredResult]
-    beside: tuple[StoredRun, ...] = ()
-    counts: Mapping[Category, int] = field(default_factory=dict)
+    results: Iterable[StoredAnswer]
+    packs: tuple[StoredPack, ...] = (StoredPack(),)
+    position: int = 0
     not_present: tuple[str, ...] = ()
     earlier_verdicts: tuple[EarlierVerdict, ...] = ()
-    doubts: tuple[Reason, ...] = ()
-    manifest: Manifest | None = None
     options: ReportOptions = PLAIN
     pseudonym_key: bytes = b""
     read_preview: ReadPreview = lambda _result: None
     read_images: ReadImages = no_images
     captures: frozenset[int] | None = None
-    leave_out: Callable[[StoredResult, Reason], None] = lambda _result, _why: None
+    leave_out: Callable[[StoredAnswer, Reason], None] = lambda _result, _why: None
 
     @property
     def inputs(self) -> tuple[Path, ...]:
         """The files and folders that were screened: an export never replaces one."""
         return tuple(map(Path, self.run.spec.paths))
 
-    def of(self, result: StoredResult) -> StoredRun:
-        """What is known of the run and the pack of a result."""
-        for one in self.beside:
-            if one.run.run_id == result.run_id:
-                return replace(one, options=self.options, captures=self.captures, leave_out=self.leave_out)
-        return self
+    @property
+    def pack(self) -> PackSpec:
+        """What the run was asked for, of the pack that is told of."""
+        return self.run.spec.packs[self.position]
+
+    @property
+    def counts(self) -> Mapping[Category, int]:
+        """Images per category."""
+        return self.packs[self.position].counts
+
+    @property
+    def doubts(self) -> tuple[Reason, ...]:
+        """What speaks against the pack's answers as a whole."""
+        return self.packs[self.position].doubts
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What the pack says of itself; None where it is not at hand any more."""
+        return self.packs[self.position].manifest
+
+    def of(self, result: StoredAnswer) -> StoredRun:
+        """The same, told of the pack of an answer."""
+        return self if result.position == self.position else replace(self, position=result.position)
+
+    def by_pack(self) -> tuple[StoredRun, ...]:
+        """The same, told of each pack."""
+        return tuple(replace(self, position=position) for position in range(len(self.packs)))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from fieldray.domain.finding import (
@@ -25,7 +24,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.prior import PairRecord, doubts_about_pair
-from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.run import StoredAnswer, Verdict
 from fieldray.formatting import (
     DICOM_DATE,
     backend_name,
@@ -73,56 +72,55 @@ class Wording:
 
     def __init__(self, stored: StoredRun) -> None:
         self._stored = stored
-        self._spec = stored.run.spec
+        self._spec, self._pack = stored.run.spec, stored.pack
         self._is_named = stored.options.names_people
         self.translator = Translator(stored.options.language)
         self.notice = research_only(self.translator)
         self.legend = self.translator.text("weak"), self.translator.text("strong")
         self.signature = self.translator.text("Name, signature, date")
-        self._beside = {one.run.run_id: Wording(replace(one, options=stored.options)) for one in stored.beside}
+        self._of_packs = {stored.position: self}
+        for one in stored.by_pack() if stored.position == 0 else ():
+            if one.position:
+                self._of_packs[one.position] = Wording(one)
 
-    def of(self, result: StoredResult) -> Wording:
-        """The same about the run and the pack of a result."""
-        return self._beside.get(result.run_id, self)
+    def of(self, result: StoredAnswer) -> Wording:
+        """The same about the pack of an answer."""
+        return self._of_packs[result.position]
 
     # ---- the run
 
     def run(self) -> tuple[Block, ...]:
         """Everything but the images; pack by pack, where there are several."""
+        headings = self._headings() if len(self._of_packs) > 1 else ("",)
         return (
             Paragraph(self.notice, "notice"),
             Fields("", (*self.run_fields(), Field(self.translator.text("Folder"), self._folders()))),
-            *self._what_came_out(self.run_remarks(), of=self._headings()[0] if self._beside else ""),
             *(
                 block
-                for one, heading in zip(self._beside.values(), self._headings()[1:], strict=True)
-                for block in one.run_beside(heading)
+                for one, heading in zip(self._of_packs.values(), headings, strict=True)
+                for block in one.what_came_out(heading)
             ),
         )
 
-    def run_beside(self, heading: str) -> tuple[Block, ...]:
-        """What another pack has to add to the run over the same images."""
-        remarks = (remark for remark in self.run_remarks() if remark != self.pseudonym_note())
-        return (*self._what_came_out(remarks, of=heading), Fields("", self.run_fields()))
-
     def _headings(self) -> list[str]:
         """What each pack is called, and so what it looks for."""
-        return pack_headings([one.name() for one in (self, *self._beside.values())])
+        return pack_headings([one.name() for one in self._of_packs.values()])
 
     def name(self) -> tuple[str, str]:
         """The name of the pack, as far as it is known, and its id with its version."""
-        manifest, pack_name = self._stored.manifest, self._spec.pack_name
+        manifest, pack_name = self._stored.manifest, self._pack.pack_name
         return (self.translator.pick(manifest.names) if manifest else pack_name), pack_name
 
-    def _what_came_out(self, remarks: Iterable[str], *, of: str) -> tuple[Block, ...]:
+    def what_came_out(self, heading: str) -> tuple[Block, ...]:
+        """What the pack says of the images, and what it is; with its heading where there are several."""
         text, counts = self.translator.text, self._stored.counts
         came = (category for category in WORK_LIST_ORDER if counts.get(category))
         return (
-            Paragraph(_joined(of, text("What came out")), "heading"),
+            Paragraph(_joined(heading, text("What came out")), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
-            *map(Paragraph, remarks),
+            *map(Paragraph, self.run_remarks()),
             Fields(text("The pack"), self.pack()),
-            *(part for point in self._spec.operating_points for part in self._point_blocks(point)),
+            *(part for point in self._pack.operating_points for part in self._point_blocks(point)),
             Fields(text("What it was made with"), self.provenance()),
         )
 
@@ -130,8 +128,8 @@ class Wording:
         """The pack that made the results, and what it is for."""
         text, manifest = self.translator.text, self._stored.manifest
         name = self.translator.pick(manifest.names) if manifest else ""
-        whose = signer(self.translator, trust=self._spec.trust, fingerprint=self._spec.fingerprint)
-        fields = [Field(text("Pack"), _joined(name, self._spec.pack_name)), Field(text("Signer"), whose)]
+        whose = signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
+        fields = [Field(text("Pack"), _joined(name, self._pack.pack_name)), Field(text("Signer"), whose)]
         if manifest is None:
             return (
                 *fields,
@@ -142,13 +140,13 @@ class Wording:
 
     def provenance(self) -> tuple[Field, ...]:
         """What made the results, to the byte."""
-        text, spec = self.translator.text, self._spec
+        text, pack = self.translator.text, self._pack
         return (
-            Field(text("Program"), f"Fieldray {spec.program_version}"),
-            Field(text("Model (SHA-256)"), spec.model_sha256),
-            *([Field(text("Lung fields"), spec.lungs_pack)] if spec.lungs_pack else []),
-            Field(text("Settings (SHA-256)"), spec.settings_hash),
-            *([Field(text("Signing key"), spec.fingerprint)] if spec.fingerprint else []),
+            Field(text("Program"), f"Fieldray {self._spec.program_version}"),
+            Field(text("Model (SHA-256)"), pack.model_sha256),
+            *([Field(text("Lung fields"), pack.lungs_pack)] if pack.lungs_pack else []),
+            Field(text("Settings (SHA-256)"), pack.settings_hash),
+            *([Field(text("Signing key"), pack.fingerprint)] if pack.fingerprint else []),
         )
 
     def table(self) -> Table:
@@ -156,9 +154,9 @@ class Wording:
         text = self.translator.text
         headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
         title = text("All images")
-        if self._spec.trust == "legacy":
+        if self._pack.trust == "legacy":
             title = f"{title} ({unsigned(self.translator)})"
-        if self._beside:
+        if len(self._of_packs) > 1:
             return self._table_of_several(title, headings[:4])
         listed = [(self.row(at, found), found.outcome.category) for at, found in enumerate(self._stored.results, 1)]
         return Table(
@@ -171,7 +169,7 @@ class Wording:
 
     def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
         """The same with a column for each pack: what it says, its score, and the verdict on it."""
-        packs = (self, *self._beside.values())
+        packs = tuple(self._of_packs.values())
         rows: list[tuple[str, ...]] = []
         categories: list[tuple[Category, ...]] = []
         for _, of_image in itertools.groupby(self._stored.results, lambda result: result.outcome.ref.key):
@@ -184,13 +182,13 @@ class Wording:
         columns = (*headings, *self._headings())
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
-    def answer(self, result: StoredResult) -> str:
+    def answer(self, result: StoredAnswer) -> str:
         """What the pack says of an image, in one cell."""
         outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
 
-    def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
+    def row(self, count: int, result: StoredAnswer) -> tuple[str, ...]:
         """A row of that list."""
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
@@ -223,25 +221,24 @@ class Wording:
         return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)
 
     def run_remarks(self) -> tuple[str, ...]:
-        """What a person should know of the run as a whole."""
+        """What a person should know of the pack's answers, and with the first pack of the run as a whole."""
         absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. It is in the JSON export.",
             "{count} verdicts were given on results that have changed since. They are in the JSON export.",
             earlier,
         )
-        is_unsigned = self._spec.trust == "legacy"
+        is_unsigned, is_first = self._pack.trust == "legacy", self._stored.position == 0
+        pseudonyms = self.translator.text(
+            "Patients are shown by pseudonyms (FR-…) that only this computer can trace back."
+        )
         return (
             *map(self.translator.reason, self._stored.doubts),
             *([self.translator.reason(reason("unsigned_operating_point_unknown"))] if is_unsigned else ()),
-            *([self.translator.reason(reason("not_present", count=absent))] if absent else ()),
-            *([changed] if earlier else ()),
-            *(() if self._is_named else (self.pseudonym_note(),)),
+            *([self.translator.reason(reason("not_present", count=absent))] if absent and is_first else ()),
+            *([changed] if earlier and is_first else ()),
+            *([pseudonyms] if is_first and not self._is_named else ()),
         )
-
-    def pseudonym_note(self) -> str:
-        """Why the patients have no names here."""
-        return self.translator.text("Patients are shown by pseudonyms (FR-…) that only this computer can trace back.")
 
     def _point_blocks(self, point: OperatingPoint) -> Iterator[Paragraph]:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
@@ -252,7 +249,7 @@ class Wording:
 
     # ---- an image
 
-    def image(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
+    def image(self, result: StoredAnswer, *, problem: Reason | None = None) -> ImageText:
         """One image. `problem`: why it cannot be shown, None if it can."""
         outcome = result.outcome
         why = why_of(outcome) if isinstance(outcome, Screened) else None

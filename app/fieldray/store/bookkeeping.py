@@ -6,7 +6,7 @@ counted without reading one of them.
 A file that has not changed is known by a stamp that lies with its result (`imaging.source` makes them): the result is
 taken over. An image that a pass did not see is gone, as far as the file system shows.
 
-A verdict is a person's work and is never lost: it lies beside the row that was judged, and is copied to the row that
+A verdict is a person's work and is never lost: it is on the answer that was judged, and is copied to the answer that
 the same image with the same result has in another run or under another name. All copies have the time of the original.
 Which one is the newest, their numbers say: the clock of a computer may jump. A row without a choice says that a person
 read the image: it is copied like any other, and gives way to any other.
@@ -14,21 +14,23 @@ read the image: it is copied like any other, and gives way to any other.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, Screened, listed_score, why_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, Screened, leading_position, listed_score, why_of
 from fieldray.domain.prior import person_key
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, person, view_label
-from fieldray.store.rows import SAMPLED, verdict_columns
+from fieldray.store.rows import SAMPLED, outcome_of, pack_spec_of, verdict_columns
 from fieldray.store.schema import VERSION, image_key
 
 # Executes a statement with these values on the store that is being changed; what it gives.
@@ -44,24 +46,29 @@ _FRAME: Final = b"\0\0"
 # ---- the work list
 
 _LISTED: Final = (
-    "run_id, result_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study, "
+    "run_id, image_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study, "
     "person"
 )
 LIST: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', ?' * _LISTED.count(',')})"
-UNLIST: Final = "DELETE FROM work_list WHERE run_id = ? AND result_id = ?"
+UNLIST: Final = "DELETE FROM work_list WHERE run_id = ? AND image_id = ?"
 
 UNLISTED: Final = """
-    SELECT id FROM results WHERE id IN (SELECT value FROM json_each(?2))
-    AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND result_id = results.id)
+    SELECT id FROM images WHERE id IN (SELECT value FROM json_each(?2))
+    AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND image_id = images.id)
 """
-# Copies of rows of other runs are listed as those are.
+# Copies of images of other runs are listed as those are, where all their answers are the same.
 _OF_LISTED: Final = ", ".join(f"listed.{name}" for name in _LISTED.split(", ")[2:])
+_HAS_ANOTHER: Final = """
+    EXISTS (SELECT 1 FROM answers WHERE image_id = {}.id
+            AND result_hash NOT IN (SELECT result_hash FROM answers WHERE image_id = {}.id))
+"""
 COPY_LISTED: Final = f"""
     INSERT INTO work_list ({_LISTED})
     SELECT copy.run_id, copy.id, {_OF_LISTED}
-    FROM results AS earlier JOIN work_list AS listed ON listed.run_id = earlier.run_id AND listed.result_id = earlier.id
-    JOIN results AS copy ON copy.run_id = ?1 AND copy.image_key = earlier.image_key
+    FROM images AS earlier JOIN work_list AS listed ON listed.run_id = earlier.run_id AND listed.image_id = earlier.id
+    JOIN images AS copy ON copy.run_id = ?1 AND copy.image_key = earlier.image_key
     WHERE earlier.run_id != ?1 AND earlier.id IN (SELECT value FROM json_each(?2))
+    AND NOT {_HAS_ANOTHER.format("earlier", "copy")} AND NOT {_HAS_ANOTHER.format("copy", "earlier")}
 """
 
 
@@ -71,7 +78,7 @@ def key_of(text: str) -> bytes:
 
 
 def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
-    """The row of a result in the work list."""
+    """The row of an image in the work list; `outcome` is its most urgent answer."""
     header, file = outcome.ref.header, file_name(outcome.ref)
     score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
     return (
@@ -92,17 +99,29 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
     )
 
 
+# An answer with its image and the pack of its run, without which it cannot be read.
+ANSWERS: Final = """
+    (SELECT answers.*, image_key, content_sha256, frame, header, absent_s, run_packs.spec
+     FROM answers LEFT JOIN images ON images.id = image_id LEFT JOIN runs ON runs.id = images.run_id
+     LEFT JOIN run_packs ON run_packs.run_id = runs.id AND run_packs.position = answers.position)
+"""
+
+
+def list_images(connection: sqlite3.Connection) -> None:
+    """List the images that are present and are not in the work list yet; not one that cannot be read."""
+    query = f"""SELECT * FROM {ANSWERS} WHERE absent_s IS NULL AND image_id NOT IN (SELECT image_id FROM work_list)
+                ORDER BY image_id, position"""
+    for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
+        with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # found when it is asked for
+            rows = list(answers)
+            outcomes = [outcome_of(row, pack_spec_of(row["spec"]), looks_inside=False) for row in rows]
+            leading = outcomes[leading_position(outcomes)]
+            connection.execute(LIST, listed_row(rows[0]["run_id"], row_id, leading))
+
+
 def _number_of(text: str) -> int:
     """A number of 64 bits that no other text of a run has."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
-
-
-# Runs of several packs that go over the same images together; what they were linked with before is alone.
-LINK: Final = """
-    UPDATE runs SET together_id = CASE WHEN id IN (SELECT value FROM json_each(:runs)) THEN :together END
-    WHERE together_id IN (SELECT together_id FROM runs WHERE id IN (SELECT value FROM json_each(:runs)))
-       OR id IN (SELECT value FROM json_each(:runs)) AND together_id IS NOT :together
-"""
 
 
 # ---- results taken over for files that have not changed
@@ -110,37 +129,87 @@ LINK: Final = """
 NEW_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
 KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
-# The files of a run in the order of their names. What failed is tried again: it is known, and has no stamp.
+# The images of a run in the order of their names, and their answers in the order of the packs. What failed is tried
+# again: it is known, and has no stamp.
 STAMPED: Final = """
-    SELECT id, image_key, CASE status WHEN 'failed' THEN NULL ELSE stamp END AS stamp FROM results
-    WHERE run_id = ? AND image_key >= ? ORDER BY image_key LIMIT ?
+    SELECT images.id, image_key, answers.id AS answer_id, position,
+           CASE status WHEN 'failed' THEN NULL ELSE stamp END AS stamp
+    FROM (SELECT id, image_key, stamp FROM images WHERE run_id = ? AND image_key >= ?
+          ORDER BY image_key LIMIT ?) AS images
+    JOIN answers ON image_id = images.id ORDER BY image_key, position
 """
 
-# What is counted of results, each kind once with its number.
-_KINDS: Final = "SELECT category, reason, notes, COUNT(*) AS number FROM results WHERE {} GROUP BY 1, 2, 3"
-KINDS: Final = _KINDS.format(_GIVEN)
+# What is counted of answers, each kind once with its number, by pack.
+_KINDS: Final = """
+    SELECT position, category, reason, notes, COUNT(*) AS number
+    FROM images JOIN answers ON answers.image_id = images.id WHERE {} GROUP BY 1, 2, 3, 4
+"""
+KINDS: Final = _KINDS.format("images.id IN (SELECT value FROM json_each(:rows))")
 KINDS_SEEN: Final = _KINDS.format(
-    "run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
+    "images.run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
 )
 
-# Rows of the run itself are seen by its present pass. Indices are left alone where nothing in them changes.
+# Images of the run itself are seen by its present pass. Indices are left alone where nothing in them changes.
 _SEEN: Final = f"""
-    UPDATE results SET is_resumed = {SAMPLED}, pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)
-    WHERE run_id = :run_id AND {_GIVEN} RETURNING id, image_key, result_hash
+    UPDATE images SET pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)
+    WHERE run_id = :run_id AND {_GIVEN}
 """
-_PRESENT: Final = f"UPDATE results SET absent_s = NULL WHERE absent_s IS NOT NULL AND run_id = :run_id AND {_GIVEN}"
-# Rows of other runs become new ones of this run.
-_COPY_ROWS: Final = f"""
-    INSERT INTO results ({{names}}) SELECT {{values}} FROM results
-    WHERE run_id != :run_id AND {_GIVEN} RETURNING id, image_key, result_hash
+_PRESENT: Final = f"UPDATE images SET absent_s = NULL WHERE absent_s IS NOT NULL AND run_id = :run_id AND {_GIVEN}"
+_SAMPLED: Final = f"""
+    UPDATE answers SET is_resumed = {SAMPLED}
+    WHERE is_resumed != {SAMPLED} AND image_id IN (SELECT value FROM json_each(:rows))
 """
-_OF_COPY: Final = {
+RANK: Final = f"""
+    UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
+    WHERE {_GIVEN} AND rank != (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
+"""
+# Images that are not where their most urgent answer is, or have none.
+UNRANKED: Final = """
+    SELECT 1 FROM images WHERE rank IS NOT (SELECT MIN(rank) FROM answers WHERE image_id = images.id) LIMIT 1
+"""
+# Images of other runs become new ones of this run, and answers of other runs answers for them.
+_COPY_IMAGES: Final = f"""
+    INSERT INTO images ({{names}}) SELECT {{values}} FROM images WHERE run_id != :run_id AND {_GIVEN}
+    ON CONFLICT (run_id, image_key) DO UPDATE SET pass_number = excluded.pass_number, saved_s = excluded.saved_s,
+        absent_s = NULL, stamp = excluded.stamp, content_sha256 = excluded.content_sha256, header = excluded.header
+"""
+_COPY_ANSWERS: Final = """
+    INSERT OR REPLACE INTO answers ({names}) SELECT {values}
+    FROM json_each(:taken) AS taken JOIN answers ON answers.id = taken.value
+    JOIN images AS earlier ON earlier.id = answers.image_id
+    JOIN images AS copy ON copy.run_id = :run_id AND copy.image_key = earlier.image_key
+    WHERE answers.run_id != :run_id
+"""
+_TAKEN: Final = """
+    SELECT answers.id, image_id, images.image_key, result_hash FROM json_each(:images) AS taken
+    JOIN images AS earlier ON earlier.id = taken.value
+    JOIN images ON images.run_id = :run_id AND images.image_key = earlier.image_key
+    JOIN answers ON answers.image_id = images.id ORDER BY taken.key, position
+"""
+_OF_IMAGE: Final = {
     "run_id": ":run_id",
     "pass_number": "(SELECT pass_number FROM runs WHERE id = :run_id)",
-    "is_resumed": str(SAMPLED),
     "saved_s": ":now_s",
     "absent_s": "NULL",
 }
+_OF_ANSWER: Final = {
+    "image_id": "copy.id",
+    "run_id": ":run_id",
+    "position": ":position",
+    "is_resumed": str(SAMPLED),
+    "saved_s": ":now_s",
+}
+
+
+class TakenOver(NamedTuple):
+    """What is taken over for files that have not changed.
+
+    images   of each of them a row that holds it, in this run or another one
+    answers  by the position of the pack, of each image the answer
+    """
+
+    images: Sequence[int]
+    answers: Sequence[Sequence[int]]
 
 
 def checked_key(value: object) -> bytes:
@@ -150,45 +219,62 @@ def checked_key(value: object) -> bytes:
     return value
 
 
-def take_over(connection: sqlite3.Connection, run_id: int, row_ids: Sequence[int]) -> list[sqlite3.Row]:
-    """Rows of a run itself become results of its present pass, rows of other runs are copied to it.
+def take_over(connection: sqlite3.Connection, run_id: int, taken: TakenOver) -> list[sqlite3.Row]:
+    """Images of a run itself become seen by its present pass, images and answers of other runs are copied to it.
 
-    The id, image_key and result_hash of each in the run, those of its own first.
+    The id, image_id, image_key and result_hash of each answer that these images have in the run.
     """
-    about = {"run_id": run_id, "rows": json.dumps(row_ids), "now_s": time.time()}
-    own = connection.execute(_SEEN, about).fetchall()
-    connection.execute(_PRESENT, about)
-    names = [row["name"] for row in connection.execute("PRAGMA table_info (results)") if row["name"] != "id"]
-    values = [_OF_COPY.get(name, name) for name in names]
-    copy = _COPY_ROWS.format(names=", ".join(names), values=", ".join(values))
-    return own + connection.execute(copy, about).fetchall()
+    about = {"run_id": run_id, "rows": json.dumps(taken.images), "now_s": time.time()}
+    for statement in (_SEEN, _PRESENT, _COPY_IMAGES.format(**_copied(connection, "images", _OF_IMAGE))):
+        connection.execute(statement, about)
+    copy = _COPY_ANSWERS.format(**_copied(connection, "answers", _OF_ANSWER))
+    for position, answers in enumerate(taken.answers):
+        connection.execute(copy, {**about, "position": position, "taken": json.dumps(answers)})
+    found = connection.execute(_TAKEN, {"run_id": run_id, "images": json.dumps(taken.images)}).fetchall()
+    for statement in (_SAMPLED, RANK):
+        connection.execute(statement, {"rows": json.dumps([row["image_id"] for row in found])})
+    return found
+
+
+def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, str]) -> dict[str, str]:
+    """The columns of a table, and what they get in a copy of a row."""
+    names = [row["name"] for row in connection.execute(f"PRAGMA table_info ({table})") if row["name"] != "id"]
+    values = (of_copy.get(name, f"{table}.{name}") for name in names)
+    return {"names": ", ".join(names), "values": ", ".join(values)}
 
 
 # ---- images that are gone
 
 # The images of a run, and whether its last pass saw them.
 ROWS: Final = """
-    SELECT results.id, image_key, stage, results.reason, results.pass_number = runs.pass_number AS is_seen
-    FROM results JOIN runs ON runs.id = run_id WHERE run_id = ? AND absent_s IS NULL
+    SELECT images.id, image_key, stage, answers.reason, images.pass_number = runs.pass_number AS is_seen
+    FROM images JOIN runs ON runs.id = images.run_id
+    JOIN answers ON answers.id = (SELECT MIN(id) FROM answers WHERE image_id = images.id)
+    WHERE images.run_id = ? AND absent_s IS NULL
 """
 # The images that a run's last pass saw whose bytes it saw more than once.
 TWINS: Final = """
-    WITH seen AS (SELECT results.id, image_key, content_sha256, frame FROM results JOIN runs ON runs.id = run_id
-                  WHERE run_id = ? AND results.pass_number = runs.pass_number AND content_sha256 != x'')
+    WITH seen AS (SELECT images.id, image_key, content_sha256, frame FROM images JOIN runs ON runs.id = run_id
+                  WHERE run_id = ? AND images.pass_number = runs.pass_number AND content_sha256 != x'')
     SELECT id, image_key, content_sha256, frame FROM seen WHERE (content_sha256, frame) IN (
         SELECT content_sha256, frame FROM seen GROUP BY content_sha256, frame HAVING COUNT(*) > 1)
 """
 
 _SAME_BYTES: Final = """
-    SELECT other.id, other.image_key FROM results AS this JOIN results AS other
+    SELECT other.id, other.image_key FROM images AS this JOIN images AS other
     ON (other.run_id, other.content_sha256, other.frame) = (this.run_id, this.content_sha256, this.frame)
     WHERE this.id = ? AND other.id != this.id AND this.content_sha256 != x'' AND other.absent_s IS NULL
 """
 
 
 def is_there(key: bytes) -> bool:
-    """Whether there is something at the place that an image's key (`schema.image_key`) names: the file, or its zip."""
-    return os.path.lexists(key.partition(_MEMBER)[0])
+    """Whether there is something at the place that an image's key (`schema.image_key`) names: the file, or its zip.
+
+    An object of a server (`s3:/...`) is not looked for.
+    """
+    path = key.partition(_MEMBER)[0]
+    is_object = not os.path.isabs(path)  # noqa: PTH117 - of bytes
+    return is_object or os.path.lexists(path)
 
 
 def is_another(key: bytes, other: bytes) -> bool:
@@ -239,7 +325,7 @@ def moved_to(execute: Execute, row_id: int) -> set[int]:
 def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     """Mark images as no longer present; a verdict on bytes that are present elsewhere moves with them."""
     for row_id in row_ids:
-        execute("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
+        execute("UPDATE images SET absent_s = ? WHERE id = ?", time.time(), row_id)
         execute(UNLIST, run_id, row_id)
     execute(_TO_MOVED, run_id)
 
@@ -268,48 +354,55 @@ def _is_in_any(key: bytes, folders: AbstractSet[bytes]) -> bool:
 # ---- what a person says of images: verdicts, and that an image was read
 
 _COPY_VERDICT: Final = """
-    INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
+    INSERT INTO verdicts (answer_id, result_hash, choice, note, given_s, content_sha256, category, score)
 """
 _OVER_READING: Final = """
-    ON CONFLICT (result_id, result_hash) DO UPDATE
+    ON CONFLICT (answer_id, result_hash) DO UPDATE
     SET choice = excluded.choice, note = excluded.note, given_s = excluded.given_s
     WHERE verdicts.choice IS NULL AND excluded.choice IS NOT NULL
 """
 
-# Within a run: to the same bytes with the same outcome, and to a row that has no verdict of its own.
+# Within a run: to the same bytes with the same outcome, and to an answer that has no verdict of its own.
 _TO_MOVED: Final = f"""{_COPY_VERDICT}
     SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
-    FROM results AS gone JOIN verdicts AS given ON given.result_id = gone.id AND given.result_hash = gone.result_hash
-    JOIN results AS moved ON moved.run_id = gone.run_id AND moved.result_hash = gone.result_hash
-    WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND moved.absent_s IS NULL AND moved.content_sha256 != x''
+    FROM images AS gone JOIN answers AS judged ON judged.image_id = gone.id
+    JOIN verdicts AS given ON given.answer_id = judged.id AND given.result_hash = judged.result_hash
+    JOIN images AS there ON there.run_id = gone.run_id AND there.content_sha256 = gone.content_sha256
+                         AND there.frame = gone.frame
+    JOIN answers AS moved ON moved.image_id = there.id AND moved.position = judged.position
+                          AND moved.result_hash = judged.result_hash
+    WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND there.absent_s IS NULL AND there.content_sha256 != x''
     {_OVER_READING}
 """
 
 # Of the same image are verdicts on it, on its file by another name, and on the same bytes whose places are empty now.
-# Two files with the same bytes that are both there stay two images, each with a verdict of its own. Where a result was
+# Two files with the same bytes that are both there stay two images, each with a verdict of its own. Where an answer was
 # lost in a damaged store, its place counts as empty.
 _IS_MOVED: Final = """
-    NOT EXISTS (SELECT 1 FROM verdicts AS same JOIN results AS judged ON judged.id = same.result_id
+    NOT EXISTS (SELECT 1 FROM verdicts AS same JOIN answers AS judged ON judged.id = same.answer_id
+                JOIN images AS place ON place.id = judged.image_id
                 WHERE same.result_hash = :result_hash AND same.given_s = verdicts.given_s
-                      AND is_another(judged.image_key, :image_key))
+                      AND is_another(place.image_key, :image_key))
 """
-# From other runs to a row. Where the result was lost, its run is NULL here.
+# From other runs to an answer. Where the judged answer was lost, its run is NULL here.
 _TO_NEW_RUN: Final = f"""{_COPY_VERDICT}
-    SELECT :row_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
+    SELECT :answer_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score
-    FROM verdicts LEFT JOIN results ON results.id = result_id
-    WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x'' AND run_id IS NOT :run_id
+    FROM verdicts LEFT JOIN answers ON answers.id = answer_id LEFT JOIN images ON images.id = image_id
+    WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x'' AND images.run_id IS NOT :run_id
           AND (image_key = :image_key OR {_IS_MOVED})
     ORDER BY choice IS NULL, image_key IS :image_key DESC, verdicts.id DESC LIMIT 1
     {_OVER_READING}
 """
 
-# From a row to those of the same image and result in later runs that have not ended: they may have come by it before.
+# From an answer to those of the same image and result in later runs that have not ended: they may have come by it
+# before.
 _LATER: Final = """
-    FROM verdicts JOIN results ON results.id = result_id JOIN runs ON runs.id > results.run_id AND ended_s IS NULL
-    JOIN results AS later ON later.run_id = runs.id AND later.image_key = results.image_key
-                          AND later.result_hash = verdicts.result_hash
-    WHERE verdicts.result_id = :row_id AND verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x''
+    FROM verdicts JOIN answers ON answers.id = answer_id JOIN images ON images.id = answers.image_id
+    JOIN runs ON runs.id > images.run_id AND ended_s IS NULL
+    JOIN images AS there ON there.run_id = runs.id AND there.image_key = images.image_key
+    JOIN answers AS later ON later.image_id = there.id AND later.result_hash = verdicts.result_hash
+    WHERE verdicts.answer_id = :answer_id AND verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x''
 """
 _TO_LATER_RUNS: Final = f"""{_COPY_VERDICT}
     SELECT later.id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
@@ -318,7 +411,7 @@ _TO_LATER_RUNS: Final = f"""{_COPY_VERDICT}
 # Before another one is given there: its copies go, and not what a person said in such a run.
 _TAKE_BACK: Final = f"""
     DELETE FROM verdicts
-    WHERE result_hash = :result_hash AND (result_id, given_s) IN (SELECT later.id, given_s {_LATER})
+    WHERE result_hash = :result_hash AND (answer_id, given_s) IN (SELECT later.id, given_s {_LATER})
 """
 
 # With all copies of it, in whatever run, and all that were given on the image before, or the next run would bring one
@@ -326,35 +419,39 @@ _TAKE_BACK: Final = f"""
 _WITHDRAW_ONE: Final = f"""
     DELETE FROM verdicts WHERE result_hash = :result_hash AND choice {{is_one}} AND EXISTS (
         SELECT 1 FROM verdicts AS given
-        WHERE given.result_id = :row_id AND given.result_hash = :result_hash AND given.choice {{is_one}} AND (
+        WHERE given.answer_id = :answer_id AND given.result_hash = :result_hash AND given.choice {{is_one}} AND (
             given.given_s = verdicts.given_s OR verdicts.id < given.id AND (
-                :image_key IN (SELECT image_key FROM results WHERE id = verdicts.result_id)
+                :image_key IN (SELECT image_key FROM images WHERE id = (
+                    SELECT image_id FROM answers WHERE id = verdicts.answer_id))
                 OR verdicts.content_sha256 != x'' AND {_IS_MOVED})))
 """
 _WITHDRAW: Final = _WITHDRAW_ONE.format(is_one="IS NOT NULL")
 _UNREAD: Final = _WITHDRAW_ONE.format(is_one="IS NULL")
 _READ: Final = f"""{_COPY_VERDICT}
-    SELECT :row_id, :result_hash, NULL, '', :given_s, :content_sha256, :category, :score
+    SELECT :answer_id, :result_hash, NULL, '', :given_s, :content_sha256, :category, :score
     WHERE true {_OVER_READING}
 """
 
-# Those on no result that is present in the run: on what its rows held before, or on what its images gave in other runs.
+# Those on no answer that is present in the run: on what its answers were before, or on what was said of its images in
+# other runs.
 EARLIER_VERDICTS: Final = """
-    SELECT verdicts.*, image_key FROM verdicts JOIN results ON results.id = result_id
-    WHERE run_id = :run_id AND (verdicts.result_hash != results.result_hash OR absent_s IS NOT NULL)
-       OR run_id NOT IN (SELECT other.id FROM runs JOIN runs AS other ON other.id = runs.id
-                         OR other.together_id = runs.together_id WHERE runs.id = :run_id) AND EXISTS (
-          SELECT 1 FROM results AS mine WHERE mine.run_id = :run_id AND mine.image_key = results.image_key
-          AND mine.absent_s IS NULL AND mine.result_hash != verdicts.result_hash
-          AND NOT EXISTS (SELECT 1 FROM verdicts AS own
-                          WHERE own.result_id = mine.id AND own.result_hash = verdicts.result_hash
-                                AND own.choice IS NOT NULL))
+    SELECT verdicts.*, image_key FROM verdicts JOIN answers ON answers.id = answer_id
+    JOIN images ON images.id = answers.image_id
+    WHERE images.run_id = :run_id AND (verdicts.result_hash != answers.result_hash OR absent_s IS NOT NULL)
+       OR images.run_id != :run_id AND EXISTS (
+          SELECT 1 FROM images AS place
+          WHERE place.run_id = :run_id AND place.image_key = images.image_key AND place.absent_s IS NULL
+          AND NOT EXISTS (SELECT 1 FROM answers AS mine LEFT JOIN verdicts AS own
+                          ON own.answer_id = mine.id AND own.result_hash = verdicts.result_hash
+                             AND own.choice IS NOT NULL
+                          WHERE mine.image_id = place.id
+                                AND (mine.result_hash = verdicts.result_hash OR own.id IS NOT NULL)))
     GROUP BY image_key, verdicts.result_hash, choice, note, given_s HAVING choice IS NOT NULL ORDER BY verdicts.id
 """
 
 
 class Bringing:
-    """Brings verdicts to the rows of newer runs; keeps in mind which results were judged at all."""
+    """Brings verdicts to the answers of newer runs; keeps in mind which results were judged at all."""
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
@@ -365,23 +462,25 @@ class Bringing:
         """Another verdict is about to be given here."""
         self._version = -1
 
-    def bring(self, run_id: int, row_id: int, result_hash: bytes, image_key: bytes) -> None:
-        """The verdict that this result was given in another run."""
+    def bring(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
+        """The verdict that this result was given in another run; whether it may have one."""
         (row,) = self._execute("PRAGMA data_version")  # another one where others wrote: perhaps a verdict
         if row["data_version"] != self._version:
             self._judged = frozenset(row["result_hash"] for row in self._execute("SELECT result_hash FROM verdicts"))
             self._version = row["data_version"]
-        if result_hash in self._judged:
-            about = {"result_hash": result_hash, "image_key": image_key}
-            self._execute(_TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
+        if result_hash not in self._judged:
+            return False
+        about = {"result_hash": result_hash, "image_key": image_key}
+        self._execute(_TO_NEW_RUN, answer_id=answer_id, run_id=run_id, **about)
+        return True
 
 
 def put_verdict(
-    execute: Execute, row_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
+    execute: Execute, answer_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
 ) -> None:
     """Put a verdict in the place of the one that was found there, or withdraw that (None): the image was read then."""
-    columns = {"result_id": row_id, **verdict_columns(judged, verdict), "given_s": time.time()}
-    about = {"row_id": row_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
+    columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
+    about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
     if verdict is None or found == verdict:
         # Have a transaction write, even one that changes nothing. What a full disk refused may lie in the log all the
         # same: a verdict that was refused and then withdrawn would come back. Only what is written in its place keeps
@@ -390,7 +489,7 @@ def put_verdict(
     if verdict is None:
         execute(_WITHDRAW, **about)
         if found is not None:
-            mark_read(execute, row_id, judged=judged, is_read=True)
+            mark_read(execute, answer_id, judged=judged, is_read=True)
     elif found != verdict:
         execute(_TAKE_BACK, **about)
         marks = ", ".join("?" * len(columns))
@@ -398,9 +497,9 @@ def put_verdict(
         execute(_TO_LATER_RUNS, **about)
 
 
-def mark_read(execute: Execute, row_id: int, *, judged: Outcome, is_read: bool) -> None:
+def mark_read(execute: Execute, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
     """Note that a person has read this outcome, or has not; where a verdict lies they have."""
-    about = {**verdict_columns(judged), "row_id": row_id, "image_key": image_key(judged.ref)}
+    about = {**verdict_columns(judged), "answer_id": answer_id, "image_key": image_key(judged.ref)}
     if is_read:
         execute(_READ, given_s=time.time(), **about)
     execute(_TO_LATER_RUNS if is_read else _UNREAD, **about)

@@ -35,7 +35,7 @@ from fieldray.persistence import (
     unfinished,
 )
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import LIST, checked_key, listed_row
+from fieldray.store.bookkeeping import ANSWERS, UNRANKED, checked_key, list_images
 from fieldray.store.database import (
     COMPANIONS,
     ShareDone,
@@ -47,10 +47,12 @@ from fieldray.store.database import (
     damage_noticed,
     free_name,
     is_damage,
+    is_older,
     keep_copy,
     numbered,
     open_database,
     opened_to_read,
+    other_version,
     pictures_path,
     quarantine_companions,
     remove_files,
@@ -60,9 +62,30 @@ from fieldray.store.database import (
     wipe_from_now_on,
 )
 from fieldray.store.locks import EXCLUSIVE_WAIT_S, RunLocks, has_session, require_exclusive, swap_lock
+from fieldray.store.migrations import migrate
 from fieldray.store.pictures import PictureKey, discard, keep_only, size_of
-from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
-from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables, has_table, stated_version, version_of
+from fieldray.store.rows import (
+    RUNS,
+    category_in,
+    category_of,
+    checked,
+    moment_in,
+    outcome_of,
+    pack_spec_of,
+    run_of,
+    verdict_of,
+)
+from fieldray.store.schema import (
+    FIRST_VERSION,
+    PICTURES,
+    RESULTS,
+    VERSION,
+    Tables,
+    has_table,
+    header_of,
+    stated_version,
+    version_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +102,12 @@ _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 RowValidator = Callable[[sqlite3.Row], object]
 
 
-def _validate_result(row: sqlite3.Row) -> None:
-    outcome_of(row, spec_of(row["of_run"]))
+def _validate_image(row: sqlite3.Row) -> None:
+    checked(row), category_of(row["rank"]), header_of(row["header"])
+
+
+def _validate_answer(row: sqlite3.Row) -> None:
+    outcome_of(row, pack_spec_of(row["spec"]))
     if category_of(row["rank"]) != row["category"] or not 0 <= (row["score"] or 0) <= 1:
         raise ValueError("this place in the list is not the outcome's")
 
@@ -91,18 +118,17 @@ def _validate_verdict(row: sqlite3.Row) -> None:
         verdict_of(row)
 
 
-# By table, in an order in which runs come before their results; the work list is made of them.
+# By table, in an order in which what a row is read with comes before it; the work list is made of them.
 _VALIDATORS: Final[Mapping[str, RowValidator]] = {
+    "run_packs": lambda row: pack_spec_of(checked(row)["spec"]),
     "runs": run_of,
     "secrets": lambda row: checked_key(row["value"]),
-    "results": _validate_result,
+    "images": _validate_image,
+    "answers": _validate_answer,
     "verdicts": _validate_verdict,
 }
-
-
-def _of_run(table: str) -> str:
-    """What joins a result with the specification of its run, without which it cannot be read."""
-    return "results.*, (SELECT spec FROM runs WHERE runs.id = run_id) AS of_run" if table == "results" else "*"
+# What the rows of a table are read from.
+_READ_FROM: Final = {"runs": RUNS, "answers": ANSWERS}
 
 
 # ---- checked
@@ -113,8 +139,8 @@ def check(path: Path, *, progress: ShareDone) -> Mapping[str, int]:
 
     progress  hears which share of the work is done, 0..1
 
-    The numbers of "results", "verdicts" and "pictures". Raises StorageProblem: database_damaged or pictures_damaged,
-    and then the next run repairs it, or begins it anew.
+    The numbers of "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem: database_damaged or
+    pictures_damaged, and then the next run repairs it, or begins it anew.
     """
     counts, pictures = _check_file(path, RESULTS, progress), pictures_path(path)
     return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES, progress) if pictures.exists() else {})}
@@ -129,7 +155,10 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
             _require_whole(connection)
             if tables is PICTURES:  # one that makes no sense is shown as none
                 return {"pictures": _number_of(connection, "pictures")}
-            return {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
+            counts = {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
+            if connection.execute(UNRANKED).fetchone():
+                raise ValueError("an image has another place than its most urgent answer, or no answer")
+            return counts
 
 
 def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone) -> int:
@@ -137,7 +166,7 @@ def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone)
     if connection.execute(f"SELECT 1 FROM {table} WHERE id NOT BETWEEN 1 AND ?", (_LAST_ID,)).fetchone():
         raise ValueError("no row has this number")
     (total,) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
-    for done, row in enumerate(connection.execute(f"SELECT {_of_run(table)} FROM {table}")):
+    for done, row in enumerate(connection.execute(f"SELECT * FROM {_READ_FROM.get(table, table)}")):
         _VALIDATORS[table](row)
         if done % 1000 == 0:
             progress(done / total)
@@ -242,6 +271,9 @@ def restore(path: Path, folder: Path) -> Path | None:
             remove_files(pictures_path(beside))
 
 
+_NOT_OURS: Final = ("database_newer", "database_of_later", "database_too_old", "not_plain")
+
+
 def _fetch(source: Path, beside: Path, tables: Tables) -> None:
     """Bring a file here, and require that it is whole and one of this program's. Raises UsageProblem."""
     try:
@@ -252,10 +284,12 @@ def _fetch(source: Path, beside: Path, tables: Tables) -> None:
                 shutil.copyfile(found, target)
         if stated_version(beside) == 0:  # an empty file would become an empty store
             raise UsageProblem(reason("store_not_ours", path=source))
+        if is_older(beside, tables):
+            migrate(beside, keeps_old=False)
         _check_file(beside, tables, lambda _share: None)
         require_exclusive(beside)  # with all that its log of changes holds
     except StorageProblem as problem:
-        if not is_damage(problem) and problem.reason.code not in ("database_other_version", "not_plain"):
+        if not is_damage(problem) and problem.reason.code not in _NOT_OURS:
             raise
         raise UsageProblem(reason("store_not_ours", path=source)) from problem
 
@@ -290,8 +324,8 @@ def repair(path: Path) -> Reason | None:
     """Set the results at `path` aside if they are marked as damaged, and begin a new file with what can be read.
 
     Returns what to tell a person: where the old one is, and how many results and verdicts were kept. None if there was
-    nothing to fix. Raises StorageProblem (store_in_use while another program repairs it, database_other_version,
-    disk_full, not_writable).
+    nothing to fix. Raises StorageProblem (store_in_use while another program repairs it, database_older_damaged,
+    database_newer, database_of_later, database_too_old, disk_full, not_writable).
     """
     if not damage_mark(path).exists():
         return None
@@ -301,7 +335,7 @@ def repair(path: Path) -> Reason | None:
         _refuse_other_version(path)
         with _put_aside(path) as aside:
             kept = _build_from(aside, path)
-    return reason("database_repaired", path=aside, results=kept["results"], verdicts=kept["verdicts"])
+    return reason("database_repaired", path=aside, results=kept["answers"], verdicts=kept["verdicts"])
 
 
 def renew_pictures(database: Path) -> Reason | None:
@@ -317,12 +351,14 @@ def renew_pictures(database: Path) -> Reason | None:
 def _refuse_other_version(path: Path) -> None:
     """Leave what another version made to that one: this one would not take over what it does not know.
 
-    Raises StorageProblem (database_other_version).
+    Raises StorageProblem (database_older_damaged, database_newer, database_of_later, database_too_old).
     """
     if path.exists():
         with closing(opened_to_read(path)) as found, contextlib.suppress(*_UNREADABLE):
+            if FIRST_VERSION <= version_of(found) < VERSION:
+                raise StorageProblem(reason("database_older_damaged", path=path))
             if version_of(found) != VERSION and 0 < version_of(found) <= _LAST_VERSION:
-                raise StorageProblem(reason("database_other_version", path=path))
+                raise other_version(path, found)
 
 
 @contextlib.contextmanager
@@ -356,8 +392,9 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
             target.execute("PRAGMA foreign_keys = OFF")  # a verdict whose result is lost waits for it
             with transaction(target):
                 kept = {table: _copy_table(source, target, table) for table in _VALIDATORS}
+                _drop_incomplete(target)
                 _keep_numbers(source, target)
-                _list_results(target)
+                list_images(target)
             complete(target)
         quarantine_companions(path)
         replace_durably(beside, path)
@@ -376,7 +413,9 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
             row = source.execute(f"SELECT {names} FROM {table} WHERE rowid = ?", (row_id,)).fetchone()
             if row is not None:
                 target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(row))
-                kept = target.execute(f"SELECT {_of_run(table)} FROM {table} WHERE id = ?", (row_id,)).fetchone()
+                kept = target.execute(
+                    f"SELECT * FROM {_READ_FROM.get(table, table)} WHERE id = ?", (row_id,)
+                ).fetchone()
                 _VALIDATORS[table](kept)
         except Exception as error:  # whatever reading a damaged row raises is the row's fault
             lost[type(error).__name__] += 1
@@ -408,9 +447,20 @@ def _last_id(source: sqlite3.Connection, table: str) -> int:
     return 0
 
 
+def _drop_incomplete(target: sqlite3.Connection) -> None:
+    """Take out what cannot be read because something else is lost. Verdicts on the same image elsewhere stay."""
+    for statement in (
+        "DELETE FROM run_packs WHERE run_id NOT IN (SELECT id FROM runs)",
+        "DELETE FROM images WHERE run_id NOT IN (SELECT id FROM runs) OR id NOT IN (SELECT image_id FROM answers)",
+        "UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)",
+    ):
+        target.execute(statement)
+
+
 def _keep_numbers(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """A future run or result must not get the number of a lost one: verdicts, archives and reports go by it."""
-    for table, name, others in (("runs", "run_id", "results"), ("results", "result_id", "verdicts")):
+    """A future run, image or answer must not get the number of a lost one: verdicts, archives and reports go by it."""
+    named = (("runs", "run_id", "images"), ("images", "image_id", "answers"), ("answers", "answer_id", "verdicts"))
+    for table, name, others in named:
         last = target.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0]
         most = last + _MOST_GAP
         given_out = f"SELECT MAX(seq) FROM sqlite_sequence WHERE name = '{table}' AND seq <= ?"
@@ -422,22 +472,15 @@ def _keep_numbers(source: sqlite3.Connection, target: sqlite3.Connection) -> Non
         target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
 
 
-def _list_results(target: sqlite3.Connection) -> None:
-    """Make the work list of the results that were kept."""
-    for row in target.execute(f"SELECT {_of_run('results')} FROM results WHERE absent_s IS NULL"):
-        outcome = outcome_of(row, spec_of(row["of_run"]), looks_inside=False)
-        target.execute(LIST, listed_row(row["run_id"], row["id"], outcome))
-
-
 # ---- runs deleted, or all pictures, so that nothing of them is left in the files
 
 # A verdict is one even where the same result holds a copy of it in each of several runs.
 _VERDICTS: Final = """
     SELECT COUNT(*) AS all_of_them, COALESCE(SUM(EXISTS (
-        SELECT 1 FROM verdicts AS same JOIN results AS other ON other.id = same.result_id
+        SELECT 1 FROM verdicts AS same JOIN answers AS other ON other.id = same.answer_id
         WHERE same.result_hash = found.result_hash AND same.given_s = found.given_s AND other.run_id NOT IN ({runs})
     )), 0) AS kept
-    FROM (SELECT DISTINCT verdicts.result_hash, given_s FROM verdicts JOIN results ON results.id = result_id
+    FROM (SELECT DISTINCT verdicts.result_hash, given_s FROM verdicts JOIN answers ON answers.id = answer_id
           WHERE run_id IN ({runs}) AND choice IS NOT NULL) AS found
 """
 
@@ -495,7 +538,7 @@ def _plan(connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPla
     for run_id in wanted:
         if run_id not in known:
             raise UsageProblem(reason("history_no_run", run=run_id))
-    (results,) = connection.execute(f"SELECT COUNT(*) FROM results WHERE run_id IN ({runs})").fetchone()
+    (results,) = connection.execute(f"SELECT COUNT(*) FROM answers WHERE run_id IN ({runs})").fetchone()
     found = connection.execute(_VERDICTS.format(runs=runs)).fetchone()
     kept = int(found["kept"])
     return DeletionPlan(
@@ -513,19 +556,19 @@ def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int
 
 def _set_aside(path: Path) -> Iterator[Path]:
     """The files that may hold a deleted run still: they were set aside, and only a person deletes them."""
-    for store, word in itertools.product((path, pictures_path(path)), ("damaged", "lost", "replaced")):
+    for store, word in itertools.product((path, pictures_path(path)), ("damaged", "lost", "replaced", "version")):
         yield from sorted(path.parent.glob(f"{store.stem}.{word}-*{store.suffix}*"))
 
 
 def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None:
-    """Delete the runs with their results and verdicts."""
+    """Delete the runs with their images, answers and verdicts."""
     runs = _listed(run_ids)
-    connection.execute(f"DELETE FROM verdicts WHERE result_id IN (SELECT id FROM results WHERE run_id IN ({runs}))")
-    for table in ("results", "work_list", "work_counts"):
+    connection.execute(f"DELETE FROM verdicts WHERE answer_id IN (SELECT id FROM answers WHERE run_id IN ({runs}))")
+    for table in ("answers", "images", "work_list", "run_packs"):
         connection.execute(f"DELETE FROM {table} WHERE run_id IN ({runs})")
     connection.execute(f"DELETE FROM runs WHERE id IN ({runs})")
-    if connection.execute("SELECT 1 FROM results LIMIT 1").fetchone() is None:
-        connection.execute("DELETE FROM verdicts")  # on results that were lost in a damaged store
+    if connection.execute("SELECT 1 FROM answers LIMIT 1").fetchone() is None:
+        connection.execute("DELETE FROM verdicts")  # on answers that were lost in a damaged store
 
 
 def _listed(run_ids: Sequence[int]) -> str:
@@ -559,5 +602,5 @@ def drop_pictures(path: Path) -> tuple[int, bool, int]:
 
 
 def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:
-    """The images of all results: their pictures are needed."""
-    return map(tuple, connection.execute("SELECT DISTINCT content_sha256, frame FROM results"))
+    """The images of all runs: their pictures are needed."""
+    return map(tuple, connection.execute("SELECT DISTINCT content_sha256, frame FROM images"))

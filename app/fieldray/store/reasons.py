@@ -9,6 +9,8 @@ from fieldray.reasons import Plural, Template
 
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {
+    "history_number": "{text} is not the number of a run, as 12, or of a pack of it: 12.2 is the second pack of run 12.",
+    "history_no_pack": "Run {run} has no pack {pack}. Number of its packs: {packs}.",
     "history_no_run": "There is no run {run} in the history. It may have been deleted by another window of this program.",
     "history_in_use": "Run {run} is in use by another program (process {process}). Nothing was deleted. Close that program "
                       "or wait until the run is over.",

@@ -1,4 +1,4 @@
-"""Results of runs: one committed row per image.
+"""Results of runs: of each image one row, and for each pack of the run one answer, committed together.
 
 Only the batch thread writes results (`ResultStore`); every other thread reads through a `ResultQuery` of its own. A
 radiologist's verdict is a row of its own, so it never blocks a result.
@@ -11,23 +11,36 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import Category, Outcome, ResultKind
-from fieldray.domain.run import EarlierVerdict, Run, RunSpec, RunState, StoredResult, Verdict
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, ResultKind, without_preview
+from fieldray.domain.run import (
+    EarlierVerdict,
+    PackSpec,
+    Run,
+    RunSpec,
+    RunState,
+    StoredAnswer,
+    StoredImage,
+    Verdict,
+)
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping
+from fieldray.store.bookkeeping import TakenOver
 from fieldray.store.database import (
     StoreConnection,
     damage_noticed,
@@ -39,10 +52,13 @@ from fieldray.store.database import (
 from fieldray.store.locks import RunLocks, as_it_stands
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.rows import (
+    RUNS,
+    answer_columns,
     checked,
     earlier_verdict_of,
+    image_columns,
     kind_of,
-    outcome_columns,
+    pack_spec_text,
     result_hash,
     run_of,
     spec_text,
@@ -52,15 +68,30 @@ from fieldray.store.rows import (
 from fieldray.store.schema import image_key, image_text, reason_text
 
 T = TypeVar("T")
-SELECT = """SELECT results.*, runs.spec, verdicts.choice, verdicts.note, verdicts.id IS NOT NULL AS is_read
-             FROM results JOIN runs ON runs.id = results.run_id
-             LEFT JOIN verdicts ON verdicts.result_id = results.id
-                                AND verdicts.result_hash = results.result_hash """
+# The columns of images that an answer is read with.
+_OF_IMAGE = "image_key, images.content_sha256, frame, header, absent_s, pass_number"
+SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, choice, note, verdicts.id IS NOT NULL AS is_read
+             FROM answers JOIN images ON images.id = answers.image_id
+             JOIN run_packs ON run_packs.run_id = answers.run_id AND run_packs.position = answers.position
+             LEFT JOIN verdicts ON verdicts.answer_id = answers.id
+                                AND verdicts.result_hash = answers.result_hash """
 _BATCH_ROWS = 256
 # For another program that holds the file (a backup, a check of viruses): what is to be written is there already, and a
 # run whose row cannot be saved ends.
 WRITE_WAIT_S: Final = 120.0
 _NO_ROW = 2**63  # SQLite has no number as large as this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamped:
+    """An image of a run, as it is known by its file.
+
+    answers  by the position of the pack: its row, and the stamp of the file; None where the pack failed
+    """
+
+    key: bytes
+    row_id: int
+    answers: Mapping[int, tuple[int, bytes | None]]
 
 
 class ResultQuery:
@@ -104,11 +135,11 @@ class ResultQuery:
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, the newest first."""
-        return self._made(self._run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
+        return self._made(self._run_of, self._all(f"SELECT * FROM {RUNS} ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
         """One run. Raises UsageProblem (history_no_run) if there is none."""
-        rows = self._all("SELECT * FROM runs WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
+        rows = self._all(f"SELECT * FROM {RUNS} WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
             raise UsageProblem(reason("history_no_run", run=run_id))
         return self._made(self._run_of, rows)[0]
@@ -116,88 +147,120 @@ class ResultQuery:
     def _run_of(self, row: sqlite3.Row) -> Run:
         return as_it_stands(self.path, run_of(row))
 
-    def rows(self, run_id: int) -> Iterator[StoredResult]:
-        """The results of a run that are present, in the order they were first saved."""
-        query = SELECT + "WHERE run_id = ? AND absent_s IS NULL AND results.id > ? ORDER BY results.id LIMIT ?"
-        after = 0
-        while found := self._all(query, run_id, after, _BATCH_ROWS):
-            yield from self._results(found)
-            after = found[-1]["id"]
+    def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredAnswer]:
+        """The answers for the images that are present in a run, in the order these were first saved.
 
-    def row(self, row_id: int) -> StoredResult:
-        """One result. Raises KeyError if there is none."""
-        if not (found := self.results([row_id])):
+        position  of the only pack that is asked for
+        """
+        listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
+        query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
+        while found := self._all(query, run_id, after, _BATCH_ROWS):
+            yield from self._results([row for row in found if position in (None, row["position"])])
+            after = found[-1]["image_id"]
+
+    def answer(self, answer_id: int) -> StoredAnswer:
+        """One answer. Raises KeyError if there is none."""
+        found = self._results(self._all(f"{SELECT} WHERE answers.id = ?", answer_id))
+        if not found:
+            raise KeyError(answer_id)
+        return found[0]
+
+    def image(self, row_id: int) -> StoredImage:
+        """One image. Raises KeyError if there is none."""
+        if not (found := self.images([row_id])):
             raise KeyError(row_id)
         return found[0]
 
-    def results(self, row_ids: Sequence[int], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
-        """Those of these results that are still in the store, in this order.
+    def images(self, row_ids: Sequence[int], *, looks_inside: bool = True) -> tuple[StoredImage, ...]:
+        """Those of these images that are still in the store, in this order, each with its answers.
 
         looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
         """
-        stored = self._stored(SELECT, row_ids)
-        return self._results([stored[row_id] for row_id in row_ids if row_id in stored], looks_inside=looks_inside)
+        query = f"{SELECT} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
+        of_image = defaultdict[int, list[StoredAnswer]](list)
+        for answer in self._results(self._all(query, json.dumps(row_ids)), looks_inside=looks_inside):
+            of_image[answer.row_id].append(answer)
+        return tuple(_image(of_image[row_id]) for row_id in row_ids if row_id in of_image)
 
     def preview(self, content_sha256: str, *, frame: int) -> bytes | None:
         """The preview (JPEG) of an image; None where none was kept, or what was kept cannot be one."""
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
-    def kinds(self, row_ids: Sequence[int]) -> tuple[ResultKind, ...]:
-        """What is counted of the results in these rows."""
-        return self._made(kind_of, self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
+    def kinds(self, row_ids: Sequence[int]) -> tuple[tuple[ResultKind, ...], ...]:
+        """What is counted of the answers for these images, by the position of the pack."""
+        return self._kinds(self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
-    def kinds_seen(self, run_id: int) -> tuple[ResultKind, ...]:
-        """What is counted of the results that the run's last pass saw, of each image once."""
-        return self._made(kind_of, self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
+    def kinds_seen(self, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
+        """The same of the images that the run's last pass saw, of each image once."""
+        return self._kinds(self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
 
-    def counts(self, run_id: int) -> dict[Category, int]:
-        """The number of images by category."""
-        query = "SELECT category, COUNT(*) AS number FROM results WHERE run_id = ? AND absent_s IS NULL GROUP BY 1"
-        return {row["category"]: row["number"] for row in self._all(query, run_id)}
+    def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultKind, ...], ...]:
+        number = 1 + max((row["position"] for row in rows), default=-1)
+        return tuple(self._made(kind_of, [row for row in rows if row["position"] == one]) for one in range(number))
+
+    def number_of_images(self, run_id: int) -> int:
+        """How many images are present in a run, with an answer."""
+        query = """SELECT COUNT(*) AS number FROM images WHERE run_id = ? AND absent_s IS NULL
+                   AND EXISTS (SELECT 1 FROM answers WHERE image_id = images.id)"""
+        return int(self._all(query, run_id)[0]["number"])
+
+    def counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
+        """The number of images by category, as the pack at this position says."""
+        query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
+                   WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
+        return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
 
     def not_present(self, run_id: int) -> tuple[str, ...]:
         """The keys of the images that the run once saw and its last whole pass did not."""
-        query = "SELECT image_key FROM results WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
+        query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
         return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
-    def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
-        """The verdict on this outcome in this row, even if the row holds another outcome by now."""
-        query = "SELECT choice, note FROM verdicts WHERE result_id = ? AND result_hash = ? AND choice IS NOT NULL"
-        rows = self._all(query, row_id, result_hash(outcome))
+    def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
+        """The verdict on this outcome of an answer, even if that holds another outcome by now."""
+        query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
+        rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
 
     def earlier_verdicts(self, run_id: int) -> tuple[EarlierVerdict, ...]:
-        """Verdicts on a run's images on no result present in it: on other bytes, or in other runs. The oldest first."""
+        """Verdicts on a run's images on no answer present in it: on other bytes, or in other runs. The oldest first."""
         return self._made(earlier_verdict_of, self._all(bookkeeping.EARLIER_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
-        """The highest row id given out so far, 0 in an empty file."""
-        return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM results")[0]["last"])
+        """The highest number of an image given out so far, 0 in an empty file."""
+        return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM images")[0]["last"])
 
-    def has_results(self, spec: RunSpec) -> bool:
+    def last_answer_id(self) -> int:
+        """The same of an answer."""
+        return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
+
+    def has_results(self, pack: PackSpec) -> bool:
         """Whether anything at all was done with this model and these settings."""
-        query = """SELECT 1 FROM runs WHERE model_sha256 = ? AND settings_hash = ?
-                   AND EXISTS (SELECT 1 FROM results WHERE run_id = runs.id) LIMIT 1"""
-        return bool(self._all(query, spec.model_sha256, spec.settings_hash))
+        query = """SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash = ? AND EXISTS (
+                       SELECT 1 FROM answers
+                       WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
+        return bool(self._all(query, pack.model_sha256, pack.settings_hash))
 
-    def earlier(self, spec: RunSpec, *, content_sha256: str, frame: int, up_to_row_id: int) -> Outcome | None:
+    def earlier(self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int) -> Outcome | None:
         """The newest outcome of these bytes with the same model and settings, unless it failed."""
-        query = f"""{SELECT} WHERE results.content_sha256 = ? AND frame = ? AND model_sha256 = ? AND settings_hash = ?
-                    AND status != 'failed' AND results.id <= ? ORDER BY results.id DESC LIMIT 1"""
+        query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ? AND settings_hash = ?
+                    AND status != 'failed' AND answers.id <= ? ORDER BY answers.id DESC LIMIT 1"""
         rows = self._all(
-            query, bytes.fromhex(content_sha256), frame, spec.model_sha256, spec.settings_hash, up_to_row_id
+            query, bytes.fromhex(content_sha256), frame, pack.model_sha256, pack.settings_hash, up_to_answer_id
         )
         return self._results(rows)[0].outcome if rows else None
 
-    def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[tuple[bytes, int, bytes | None], ...]:
-        """Key, row and stamp of the images of a run from the key `first` on, at most so many, in their order."""
-        rows = self._all(bookkeeping.STAMPED, run_id, first, limit)
-        return self._made(lambda row: (checked(row)["image_key"], row["id"], row["stamp"]), rows)
-
-    def _stored(self, query: str, row_ids: Sequence[int]) -> dict[int, sqlite3.Row]:
-        """What a query says of these results, by row."""
-        found = self._all(f"{query} WHERE results.id IN (SELECT value FROM json_each(?))", json.dumps(row_ids))
-        return {row["id"]: row for row in found}
+    def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[Stamped, ...]:
+        """The images of a run from the key `first` on, at most so many, in their order."""
+        rows = self._made(checked, self._all(bookkeeping.STAMPED, run_id, first, limit))
+        images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
+        return tuple(
+            Stamped(
+                key=answers[0]["image_key"],
+                row_id=answers[0]["id"],
+                answers={row["position"]: (row["answer_id"], row["stamp"]) for row in answers},
+            )
+            for answers in images
+        )
 
     def _all(self, query: str, *values: object, **named: object) -> list[sqlite3.Row]:
         with storage_problems(self.path):
@@ -208,11 +271,11 @@ class ResultQuery:
         with storage_problems(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
-    def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
-        """Rows of `SELECT` as results, with their thumbnails."""
+    def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredAnswer, ...]:
+        """Rows of `SELECT` as answers, with their thumbnails."""
         kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
 
-        def made(row: sqlite3.Row) -> StoredResult:
+        def made(row: sqlite3.Row) -> StoredAnswer:
             return stored_of(row, kept.get((row["content_sha256"], row["frame"])), looks_inside=looks_inside)
 
         return self._made(made, rows)
@@ -243,10 +306,6 @@ class ResultStore(ResultQuery):
         super().close()
         self._locks.release()
 
-    def link(self, run_ids: Sequence[int]) -> None:
-        """Note that these runs go over the same images together, and no other with them."""
-        self._all(bookkeeping.LINK, runs=json.dumps(run_ids), together=run_ids[0] if len(run_ids) > 1 else None)
-
     def open_run(self, spec: RunSpec, *, fresh: bool = False) -> int:
         """Begin a run, or resume the newest of the same request if it is not finished; its id.
 
@@ -262,10 +321,13 @@ class ResultStore(ResultQuery):
                 self._all("UPDATE runs SET pass_number = pass_number + 1 WHERE id = ?", run_id)
                 self.set_state(run_id, "running")
                 return run_id
-            query = """INSERT INTO runs (request_key, spec, model_sha256, settings_hash, state, started_s)
-                       VALUES (?, ?, ?, ?, 'running', ?) RETURNING id"""
-            values = key, spec_text(spec), spec.model_sha256, spec.settings_hash, time.time()
-            run_id = int(self._all(query, *values)[0]["id"])
+            query = """INSERT INTO runs (request_key, spec, state, started_s)
+                       VALUES (?, ?, 'running', ?) RETURNING id"""
+            run_id = int(self._all(query, key, spec_text(spec), time.time())[0]["id"])
+            query = """INSERT INTO run_packs (run_id, position, spec, model_sha256, settings_hash)
+                       VALUES (?, ?, ?, ?, ?)"""
+            for position, pack in enumerate(spec.packs):
+                self._all(query, run_id, position, pack_spec_text(pack), pack.model_sha256, pack.settings_hash)
             self._locks.hold(run_id)
             return run_id
 
@@ -301,41 +363,63 @@ class ResultStore(ResultQuery):
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
 
     def save(
-        self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool = False, keeps_preview: bool = True
-    ) -> int:
-        """Commit one outcome; its row id. An image that the run already has is overwritten and keeps its row.
+        self,
+        run_id: int,
+        *answers: Outcome,
+        spec: RunSpec,
+        resumed: Collection[int] = (),
+        keeps_preview: bool = True,
+    ) -> StoredImage:
+        """Commit what the packs of a run say of one image, in their order; the image as it is stored then.
 
+        resumed        the positions of those whose answer is taken over from an earlier run
         keeps_preview  whether preview and thumbnail of the image are kept beside it
-        """
-        return self.save_all(run_id, [outcome], spec=spec, is_resumed=is_resumed, keeps_preview=keeps_preview)[0]
 
-    def replace(self, row_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> None:
-        """Commit another outcome of the image in a row of a run that nobody works on.
+        An image that the run already has is overwritten and keeps its row. All answers are committed, or none.
+        """
+        self._keep_pictures(answers if keeps_preview else ())
+        with self._transaction():
+            return self._save(run_id, dict(enumerate(answers)), spec=spec, resumed=resumed)
+
+    def replace(self, answer_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> StoredImage:
+        """Commit another outcome of the image that an answer is about, in a run that nobody works on.
 
         A verdict on the one before stays with that one. Raises UsageProblem (again_busy) where another program works on
-        the run, StorageProblem (store_gone) where the row is of another image or another run by now.
+        the run, StorageProblem (store_gone) where the answer is of another image or another run by now.
         """
         if run.state != "finished" and not self._locks.hold(run.run_id):
             raise UsageProblem(reason("again_busy"))
-        rows = self._all("SELECT image_key FROM results WHERE id = ? AND run_id = ?", row_id, run.run_id)
+        query = """SELECT image_key, position FROM answers JOIN images ON images.id = image_id
+                   WHERE answers.id = ? AND images.run_id = ?"""
+        rows = self._all(query, answer_id, run.run_id)
         if [row["image_key"] for row in rows] != [image_key(outcome.ref)] or self.run(run.run_id).spec != run.spec:
             raise StorageProblem(reason("store_gone", path=self.path))
-        self.save(run.run_id, outcome, spec=run.spec, keeps_preview=keeps_preview)
+        self._keep_pictures([outcome] if keeps_preview else ())
+        with self._transaction():
+            return self._save(run.run_id, {rows[0]["position"]: outcome}, spec=run.spec)
 
     def save_all(
         self,
         run_id: int,
-        outcomes: Sequence[Outcome],
+        images: Sequence[Sequence[Outcome]],
         *,
         spec: RunSpec,
         is_resumed: bool = False,
         keeps_preview: bool = True,
     ) -> list[int]:
-        """Commit these outcomes, all or none, each as `save` would: hundreds of commits cost as much as the rows."""
-        rows = map(picture_row, outcomes if keeps_preview else ())
-        self._pictures.add([row for row in rows if row])  # before the results: what is shown as saved has its pictures
+        """Commit the answers for these images, all or none, each as `save` would; the rows of the images.
+
+        Hundreds of commits cost as much as the rows.
+        """
+        self._keep_pictures([answer for answers in images if keeps_preview for answer in answers])
+        resumed = range(len(spec.packs)) if is_resumed else ()
         with self._transaction():
-            return [self._save(run_id, outcome, spec=spec, is_resumed=is_resumed) for outcome in outcomes]
+            saved = (self._save(run_id, dict(enumerate(one)), spec=spec, resumed=resumed) for one in images)
+            return [image.row_id for image in saved]
+
+    def _keep_pictures(self, outcomes: Sequence[Outcome]) -> None:
+        """Before the results: what is shown as saved has its pictures."""
+        self._pictures.add([row for row in map(picture_row, outcomes) if row])
 
     def stamp_key(self) -> bytes:
         """The key of all stamps in this store, made when it is first asked for."""
@@ -343,82 +427,120 @@ class ResultStore(ResultQuery):
         (key,) = self._made(lambda row: bookkeeping.checked_key(row["value"]), self._all(bookkeeping.KEY))
         return key
 
-    def take_over(self, run_id: int, earlier: Sequence[int]) -> tuple[int, ...]:
-        """Commit earlier results as seen by the present pass of a run, all or none; their rows in it.
-
-        earlier  rows of the run itself, which are the first ones then, and of other runs
+    def take_over(self, run_id: int, taken: TakenOver) -> tuple[int, ...]:
+        """Commit earlier answers as seen by the present pass of a run, all or none; the rows of their images in it.
 
         Raises StorageProblem (results_lost) where one is gone.
         """
         with self._transaction():
-            rows = bookkeeping.take_over(self._connection, run_id, earlier)
-            if len(rows) < len(earlier):
-                raise StorageProblem(reason("results_lost", path=self.path, found=len(rows), saved=len(earlier)))
-            for row in rows:
+            answers = bookkeeping.take_over(self._connection, run_id, taken)
+            if len(answers) < (wanted := sum(map(len, taken.answers))):
+                raise StorageProblem(reason("results_lost", path=self.path, found=len(answers), saved=wanted))
+            for row in answers:
                 self._verdicts.bring(run_id, row["id"], row["result_hash"], row["image_key"])
-            self._all(bookkeeping.COPY_LISTED, run_id, json.dumps(earlier))
-            row_ids = tuple(row["id"] for row in rows)
+            self._all(bookkeeping.COPY_LISTED, run_id, json.dumps(taken.images))
+            row_ids = tuple(dict.fromkeys(row["image_id"] for row in answers))
             unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED, run_id, json.dumps(row_ids))]
-            for found in self.results(unlisted):
-                self._list(run_id, found.row_id, found.outcome)
+            for image in self.images(unlisted, looks_inside=False):
+                self._list(run_id, image)
         return row_ids
 
-    def _save(self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool) -> int:
-        columns = {
+    def _save(
+        self, run_id: int, answers: Mapping[int, Outcome], *, spec: RunSpec, resumed: Collection[int] = ()
+    ) -> StoredImage:
+        """Write what the packs at these positions say of one image; the image with these answers."""
+        outcomes, now_s = list(answers.values()), time.time()
+        image = {
             "run_id": run_id,
-            **outcome_columns(outcome, points=spec.operating_points),
-            "is_resumed": int(is_resumed),
-            "saved_s": time.time(),
+            **image_columns(outcomes[0]),
+            "rank": min(WORK_LIST_ORDER.index(outcome.category) for outcome in outcomes),
+            "saved_s": now_s,
             "absent_s": None,
-            "stamp": outcome.facts.stamp or None,
+            "stamp": outcomes[0].facts.stamp or None,
+            "pass_number": self._all("SELECT pass_number FROM runs WHERE id = ?", run_id)[0]["pass_number"],
         }
-        changed = [name for name in (*columns, "pass_number") if name not in ("run_id", "image_key")]
-        changes = ", ".join(f"{name} = excluded.{name}" for name in changed)
-        query = f"""INSERT INTO results ({", ".join(columns)}, pass_number)
-                    VALUES ({", ".join("?" * len(columns))}, (SELECT pass_number FROM runs WHERE id = ?))
-                    ON CONFLICT (run_id, image_key) DO UPDATE SET {changes} RETURNING id"""
-        row_id = int(self._all(query, *columns.values(), run_id)[0]["id"])
-        self._verdicts.bring(run_id, row_id, columns["result_hash"], columns["image_key"])
-        self._list(run_id, row_id, outcome)
-        return row_id
+        row_id = self._put("images", image, by="run_id, image_key")
+        stored = []
+        for position, outcome in answers.items():
+            columns = {
+                "image_id": row_id,
+                "run_id": run_id,
+                "position": position,
+                **answer_columns(outcome, points=spec.packs[position].operating_points),
+                "is_resumed": int(position in resumed),
+                "saved_s": now_s,
+            }
+            answer_id = self._put("answers", columns, by="image_id, position")
+            answer = StoredAnswer(
+                answer_id=answer_id,
+                row_id=row_id,
+                run_id=run_id,
+                position=position,
+                outcome=without_preview(outcome),
+                is_resumed=position in resumed,
+            )
+            if self._verdicts.bring(run_id, answer_id, columns["result_hash"], image["image_key"]):
+                answer = replace(answer, **self._judgement(answer_id, columns["result_hash"]))
+            stored.append(answer)
+        saved = _image(stored)
+        if len(stored) < len(spec.packs):  # one was given again: the others order the image, too
+            saved = self.image(row_id)
+            self._all(bookkeeping.RANK, rows=json.dumps([row_id]))
+        self._list(run_id, saved)
+        return saved
 
-    def _list(self, run_id: int, row_id: int, outcome: Outcome) -> None:
-        """List a result, or what a row that is listed holds now."""
-        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, row_id, outcome))
+    def _put(self, table: str, columns: Mapping[str, Any], *, by: str) -> int:
+        """Write a row, over the one that is there; its number."""
+        changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in by.split(", "))
+        query = f"""INSERT INTO {table} ({", ".join(columns)}) VALUES ({", ".join("?" * len(columns))})
+                    ON CONFLICT ({by}) DO UPDATE SET {changes} RETURNING id"""
+        return int(self._all(query, *columns.values())[0]["id"])
+
+    def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
+        """What a person said of this result of an answer."""
+        query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ?"
+        rows = self._all(query, answer_id, judged)
+        (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
+        return {"is_read": bool(rows), "verdict": verdict}
+
+    def _list(self, run_id: int, image: StoredImage) -> None:
+        """List an image, or what one that is listed holds now."""
+        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.leading.outcome))
 
     def set_verdict(
-        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
+        self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
     ) -> Verdict | None:
-        """Store the radiologist's verdict on a result, or withdraw it (None); what lies there when this returns.
+        """Store the radiologist's verdict on an answer, or withdraw it (None); what lies there when this returns.
 
-        judged  the outcome that was seen. The row may hold another one by now: then the verdict is kept, but not shown
-                with that one.
+        judged  the outcome that was seen. The answer may hold another one by now: then the verdict is kept, but not
+                shown with that one.
         over    what the person knows to lie there, None for no verdict. Another one is newer: it stays and is returned.
 
         A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot. Raises
-        StorageProblem (verdict_misplaced) where the row is of another image, as after a backup was put back.
+        StorageProblem (verdict_misplaced) where the answer is of another image, as after a backup was put back.
         """
-        with storage_problems(self.path), durably(self._connection), self._judging(row_id, judged):
-            found = self.verdict(row_id, judged)
+        with storage_problems(self.path), durably(self._connection), self._judging(answer_id, judged):
+            found = self.verdict(answer_id, judged)
             if found != verdict and found not in over:
                 return found
-            bookkeeping.put_verdict(self._all, row_id, verdict, judged=judged, found=found)
+            bookkeeping.put_verdict(self._all, answer_id, verdict, judged=judged, found=found)
         return verdict
 
-    def set_read(self, row_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Note that a person has read this outcome of an image in a row, or has not; where a verdict lies they have.
+    def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
+        """Note that a person has read this outcome of an answer, or has not; where a verdict lies they have.
 
         Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """
-        with self._judging(row_id, judged):
-            bookkeeping.mark_read(self._all, row_id, judged=judged, is_read=is_read)
+        with self._judging(answer_id, judged):
+            bookkeeping.mark_read(self._all, answer_id, judged=judged, is_read=is_read)
 
     @contextlib.contextmanager
-    def _judging(self, row_id: int, judged: Outcome) -> Iterator[None]:
-        """A transaction that says something of an image, if the row is of that one."""
+    def _judging(self, answer_id: int, judged: Outcome) -> Iterator[None]:
+        """A transaction that says something of an answer, if it is of that image."""
         self._verdicts.forget()
         with self._transaction():
-            rows = self._all("SELECT image_key FROM results WHERE id = ?", row_id)
+            query = "SELECT image_key FROM answers JOIN images ON images.id = image_id WHERE answers.id = ?"
+            rows = self._all(query, answer_id)
             if not rows or rows[0]["image_key"] != image_key(judged.ref):
                 raise StorageProblem(reason("verdict_misplaced", path=self.path))
             yield
@@ -427,3 +549,7 @@ class ResultStore(ResultQuery):
     def _transaction(self) -> Iterator[None]:
         with storage_problems(self.path), transaction(self._connection):
             yield
+
+
+def _image(answers: Sequence[StoredAnswer]) -> StoredImage:
+    return StoredImage(row_id=answers[0].row_id, run_id=answers[0].run_id, answers=tuple(answers))

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeVar, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,10 +43,11 @@ from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import (
     DriftSample,
     EarlierVerdict,
+    PackSpec,
     Run,
     RunSpec,
     RunState,
-    StoredResult,
+    StoredAnswer,
     Verdict,
     VerdictChoice,
 )
@@ -69,19 +71,24 @@ from fieldray.store.schema import (
     reasons_of,
     why_of_reason,
 )
-from fieldray.typed_json import decoded
+from fieldray.typed_json import converted, decoded
 
 Row = sqlite3.Row | Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
+# Runs, each with its packs as JSON, in their order.
+RUNS: Final = """
+    (SELECT runs.*, (SELECT json_group_array(json_object('position', position, 'spec', CAST(spec AS TEXT)))
+                     FROM (SELECT position, spec FROM run_packs WHERE run_id = runs.id ORDER BY position)) AS packs
+     FROM runs)
+"""
 SAMPLED: Final = 2  # the value of `is_resumed` where a file was known by its stamp alone
 _LAST_S: Final = 2.5e11  # in the year 9892
 _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
-    **dict.fromkeys(("category", "details", "findings", "header", "notes", "spec", "state", "status"), str),
+    **dict.fromkeys(("category", "details", "findings", "header", "notes", "packs", "spec", "state", "status"), str),
     **dict.fromkeys(("backend", "choice", "lungs", "note", "reason", "stage"), (str, _NONE)),
-    **dict.fromkeys(("frame", "id", "is_read", "is_resumed", "rank", "run_id"), int),
+    **dict.fromkeys(("frame", "id", "image_id", "is_read", "is_resumed", "position", "rank", "run_id"), int),
     **dict.fromkeys(("decode_ms", "given_s", "started_s"), (float, int)),
-    "together_id": (int, _NONE),
     **dict.fromkeys(("ended_s", "grey", "inference_ms", "score"), (float, int, _NONE)),
     **dict.fromkeys(("content_sha256", "image_key", "result_hash"), bytes),
     **dict.fromkeys(("class_maps", "lung_shares", "stamp"), (bytes, _NONE)),
@@ -89,7 +96,7 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
 
 
 class Judged(Protocol):
-    """What the results of a run have in common (`RunSpec`)."""
+    """What the answers of a pack in a run have in common (`PackSpec`)."""
 
     @property
     def pack_name(self) -> str: ...
@@ -100,27 +107,39 @@ class Judged(Protocol):
 
 
 def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
-    """The columns of `results` that hold the outcome; the caller adds those of the run.
+    """The columns of `images` and `answers` that hold the outcome; the caller adds those of the run.
 
-    points  of the run: they are not said again
+    points  of the pack in the run: they are not said again
     """
-    facts, thumbnail = outcome.facts, outcome.facts.thumbnail
+    return {**image_columns(outcome), **answer_columns(outcome, points=points)}
+
+
+def image_columns(outcome: Outcome) -> dict[str, Any]:
+    """The columns of `images` that are the same for the answers of all packs."""
+    facts = outcome.facts
+    return {
+        "image_key": image_key(outcome.ref),
+        "header": header_text(outcome.ref.header),
+        "content_sha256": bytes.fromhex(facts.content_sha256),
+        "frame": outcome.ref.frame,
+        "grey": None if facts.thumbnail is None else float(np.median(facts.thumbnail)),
+    }
+
+
+def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
+    """The columns of `answers` that hold the outcome."""
+    facts = outcome.facts
     screened = outcome if isinstance(outcome, Screened) else None
     maps = screened.class_maps if screened else None
     return {
-        "image_key": image_key(outcome.ref),
         "status": outcome.status,
         "category": outcome.category,
         "rank": WORK_LIST_ORDER.index(outcome.category),
         "score": listed_score(screened.findings) if screened else None,
         "stage": outcome.stage if isinstance(outcome, Failed) else None,
         "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),
-        "header": header_text(outcome.ref.header),
-        "content_sha256": bytes.fromhex(facts.content_sha256),
         "result_hash": result_hash(outcome),
-        "frame": outcome.ref.frame,
         "decode_ms": facts.decode_ms,
-        "grey": None if thumbnail is None else float(np.median(thumbnail)),
         "backend": screened.backend if screened else None,
         "inference_ms": screened.inference_ms if screened else None,
         "findings": compact(_found(screened.findings, points) if screened else []),
@@ -200,9 +219,9 @@ def outcome_of(
     thumbnail: NDArray[np.uint8] | None = None,
     looks_inside: bool = True,
 ) -> Outcome:
-    """The outcome of a row of `results`. Raises ValueError and others.
+    """The outcome of a row of `answers` joined with its image. Raises ValueError and others.
 
-    run           that the row belongs to
+    run           the pack in the run that the row belongs to
     thumbnail     that was kept of the image, as its file lies
     looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
     """
@@ -280,12 +299,14 @@ def ref_of(text: str) -> ImageRef:
 
 def stored_of(
     row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, looks_inside: bool = True
-) -> StoredResult:
-    """The result that a row of `results`, joined with its run and its verdict, stands for."""
-    return StoredResult(
-        row_id=row["id"],
+) -> StoredAnswer:
+    """The answer that a row of `answers`, joined with its image, its pack and its verdict, stands for."""
+    return StoredAnswer(
+        answer_id=row["id"],
+        row_id=row["image_id"],
         run_id=row["run_id"],
-        outcome=outcome_of(row, spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
+        position=row["position"],
+        outcome=outcome_of(row, pack_spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
         is_resumed=bool(row["is_resumed"]),
         is_sampled=row["is_resumed"] == SAMPLED,
         verdict=verdict_of(row) if row["choice"] else None,
@@ -305,12 +326,13 @@ def findings_of(text: str, run: Judged) -> tuple[Finding, ...]:
 
 
 def brief_of(row: sqlite3.Row) -> ResultBrief:
-    """A result without what is large, of a row with its verdict and its run. Raises ValueError and others."""
+    """An answer without what is large, of a row with image, pack and verdict. Raises ValueError and others."""
     checked(row)
-    finding = leading_of(findings_of(row["findings"], spec_of(row["spec"])))
+    finding = leading_of(findings_of(row["findings"], pack_spec_of(row["spec"])))
     return ResultBrief(
-        row_id=row["id"],
+        row_id=row["image_id"],
         run_id=row["run_id"],
+        position=row["position"],
         key=row["image_key"],
         image=image_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
@@ -329,7 +351,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
 def tally_of(row: sqlite3.Row) -> Tally:
     """Of a row that counts results. Raises ValueError and others."""
     return Tally(
-        spec=spec_of(row["spec"]),
+        spec=pack_spec_of(row["spec"]),
         category=category_in(row),
         why=reason_of(row["reason"]) if row["reason"] else None,
         verdict=row["choice"],
@@ -345,7 +367,7 @@ def category_of(rank: int) -> Category:
 
 
 def kind_of(row: sqlite3.Row) -> ResultKind:
-    """What is counted of rows of `results`. Raises ValueError and others."""
+    """What is counted of rows of `answers`. Raises ValueError and others."""
     checked(row)
     why = [decoded(row["reason"], Why)] if row["reason"] else []
     codes = tuple(each.code for each in (*why, *decoded(row["notes"], tuple[Why, ...])))
@@ -353,34 +375,49 @@ def kind_of(row: sqlite3.Row) -> ResultKind:
 
 
 def sample_of(row: sqlite3.Row) -> DriftSample:
-    """What runs are compared by, of a row of `results`."""
+    """What runs are compared by, of a row of `answers` with its image."""
     scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
     inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
     return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
 
 
 def spec_text(spec: RunSpec) -> str:
-    """A run's specification as JSON."""
+    """What a run was asked for as JSON, but for its packs."""
+    return json.dumps({name: value for name, value in dataclasses.asdict(spec).items() if name != "packs"})
+
+
+def pack_spec_text(spec: PackSpec) -> str:
+    """A pack of a run as JSON."""
     return json.dumps(dataclasses.asdict(spec))
 
 
 @functools.lru_cache(maxsize=64)
-def spec_of(text: str) -> RunSpec:
-    """The specification of such JSON. Raises ValueError."""
-    return decoded(text, RunSpec)
+def pack_spec_of(text: str) -> PackSpec:
+    """The pack of such JSON. Raises ValueError."""
+    return decoded(text, PackSpec)
+
+
+class _Position(msgspec.Struct, frozen=True):
+    """A row of `run_packs`."""
+
+    position: int
+    spec: str
 
 
 def run_of(row: sqlite3.Row) -> Run:
-    """The run of a row of `runs`. Raises ValueError and others for what this program cannot have written."""
+    """The run of a row of `RUNS`. Raises ValueError and others for what this program cannot have written."""
     checked(row)
+    packs = decoded(row["packs"], tuple[_Position, ...])
+    if [pack.position for pack in packs] != list(range(len(packs))) or not packs:
+        raise ValueError("a run without one of its packs")
+    asked = decoded(row["spec"], dict[str, Any])
     return Run(
         run_id=row["id"],
-        spec=spec_of(row["spec"]),
+        spec=converted({**asked, "packs": [decoded(pack.spec, dict[str, Any]) for pack in packs]}, RunSpec),
         state=literal(row["state"], RunState),
         reason=reason_of(row["reason"]) if row["reason"] else None,
         started_s=moment_in(row, "started_s"),
         ended_s=None if row["ended_s"] is None else moment_in(row, "ended_s"),
-        together_id=row["together_id"],
     )
 
 

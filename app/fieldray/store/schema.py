@@ -1,6 +1,7 @@
 """The tables of a store, as statements, and whether a file holds these and nothing else.
 
-`PRAGMA user_version` is `VERSION` in both files of a store. A file that was copied from somewhere else may bring along
+`PRAGMA user_version` is the version of a file's tables, and `PRAGMA application_id` that of the program that made it.
+A file that was copied from somewhere else may bring along
 what this program never made: a trigger, a view or a computed column is run with the statements of whoever opens it.
 
 Below stand the types of all columns with JSON. Whatever else stands in such a column is damage, whoever wrote it.
@@ -28,53 +29,75 @@ from fieldray.domain.model import OperatingPoint
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 
-# Another form of the tables has another number; those below were used before the first release.
-VERSION: Final = 11
+# Another form of the tables has another number, and a step in `migrations` that leads to it.
+VERSION: Final = 12
+FIRST_VERSION: Final = 11  # of the program 0.2.0; those below it were used before the first release
+_PICTURES_VERSION: Final = 11
 _VERSION_AT: Final = 60  # of the file (sqlite.org/fileformat.html); what the log of changes holds may be newer
 
 Tables = tuple[str, ...]
 
-# One result row per image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Nothing is said
-# twice in a row, and nothing that its run says. Texts that may hold file names are JSON in ASCII or bytes: a name that
-# is not valid Unicode must not stop a run. Hashes are bytes. `grey` is the median of the thumbnail.
+# A run is one pass over images by one or more packs (`run_packs`, by position). Each image of a run has one row, and
+# for each pack an answer. What is sorted, filtered or looked up is a column; the rest is JSON. Nothing is said twice in
+# a row, and nothing that its run says. Texts that may hold file names are JSON in ASCII or bytes: a name that is not
+# valid Unicode must not stop a run. Hashes are bytes. `grey` is the median of the thumbnail, `images.rank` that of the
+# most urgent answer.
 #
-# A run is gone through in passes: what the last one did not see is absent. Runs of several packs that go over the same
-# images together have one `together_id`, the number of one of them. `stamp` is what an image's file is known by,
-# and `is_resumed` is 2 where a result was taken over by that alone. A verdict is on what was seen when it was given
-# (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one. Without a
+# A run is gone through in passes: what the last one did not see is absent. `stamp` is what an image's file is known by,
+# and `is_resumed` is 2 where an answer was taken over by that alone. A verdict is on what was seen when it was given
+# (`result_hash`): it is shown while its answer holds that result, and kept when the answer holds another one. Without a
 # `choice` it says that a person read the image.
 #
-# Of the work list see `bookkeeping`: a repair makes it again of the results. Nothing reads `work_counts` any more; it
-# stays, so that a store of this version is one, whichever release made it. The statements are short, so that the schema
-# has one page: a file that lost one of several is lost as a whole.
+# Of the work list see `bookkeeping`: a repair and a migration make it again. The statements are short, so that the
+# schema has one page: a file that lost one of several is lost as a whole.
 RESULTS: Final[Tables] = (
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         request_key TEXT NOT NULL,
         spec TEXT NOT NULL,
-        model_sha256 TEXT NOT NULL,
-        settings_hash TEXT NOT NULL,
         state TEXT NOT NULL,
         reason TEXT,
         started_s REAL NOT NULL,
         ended_s REAL,
-        pass_number INTEGER NOT NULL DEFAULT 1,
-        together_id INTEGER
+        pass_number INTEGER NOT NULL DEFAULT 1
     )""",
     "CREATE INDEX runs_by_request ON runs (request_key, id)",
-    "CREATE INDEX runs_by_work ON runs (model_sha256, settings_hash)",
+    """CREATE TABLE run_packs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        run_id INTEGER NOT NULL REFERENCES runs (id),
+        position INTEGER NOT NULL,
+        spec TEXT NOT NULL,
+        model_sha256 TEXT NOT NULL,
+        settings_hash TEXT NOT NULL,
+        UNIQUE (run_id, position)
+    )""",
+    "CREATE INDEX run_packs_by_work ON run_packs (model_sha256, settings_hash)",
     "CREATE TABLE secrets (id INTEGER PRIMARY KEY, purpose TEXT NOT NULL UNIQUE, value BLOB NOT NULL)",
-    """CREATE TABLE results (
+    """CREATE TABLE images (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         run_id INTEGER NOT NULL REFERENCES runs (id),
         image_key BLOB NOT NULL,
         pass_number INTEGER NOT NULL,
-        is_resumed INTEGER NOT NULL,
         saved_s REAL NOT NULL,
         absent_s REAL,
         stamp BLOB,
         content_sha256 BLOB NOT NULL,
         frame INTEGER NOT NULL,
+        rank INTEGER NOT NULL,
+        grey REAL,
+        header TEXT NOT NULL,
+        UNIQUE (run_id, image_key)
+    )""",
+    "CREATE INDEX images_by_content ON images (content_sha256, frame)",
+    "CREATE INDEX images_by_day ON images (saved_s, rank, absent_s)",
+    "CREATE INDEX images_absent ON images (run_id) WHERE absent_s IS NOT NULL",
+    """CREATE TABLE answers (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        image_id INTEGER NOT NULL REFERENCES images (id),
+        run_id INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        is_resumed INTEGER NOT NULL,
+        saved_s REAL NOT NULL,
         result_hash BLOB NOT NULL,
         status TEXT NOT NULL,
         category TEXT NOT NULL,
@@ -85,22 +108,19 @@ RESULTS: Final[Tables] = (
         backend TEXT,
         decode_ms REAL NOT NULL,
         inference_ms REAL,
-        grey REAL,
-        header TEXT NOT NULL,
         findings TEXT NOT NULL,
         notes TEXT NOT NULL,
         details TEXT NOT NULL,
         lungs TEXT,
         class_maps BLOB,
         lung_shares BLOB,
-        UNIQUE (run_id, image_key)
+        UNIQUE (image_id, position)
     )""",
-    "CREATE INDEX results_by_content ON results (content_sha256, frame)",
-    "CREATE INDEX results_by_rank ON results (run_id, rank, score, absent_s, backend, saved_s)",
-    "CREATE INDEX results_by_quality ON results (saved_s, notes, absent_s) WHERE instr(notes, '\"lungs_') > 0",
+    "CREATE INDEX answers_by_pack ON answers (run_id, position, rank, backend)",
+    "CREATE INDEX answers_by_quality ON answers (saved_s, image_id, notes) WHERE instr(notes, '\"lungs_') > 0",
     """CREATE TABLE verdicts (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
-        result_id INTEGER NOT NULL REFERENCES results (id),
+        answer_id INTEGER NOT NULL REFERENCES answers (id),
         result_hash BLOB NOT NULL,
         choice TEXT,
         note TEXT NOT NULL,
@@ -108,18 +128,14 @@ RESULTS: Final[Tables] = (
         content_sha256 BLOB NOT NULL,
         category TEXT NOT NULL,
         score REAL,
-        UNIQUE (result_id, result_hash)
+        UNIQUE (answer_id, result_hash)
     )""",
-    "CREATE TABLE work_list (run_id INTEGER, result_id INTEGER, rank INTEGER,"
+    "CREATE TABLE work_list (run_id INTEGER, image_id INTEGER, rank INTEGER,"
     " score REAL, backend TEXT, patient BLOB, patient_id BLOB, study_date BLOB, file BLOB, view BLOB,"
-    " inference_ms REAL, why TEXT, study INTEGER, person INTEGER, PRIMARY KEY (run_id, result_id)) WITHOUT ROWID",
-    "CREATE INDEX work_list_by_class ON work_list (run_id, rank, score DESC, result_id, backend, person, study)",
-    "CREATE INDEX work_list_by_patient ON work_list (run_id, patient, rank, score DESC, result_id, backend)",
-    "CREATE INDEX work_list_by_patient_id ON work_list (patient_id, result_id) WHERE patient_id != x''",
-    "CREATE TABLE work_counts (run_id INTEGER PRIMARY KEY,"
-    " read_first INTEGER DEFAULT 0, abnormal INTEGER DEFAULT 0, unsure INTEGER DEFAULT 0,"
-    " not_assessed INTEGER DEFAULT 0, normal INTEGER DEFAULT 0, refused INTEGER DEFAULT 0,"
-    " failed INTEGER DEFAULT 0, not_an_image INTEGER DEFAULT 0) WITHOUT ROWID",
+    " inference_ms REAL, why TEXT, study INTEGER, person INTEGER, PRIMARY KEY (run_id, image_id)) WITHOUT ROWID",
+    "CREATE INDEX work_list_by_class ON work_list (run_id, rank, score DESC, image_id, backend, person, study)",
+    "CREATE INDEX work_list_by_patient ON work_list (run_id, patient, rank, score DESC, image_id, backend)",
+    "CREATE INDEX work_list_by_patient_id ON work_list (patient_id, image_id) WHERE patient_id != x''",
 )
 
 # The other file: small pictures, once for all results of the same bytes. It may be deleted; no result is lost with it.
@@ -151,10 +167,27 @@ def stated_version(path: Path) -> int:
         return int.from_bytes(stream.read(4), "big")
 
 
+def version_for(tables: Tables) -> int:
+    """The version of a file with these tables."""
+    return _PICTURES_VERSION if tables is PICTURES else VERSION
+
+
 def version_of(connection: sqlite3.Connection) -> int:
     """The version of the tables of a database, 0 for an empty one."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
+
+
+def program_number(version: str) -> int:
+    """A version of the program as a number, for `PRAGMA application_id`: 2000 for 0.2.0."""
+    major, minor, patch = map(int, version.split("."))
+    return (major * 1000 + minor) * 1000 + patch
+
+
+def program_of(connection: sqlite3.Connection) -> str:
+    """The version of the program that made a file; "" where the file does not say so, as those of 0.2.0."""
+    (number,) = connection.execute("PRAGMA application_id").fetchone()
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number > 0 else ""
 
 
 def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:

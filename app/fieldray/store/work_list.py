@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
@@ -34,7 +34,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY
-from fieldray.domain.run import DriftSample, Run, StoredResult, VerdictChoice, site_of
+from fieldray.domain.run import DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
 from fieldray.store.bookkeeping import key_of
 from fieldray.store.database import damage_noticed, storage_problems
 from fieldray.store.results import ResultQuery
@@ -42,14 +42,14 @@ from fieldray.store.rows import brief_of, category_of, checked, sample_of, tally
 from fieldray.store.schema import image_key, reasons_of
 
 # By class, what needs eyes first on top; so are rows that are equal by any other column, whichever way it is sorted.
-_BY_CLASS: Final = "rank, score DESC, result_id"
+_BY_CLASS: Final = "rank, score DESC, image_id"
 # An index, and the order in which rows are read from it.
 _READ: Final[dict[ResultOrder, tuple[str, str]]] = {
     ResultOrder(): ("INDEXED BY work_list_by_class", _BY_CLASS),
     ResultOrder(by_patient=True): ("INDEXED BY work_list_by_class", _BY_CLASS),
-    ResultOrder("class", True): ("INDEXED BY work_list_by_class", "rank DESC, score, result_id DESC"),
-    ResultOrder("image"): ("NOT INDEXED", "result_id"),
-    ResultOrder("image", True): ("NOT INDEXED", "result_id DESC"),
+    ResultOrder("class", True): ("INDEXED BY work_list_by_class", "rank DESC, score, image_id DESC"),
+    ResultOrder("image"): ("NOT INDEXED", "image_id"),
+    ResultOrder("image", True): ("NOT INDEXED", "image_id DESC"),
     ResultOrder("patient"): ("INDEXED BY work_list_by_patient", f"patient, {_BY_CLASS}"),
     ResultOrder("patient", True): ("INDEXED BY work_list_by_patient", f"patient DESC, {_BY_CLASS}"),
 }
@@ -66,67 +66,67 @@ _SEARCHED: Final = "CAST(patient || ' ' || patient_id || ' ' || study_date || ' 
 _OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64)])
 _COUNTED: Final = "SELECT rank, COUNT(*) FROM work_list WHERE run_id = ? GROUP BY rank"
 OWNER_STATEMENT: Final = (
-    "SELECT result_id, person, study FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY result_id"
+    "SELECT image_id, person, study FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY image_id"
 )
-# CROSS: from the verdicts, which are few, to their results.
+# CROSS: from the verdicts, which are few, to their answers.
 _JUDGED: Final = """
-    SELECT verdicts.result_id FROM verdicts CROSS JOIN results
-    ON results.id = verdicts.result_id AND results.result_hash = verdicts.result_hash WHERE results.run_id = :run_id
+    SELECT image_id FROM verdicts CROSS JOIN answers
+    ON answers.id = verdicts.answer_id AND answers.result_hash = verdicts.result_hash WHERE answers.run_id = :run_id
 """
 _WITH_VERDICT: Final = "AND choice IS NOT NULL"
-_BESIDE: Final = """
-    SELECT other.id FROM results AS own CROSS JOIN results AS other
-    ON other.run_id IN (SELECT value FROM json_each(:runs)) AND other.image_key = own.image_key
-    WHERE own.id IN (SELECT value FROM json_each(:rows)) AND other.absent_s IS NULL
-"""
 _STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
 _MOST_OF_A_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
-    SELECT results.*, spec, NULL AS choice, NULL AS note, 0 AS is_read FROM results JOIN runs ON runs.id = run_id
-    WHERE results.id IN (
-        SELECT result_id FROM work_list INDEXED BY work_list_by_patient_id
-        WHERE patient_id = :key AND patient_id != x'' AND (rank != :failed OR run_id IS :run_id)
-        ORDER BY run_id IS NOT :run_id, result_id DESC LIMIT :most
-    ) ORDER BY run_id IS NOT :run_id, results.id DESC
+    SELECT image_id FROM work_list INDEXED BY work_list_by_patient_id
+    WHERE patient_id = :key AND patient_id != x'' AND (rank != :failed OR run_id IS :run_id)
+    ORDER BY run_id IS NOT :run_id, image_id DESC LIMIT :most
 """
 
 
 # ---- of the runs
 
-_COUNTS: Final = """
-    SELECT run_id, rank, backend, absent_s IS NOT NULL AS is_gone, COUNT(*) AS number FROM results
-    GROUP BY run_id, rank, backend, is_gone
+_COUNTS: Final = "SELECT run_id, rank, COUNT(*) AS number FROM work_list GROUP BY run_id, rank"
+_BACKENDS: Final = "SELECT run_id, backend, COUNT(*) AS number FROM answers GROUP BY run_id, backend"
+_BACKENDS_ABSENT: Final = """
+    SELECT answers.run_id, backend, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
+    WHERE absent_s IS NOT NULL GROUP BY 1, 2
 """
-# CROSS: from the verdicts, which are few, to their results, never through all results.
+_ABSENT: Final = "SELECT run_id, COUNT(*) AS number FROM images WHERE absent_s IS NOT NULL GROUP BY run_id"
+# CROSS: from the verdicts, which are few, to their answers, never through all answers.
 _CHOICES: Final = """
-    SELECT run_id, choice, COUNT(*) AS number
-    FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
-    WHERE absent_s IS NULL AND choice IS NOT NULL GROUP BY run_id, choice
+    SELECT images.run_id, choice, COUNT(*) AS number
+    FROM verdicts CROSS JOIN answers ON answers.id = answer_id AND answers.result_hash = verdicts.result_hash
+    JOIN images ON images.id = image_id
+    WHERE absent_s IS NULL AND choice IS NOT NULL GROUP BY images.run_id, choice
 """
-# Through an index of all results, and one of the few with notes of how the image was taken.
-_BY_DAY: Final = "FROM results WHERE absent_s IS NULL AND saved_s >= ? AND {} GROUP BY 1"
-_DAY: Final = "SELECT date(saved_s, 'unixepoch', 'localtime') AS day, COUNT(*) AS number"
+# Through an index of all images, and one of the few answers with notes of how the image was taken.
+_DAY: Final = "date({}saved_s, 'unixepoch', 'localtime') AS day"
+_BY_DAY: Final = f"""
+    SELECT {_DAY.format("")}, COUNT(*) AS number FROM images
+    WHERE absent_s IS NULL AND saved_s >= ? AND rank != ? GROUP BY 1 ORDER BY 1 DESC
+"""
+_NOTES_BY_DAY: Final = f"""
+    SELECT day, notes, COUNT(*) AS number
+    FROM (SELECT {_DAY.format("answers.")}, notes, MIN(position)
+          FROM answers JOIN images ON images.id = image_id
+          WHERE answers.saved_s >= ? AND absent_s IS NULL AND instr(notes, '"lungs_') > 0 GROUP BY image_id)
+    GROUP BY 1, 2
+"""
 _BRIEFS: Final = """
-    SELECT results.id, run_id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,
-        results.reason, notes, spec
-    FROM results JOIN runs ON runs.id = run_id
-    LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
+    SELECT answers.id, image_id, answers.run_id, answers.position, image_key, images.content_sha256, frame,
+        answers.category, findings, backend, choice, reason, notes, spec
+    FROM answers JOIN images ON images.id = image_id
+    JOIN run_packs ON run_packs.run_id = answers.run_id AND run_packs.position = answers.position
+    LEFT JOIN verdicts ON verdicts.answer_id = answers.id AND verdicts.result_hash = answers.result_hash
+    WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position
 """
 
-_IN_ORDER: Final = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
-_TOGETHER: Final = """
-    WITH present AS (SELECT results.id, wanted.key AS run, image_key, rank, score,
-                            MIN(rank) OVER image AS first, MIN(results.id) OVER image AS least
-                     FROM json_each(?) AS wanted CROSS JOIN results ON run_id = wanted.value WHERE absent_s IS NULL
-                     WINDOW image AS (PARTITION BY image_key))
-    SELECT id FROM present
-    ORDER BY first, MAX(CASE rank WHEN first THEN score END) OVER (PARTITION BY image_key) DESC, least, run
-"""
+_IN_ORDER: Final = f"SELECT image_id FROM work_list INDEXED BY work_list_by_class WHERE run_id = ? ORDER BY {_BY_CLASS}"
 _AT_ONCE: Final = 256
 
 # What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
-_SAMPLES = """SELECT category, findings, grey, lungs FROM results
+_SAMPLES = """SELECT category, findings, grey, lungs FROM answers JOIN images ON images.id = image_id
             WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
 
 
@@ -135,19 +135,21 @@ _SEPARATOR: Final = os.fsencode(os.sep)
 _AFTER_SEPARATOR: Final = bytes([_SEPARATOR[0] + 1])  # keys of what a folder holds come before it
 
 
-# The newest result by each model of what it first saw in a time, by the points it was made at. A failure does not count
-# once its file is gone from the run, or was read by that model.
+# The newest answer by each model for what it first saw in a time, by the points it was made at. A failure does not
+# count once its file is gone from the run, or was read by that model.
+_OF_PACK: Final = "(run_packs.run_id, run_packs.position) = (answers.run_id, answers.position)"
 _TALLIES: Final = f"""
-    SELECT MAX(spec) AS spec, results.category, results.reason, choice, COUNT(*) AS number
-    FROM (SELECT MAX(results.id) AS newest FROM results JOIN runs ON runs.id = run_id
-          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(saved_s) >= ? AND MIN(saved_s) < ?)
-    JOIN results ON results.id = newest JOIN runs ON runs.id = run_id
-    LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
-    WHERE results.category != 'failed' OR results.absent_s IS NULL AND NOT EXISTS (
-        SELECT 1 FROM runs AS others CROSS JOIN results AS other ON other.run_id = others.id
-        WHERE others.model_sha256 = runs.model_sha256 AND other.image_key = results.image_key
-        AND other.category != 'failed' AND other.saved_s >= results.saved_s)
-    GROUP BY model_sha256, json_extract(spec, '$.operating_points'), results.category, results.reason, choice
+    SELECT MAX(spec) AS spec, answers.category, answers.reason, choice, COUNT(*) AS number
+    FROM (SELECT MAX(answers.id) AS newest FROM answers JOIN images ON images.id = image_id JOIN run_packs ON {_OF_PACK}
+          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(answers.saved_s) >= ? AND MIN(answers.saved_s) < ?)
+    JOIN answers ON answers.id = newest JOIN images ON images.id = image_id JOIN run_packs ON {_OF_PACK}
+    LEFT JOIN verdicts ON verdicts.answer_id = answers.id AND verdicts.result_hash = answers.result_hash
+    WHERE answers.category != 'failed' OR images.absent_s IS NULL AND NOT EXISTS (
+        SELECT 1 FROM images AS place JOIN answers AS other ON other.image_id = place.id
+        JOIN run_packs AS others ON (others.run_id, others.position) = (other.run_id, other.position)
+        WHERE others.model_sha256 = run_packs.model_sha256 AND place.image_key = images.image_key
+        AND other.category != 'failed' AND other.saved_s >= answers.saved_s)
+    GROUP BY model_sha256, json_extract(spec, '$.operating_points'), answers.category, answers.reason, choice
     ORDER BY number DESC
 """
 
@@ -185,7 +187,7 @@ class HistoryQuery(ResultQuery):
             table = np.fromiter(self._rows(run_id, wanted, order, limit=limit), _OWNED)
         else:
             row_ids = self._ordered(run_id, wanted, replace(order, by_patient=False), limit=limit)
-            only = "" if limit is None else f"AND result_id IN ({', '.join(map(str, row_ids.tolist()))})"
+            only = "" if limit is None else f"AND image_id IN ({', '.join(map(str, row_ids.tolist()))})"
             table = np.fromiter(self._tuples(OWNER_STATEMENT.format(only=only), (run_id,)), _OWNED)
             table = table[np.searchsorted(table["id"], row_ids)]
         person, study = _first_positions(table["person"]), _first_positions(table["study"])
@@ -231,29 +233,25 @@ class HistoryQuery(ResultQuery):
         positions = np.concatenate([unread[unread > position], unread[unread < position]])
         return int(row_ids[positions[0]]) if len(positions) else None
 
-    def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredResult, ...]:
+    def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
         """Images that give this Patient ID, at most 500: of a run first, then those that did not fail, newest first."""
         number = patient_id.strip()
         asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
-        found = self._results(self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked))
-        return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
+        rows = self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked)
+        found = self.images([row["image_id"] for row in rows])
+        return tuple(image for image in found if image.ref.header.patient_id.strip() == number)
 
-    def with_beside(self, row_ids: Sequence[int], run_ids: Sequence[int]) -> tuple[StoredResult, ...]:
-        """Those of these results that are in the store, and after them what these runs say of the same images."""
-        beside = self._all(_BESIDE, rows=json.dumps(row_ids), runs=json.dumps(run_ids)) if run_ids else ()
-        return self.results([*row_ids, *(row["id"] for row in beside)])
-
-    def find(self, run_id: int, ref: ImageRef) -> StoredResult | None:
-        """The result of an image of a run; None where it has none, or where the image is not present."""
-        query = "SELECT id FROM results WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
+    def find(self, run_id: int, ref: ImageRef) -> StoredImage | None:
+        """An image of a run; None where the run has no such image, or where it is not present."""
+        query = "SELECT id FROM images WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
         rows = self._all(query, run_id, image_key(ref))
-        return self.row(rows[0]["id"]) if rows else None
+        return self.image(rows[0]["id"]) if rows else None
 
     def _studies(self, run_id: int, row_ids: NDArray[np.int64]) -> list[int]:
         """The studies of these rows, 0 for those that are not listed any more."""
         listed = ", ".join(map(str, row_ids.tolist()))
-        query = f"SELECT result_id, study FROM work_list WHERE run_id = ? AND result_id IN ({listed})"
-        known = {row["result_id"]: row["study"] for row in self._all(query, run_id)}
+        query = f"SELECT image_id, study FROM work_list WHERE run_id = ? AND image_id IN ({listed})"
+        known = {row["image_id"]: row["study"] for row in self._all(query, run_id)}
         return [known.get(row_id, 0) for row_id in row_ids.tolist()]
 
     # ---- the runs
@@ -263,23 +261,22 @@ class HistoryQuery(ResultQuery):
         counts: defaultdict[int, Counter[Category]] = defaultdict(Counter)
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
-        gone: Counter[int] = Counter()
         for row in self._made(checked, self._all(_COUNTS)):
-            if row["is_gone"]:
-                gone[row["run_id"]] += row["number"]
-                continue
             with damage_noticed(self.path):
                 counts[row["run_id"]][category_of(row["rank"])] += row["number"]
-            backends[row["run_id"]][row["backend"] or ""] += row["number"]
+        for query, sign in ((_BACKENDS, 1), (_BACKENDS_ABSENT, -1)):
+            for row in self._made(checked, self._all(query)):
+                backends[row["run_id"]][row["backend"] or ""] += sign * row["number"]
         for row in self._made(checked, self._all(_CHOICES)):
             verdicts[row["run_id"]][row["choice"]] += row["number"]
+        gone = {row["run_id"]: row["number"] for row in self._all(_ABSENT)}
         return tuple(
             RunSummary(
                 run=run,
                 counts=counts[run.run_id],
-                backends=backends[run.run_id],
+                backends=+backends[run.run_id],
                 verdicts=verdicts[run.run_id],
-                not_present=gone[run.run_id],
+                not_present=gone.get(run.run_id, 0),
             )
             for run in self.runs()
         )
@@ -288,76 +285,73 @@ class HistoryQuery(ResultQuery):
         """By day (ISO 8601, local time) since then, the newest first: how many "images", and how many with each note of
         how they were taken, by its code.
         """
-        is_image = f"rank != {WORK_LIST_ORDER.index('not_an_image')}"
-        counted = self._all(f"{_DAY} {_BY_DAY.format(is_image)} ORDER BY 1 DESC", since_s)
+        counted = self._all(_BY_DAY, since_s, WORK_LIST_ORDER.index("not_an_image"))
         days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
-        noted = _BY_DAY.format("instr(notes, '\"lungs_') > 0")
-        for row in self._made(dict, self._all(f"{_DAY}, notes {noted}, notes", since_s)):
+        for row in self._made(dict, self._all(_NOTES_BY_DAY, since_s)):
             codes = {note.code for note in reasons_of(row["notes"])} & QUALITY
             days.setdefault(row["day"], Counter()).update(dict.fromkeys(codes, row["number"]))
         return days
 
-    def briefs(self, *run_ids: int) -> Iterator[ResultBrief]:
-        """The results of a run in the order of the work list; those of several as `listed_together`."""
-        for row_ids in self._pages(run_ids):
-            found = self._stored(_BRIEFS, row_ids)
-            yield from self._made(brief_of, [found[row_id] for row_id in row_ids if row_id in found])
+    def briefs(self, run_id: int, *, position: int | None = None) -> Iterator[ResultBrief]:
+        """The answers of a run, those for an image together, as `in_order`; `position` of the only pack asked for."""
+        for row_ids in self._pages(run_id):
+            of_image = defaultdict[int, list[ResultBrief]](list)
+            for brief in self._made(brief_of, self._all(_BRIEFS, json.dumps(row_ids))):
+                if position in (None, brief.position):
+                    of_image[brief.row_id].append(brief)
+            for row_id in row_ids:
+                yield from of_image[row_id]
 
     def tallies(self, since_s: float, until_s: float) -> tuple[Tally, ...]:
         """The images that each pack first saw in a time (seconds since 1970), the most of a kind first."""
         return self._made(tally_of, self._all(_TALLIES, since_s, until_s))
 
-    def runs_together(self, run_id: int) -> tuple[Run, ...]:
-        """A run, and those of the other packs over its images. Raises UsageProblem (history_no_run)."""
-        run = self.run(run_id)
-        beside = self._all("SELECT * FROM runs WHERE together_id = ? AND id != ? ORDER BY id", run.together_id, run_id)
-        return run, *self._made(self._run_of, beside)
+    def in_order(self, run_id: int) -> Iterator[StoredImage]:
+        """The images of a run in the order of the work list: each where its most urgent answer puts it."""
+        for row_ids in self._pages(run_id):
+            yield from self.images(row_ids)
 
-    def listed_together(self, run_ids: Sequence[int]) -> Iterator[StoredResult]:
-        """The results of runs that went over the same images, those of an image together, in the order of the runs.
-
-        An image is listed where its most urgent result puts it.
-        """
-        for row_ids in self._pages(run_ids):
-            yield from self.results(row_ids)
-
-    def _pages(self, run_ids: Sequence[int]) -> Iterator[list[int]]:
-        is_one = len(run_ids) == 1  # which an index has in order
-        row_ids = self._numbers(*((_IN_ORDER, run_ids[0]) if is_one else (_TOGETHER, json.dumps(run_ids))))
+    def _pages(self, run_id: int) -> Iterator[list[int]]:
+        row_ids = self._numbers(_IN_ORDER, run_id)
         yield from (row_ids[start : start + _AT_ONCE].tolist() for start in range(0, len(row_ids), _AT_ONCE))
 
-    def shared_instances(self, run_id: int) -> int:
+    def shared_instances(self, run_id: int, *, position: int = 0) -> int:
         """How many files of a run have the SOP Instance UID of another one whose pixels are others.
 
         The same pixels in another compression have the same median grey and score, but for what coarse reading changes.
         """
         uid = "json_extract(header, '$.sop_instance_uid')"
-        named = f"SELECT id, {uid}, frame FROM results WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
+        named = f"SELECT id, {uid}, frame FROM images WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
         with storage_problems(self.path):  # a million UIDs grouped by SQLite take 130 MB, their hashes 16
             found = ((row[0], hash(tuple(row[1:]))) for row in self._connection.execute(named, (run_id,)))
             table = np.fromiter(found, [("id", np.int64), ("key", np.int64)])
         keys = np.sort(table["key"])
         repeated: list[int] = table["id"][np.isin(table["key"], keys[1:][keys[1:] == keys[:-1]])].tolist()
-        query = f"""SELECT total(files) AS files FROM (SELECT COUNT(DISTINCT content_sha256) AS files FROM results
-                        WHERE id IN (SELECT value FROM json_each(?)) GROUP BY {uid}, frame
+        query = f"""SELECT total(files) AS files FROM (SELECT COUNT(DISTINCT content_sha256) AS files
+                        FROM images JOIN answers ON answers.image_id = images.id AND position = ?
+                        WHERE images.id IN (SELECT value FROM json_each(?)) GROUP BY {uid}, frame
                         HAVING max(grey) - min(grey) > 1 OR max(score) - min(score) > 0.02) WHERE files > 1"""
-        return int(self._all(query, json.dumps(repeated))[0]["files"])
+        return int(self._all(query, position, json.dumps(repeated))[0]["files"])
 
-    def drift_samples(self, run_id: int, *, limit: int) -> tuple[DriftSample, ...]:
-        """What a run is compared by, of the first `limit` images that did not fail."""
-        return self._made(sample_of, self._all(_SAMPLES + "AND run_id = ? ORDER BY id LIMIT ?", run_id, limit))
+    def drift_samples(self, of: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
+        """What the answers of a pack are compared by, of the first `limit` images that did not fail."""
+        query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
+        return self._made(sample_of, self._all(query, *of, limit))
 
-    def earlier_samples(self, run: Run, *, limit: int) -> tuple[DriftSample, ...]:
+    def earlier_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """The same of other images of the same folders in earlier runs with the same model and settings, the newest
         `limit` (see `domain.run.site_of`).
         """
-        same_work = "SELECT id FROM runs WHERE model_sha256 = ? AND settings_hash = ? AND id < ?"
         sites = [os.fsencode(site) for site in dict.fromkeys(map(site_of, run.spec.paths))][:_MOST_SITES]
         ends = [end for site in sites for end in (site, site + _SEPARATOR, site + _AFTER_SEPARATOR)]
         here = " OR ".join(["image_key = ? OR (image_key >= ? AND image_key < ?)"] * len(sites)) or "0"
-        query = f"""{_SAMPLES} AND run_id IN ({same_work}) AND ({here}) AND {_IDENTITY} NOT IN
-                    (SELECT {_IDENTITY} FROM results WHERE run_id = ?) GROUP BY {_IDENTITY} ORDER BY id DESC LIMIT ?"""
-        asked = run.spec.model_sha256, run.spec.settings_hash, run.run_id, *ends, run.run_id, limit
+        query = f"""{_SAMPLES} AND (answers.run_id, position) IN (
+                        SELECT run_id, position FROM run_packs
+                        WHERE model_sha256 = ? AND settings_hash = ? AND run_id < ?)
+                    AND ({here}) AND {_IDENTITY} NOT IN (SELECT {_IDENTITY} FROM images WHERE run_id = ?)
+                    GROUP BY {_IDENTITY} ORDER BY answers.id DESC LIMIT ?"""
+        pack = run.spec.packs[position]
+        asked = pack.model_sha256, pack.settings_hash, run.run_id, *ends, run.run_id, limit
         return self._made(sample_of, self._all(query, *asked))
 
 
@@ -375,14 +369,14 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
         where.append(_verdict_condition(wanted))
     if wanted.text:
         where.append(
-            f"""result_id IN (SELECT result_id FROM work_list AS found NOT INDEXED
+            f"""image_id IN (SELECT image_id FROM work_list AS found NOT INDEXED
                 WHERE run_id = :run_id AND instr({_SEARCHED}, :text))"""
         )
         values["text"] = key_of(wanted.text)
     descending = " DESC" if order.is_descending else ""
     sorts = "NOT INDEXED", f"{_SORTED.get(order.column)}{descending}, {_BY_CLASS}"
     index, terms = _READ.get(order, sorts)
-    columns = "result_id, person, study" if order.by_patient else "result_id"
+    columns = "image_id, person, study" if order.by_patient else "image_id"
     return f"SELECT {columns} FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
 
 
@@ -405,4 +399,4 @@ def _verdict_condition(wanted: ResultFilter) -> str:
     judged = _JUDGED + (given if wanted.verdict != "unread" else "")
     staying = ", ".join(map(str, sorted(wanted.staying)))
     is_in = "NOT IN" if wanted.verdict in ("none", "unread") else "IN"
-    return f"(result_id {is_in} ({judged}) OR result_id IN ({staying}))"
+    return f"(image_id {is_in} ({judged}) OR image_id IN ({staying}))"

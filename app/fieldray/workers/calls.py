@@ -21,6 +21,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.run import Wishes
 from fieldray.imaging.archive import Members, Search
+from fieldray.imaging.beginning import Beginning, Identified
 from fieldray.inference.backend import Answer
 from fieldray.inference.worker import Run
 from fieldray.processes.child import Call
@@ -172,6 +173,7 @@ SHOWN: Final = Call("shown", Show, ShownImage)
 PREVIEW: Final = Call("preview", bytes, Levels)
 HASH: Final = Call("hash", Show, str)
 MEMBERS: Final = Call("members", Search, Members)
+IDENTIFY: Final = Call("identify", Beginning, Identified)
 
 
 def finder_of(model: Model) -> Model | None:

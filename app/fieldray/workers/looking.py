@@ -25,8 +25,9 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.archive import search
+from fieldray.imaging.beginning import identify_beginning
 from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
-from fieldray.imaging.quality import check_header, check_pixels, lung_quality
+from fieldray.imaging.quality import check_header, check_pixels, doubts_about, lung_quality
 from fieldray.imaging.reading import ImageFile, facts_of, unpacked
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
 from fieldray.imaging.source import Stamps, content_hash
@@ -235,8 +236,8 @@ class Worker:
         tensors, key = view.shared.tensors, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_tensor(image, wanted, box=box)
         facts = replace(view.seen.facts, pixel_map=tensor.pixel_map)
-        if detail == "finer":
-            facts = replace(facts, notes=(*facts.notes, "read_twice"))
+        notes = (*facts.notes, *(() if question.frame else doubts_about(image, lungs)))
+        facts = replace(facts, notes=(*notes, *["read_twice"] * (detail == "finer")))
         view.seen = replace(
             view.seen,
             facts=facts,
@@ -374,4 +375,5 @@ handle: Final = served(
     (calls.PREVIEW, lambda question: calls.Levels(unpacked(question))),
     (calls.HASH, lambda question: content_hash(question.ref)[0]),
     (calls.MEMBERS, functools.partial(search, is_own_report=is_own_report)),
+    (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=is_own_report)),
 )

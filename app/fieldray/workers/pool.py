@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fieldray.domain.finding import Stage
     from fieldray.domain.image import Image, ImageRef, ShownImage, Tensor
     from fieldray.domain.model import InputSpec, Model
+    from fieldray.imaging.beginning import Beginning, Identified
     from fieldray.imaging.source import Stamps
     from fieldray.inference.backend import Answer
     from fieldray.processes.child import Call
@@ -104,7 +105,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         self._is_closed = False  # then no call is answered any more
         self.detail = ""  # what runs models, in a few words; known once a child has loaded any
         self._stamps: Stamps | None = None
-        self._together: tuple[Model, ...] = ()
+        self._group: tuple[Model, ...] = ()
         with contextlib.suppress(OSError):  # the first call tries again and reports why
             self._children[0].start()
 
@@ -122,9 +123,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """Stamp the files that are read from now on."""
         self._stamps = stamps
 
-    def load_together(self, models: Sequence[Model]) -> None:
+    def load_as_group(self, models: Sequence[Model]) -> None:
         """From now on a child that needs one of these models loads all of them: they look at the same images."""
-        self._together = tuple(models)
+        self._group = tuple(models)
 
     def look(self, question: Look, *, model: Model | None) -> Seen:
         """Look at an image. Never raises for a bad file.
@@ -222,6 +223,12 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         return members_of(ref, lambda question: self._ask(calls.MEMBERS, lambda *_: question))
 
+    def identify(self, question: Beginning) -> Identified:
+        """What an object holds, by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
+        from fieldray.workers import calls
+
+        return self._ask(calls.IDENTIFY, lambda *_: question)
+
     def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
         """SHA-256 (hex) of the file's bytes, computed in this process unless the file is in a zip, and its stamp.
 
@@ -264,7 +271,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """Have a child load models, and those that go with them, unless it has them. Raises BackendProblem."""
         from fieldray.workers import calls
 
-        together = self._together
+        together = self._group
         if all(any(one is of for of in together) for one in models):
             models = together
         if len(child.models) == len(models) and all(map(operator.is_, child.models, models)):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from fieldray_adapt.engine import Effort, Precision
-from fieldray_adapt.prune.loop import PruneRecipe
+from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import Baseline
-from fieldray_adapt.recipe_data import ProfileChoice
-from fieldray_adapt.tables import Rules, key, table
+from fieldray_adapt.recipes.shared import ProfileChoice
+from fieldray_adapt.recipes.tables import Rules, key, table
+from fieldray_adapt.training.engine import Effort, Precision
 
 
 @table

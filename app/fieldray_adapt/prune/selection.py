@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.keras_engine import layer_reader
-from fieldray_adapt.specification import Specification, channel_sets, weight_axes
+from fieldray_adapt.networks.specification import Specification, channel_sets, weight_axes
+from fieldray_adapt.training.keras_engine import layer_reader
 
 Scores = dict[str, NDArray[np.float64]]
 
@@ -97,7 +97,7 @@ Keep = dict[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class PruningRule:
     """The rule by which channels of a set go.
 
     Attributes
@@ -120,26 +120,26 @@ class Cut:
     multiple: int = 1
 
 
-def select(zeros: Mapping[str, NDArray[np.float64]], *, cut: Cut) -> Keep:
+def select(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> Keep:
     """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order."""
     return {
-        channel: most_used(shares, count=_rounded(_wanted(shares, cut), shares, cut))
+        channel: most_used(shares, count=_rounded(_wanted(shares, rule), shares, rule))
         for channel, shares in zeros.items()
     }
 
 
-def _wanted(shares: NDArray[np.float64], cut: Cut) -> int:
-    limit = cut.value if cut.kind == "level" else float(shares.mean() + cut.value * shares.std())
+def _wanted(shares: NDArray[np.float64], rule: PruningRule) -> int:
+    limit = rule.value if rule.kind == "level" else float(shares.mean() + rule.value * shares.std())
     # Equal shares differ in their last bits after averaging: a channel at the limit stays.
     return int((shares <= limit + 1e-9).sum())
 
 
-def _lowest(shares: NDArray[np.float64], cut: Cut) -> int:
-    return min(max(cut.minimum_channels, math.ceil(len(shares) * (1 - cut.largest_share)), 1), len(shares))
+def _lowest(shares: NDArray[np.float64], rule: PruningRule) -> int:
+    return min(max(rule.minimum_channels, math.ceil(len(shares) * (1 - rule.largest_share)), 1), len(shares))
 
 
-def _rounded(wanted: int, shares: NDArray[np.float64], cut: Cut) -> int:
-    rounded = math.ceil(max(wanted, _lowest(shares, cut)) / cut.multiple) * cut.multiple
+def _rounded(wanted: int, shares: NDArray[np.float64], rule: PruningRule) -> int:
+    rounded = math.ceil(max(wanted, _lowest(shares, rule)) / rule.multiple) * rule.multiple
     return min(rounded, len(shares))
 
 

@@ -1,24 +1,49 @@
-"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run.
-
-Its networks are converted and tested once, then timed alternately, then laid out as a report, which has a table for
-each run, and accuracy against iteration and speed.
-"""
+"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.engine import (
+from fieldray_adapt.files import as_json, digest, publish, require_publishable, write_atomically
+from fieldray_adapt.networks.architectures import vgg16_dense
+from fieldray_adapt.networks.specification import (
+    initial_weights,
+    load_network,
+    load_weights,
+    save_network,
+    save_weights,
+)
+from fieldray_adapt.prune.conversion import Conversion, convert_and_test, read_kept
+from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.loop import prune
+from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, Scratch, StudyRecipe
+from fieldray_adapt.prune.selection import one_shot
+from fieldray_adapt.prune.study_report import write_report
+from fieldray_adapt.prune.study_results import (
+    ORIGINAL,
+    IterationFigures,
+    MeasuredIteration,
+    Milliseconds,
+    NetworkFigures,
+    RunResults,
+    StudyResults,
+    recorded,
+    row_of,
+)
+from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
+from fieldray_adapt.run import Progress as RunProgress
+from fieldray_adapt.training.engine import (
     EngineSettings,
+    EpochFigures,
     Labelled,
     Progress,
     distillation_targets,
@@ -26,206 +51,8 @@ from fieldray_adapt.engine import (
     quality,
     remove_checkpoints,
 )
-from fieldray_adapt.files import digest, publish, require_publishable, write_atomically
-from fieldray_adapt.networks import vgg16_dense
-from fieldray_adapt.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
-from fieldray_adapt.profile import PROFILE_NAME, Network, profile_parts, time_networks
-from fieldray_adapt.prune.loop import Iteration, RunFolder, prune
-from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, Scratch, StudyRecipe
-from fieldray_adapt.prune.selection import one_shot
-from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
-from fieldray_adapt.quantise import quantise
-from fieldray_adapt.run import Progress as RunProgress
-from fieldray_adapt.specification import (
-    initial_weights,
-    load_network,
-    load_weights,
-    multiply_adds,
-    parameters,
-    save_network,
-    save_weights,
-)
+from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, time_networks
 
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Conversion:
-    """A network's int8 file, and the share of test images that the float network and the int8 file get right."""
-
-    int8: bytes
-    accuracy: float
-    accuracy_int8: float
-
-
-def convert_and_test(
-    network: Network,
-    *,
-    folder: Path,
-    images: NDArray[np.uint8],
-    test: Labelled,
-    settings: EngineSettings,
-    say: Callable[[], None] = lambda: None,
-) -> Conversion:
-    """Convert and test a network, or take what `folder` keeps of this very one; `say` is told if there is work to do.
-
-    Parameters
-    ----------
-    images
-        Training images (n, height, width, channels) uint8 that decide the ranges of the integers.
-    """
-    key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
-    facts = json.loads(path.read_text()) if path.is_file() else {}
-    if facts.get("key") != key:
-        say()
-        data = quantise(*network, representative=images).data
-        right, _ = quality(*network, data=test, settings=settings)
-        write_atomically(file, data)
-        facts = {"key": key, "accuracy": right, "accuracy_int8": file_accuracy(data, test)}
-        write_atomically(path, json.dumps(facts).encode())
-    return Conversion(file.read_bytes(), facts["accuracy"], facts["accuracy_int8"])
-
-
-def file_accuracy(data: bytes, test: Labelled) -> float:
-    """Share of images, 0..1, whose highest score from a TensorFlow Lite file (uint8 in and out) is the right one."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_content=data, num_threads=1)
-    interpreter.allocate_tensors()
-    entrance, exit_ = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
-    right = 0
-    for image, targets in zip(test.images, test.targets, strict=True):
-        interpreter.set_tensor(entrance, np.rint(image[None] * 255).astype(np.uint8))
-        interpreter.invoke()
-        right += int(interpreter.get_tensor(exit_)[0].argmax() == targets.argmax())
-    return right / len(test)
-
-
-Milliseconds = Mapping[str, float]
-"""Of an image, by kind (see `time_networks`)."""
-
-
-def row_of(network: Network, *, of: Conversion, timed: Milliseconds, original: tuple[Network, Milliseconds]) -> Row:
-    """A network's line of the table, ready for JSON; `original` is what it is compared with."""
-    whole, here = parameters(original[0][0]), parameters(network[0])
-    return {
-        "parameters": here,
-        "times_fewer_parameters": whole / here,
-        "removed_share": 1 - here / whole,
-        "multiply_adds": multiply_adds(network[0]),
-        "test_accuracy": of.accuracy,
-        "test_accuracy_int8": of.accuracy_int8,
-        "milliseconds_per_image": dict(timed),
-        "speed_up": {kind: original[1][kind] / own for kind, own in timed.items()},
-        "int8_bytes": len(of.int8),
-        "channels": dict(network[0].channels),
-    }
-
-
-def iteration_row(iteration: Iteration, row: Mapping[str, Any]) -> Row:
-    """An iteration's line: what its run recorded, and the network's own line."""
-    return {
-        "iteration": iteration.number,
-        "settings": None if iteration.settings is None else asdict(iteration.settings),
-        "validation_accuracy_before_retraining": iteration.quality_before,
-        "validation_accuracy": iteration.quality,
-        "batch_size_proposed": iteration.batch_size_proposed,
-        "wall_seconds": iteration.wall_seconds,
-        **row,
-    }
-
-
-_HEAD: Final = (
-    *("network", "parameters", "removed", "times fewer", "accuracy before retraining", "after", "test", "test, int8"),
-    "test, from random weights",
-    *("times faster: int8", "float32, batches of 100"),
-)
-_CURVES: Final = """Accuracy on the test part against the iteration (dotted: on the validation part before retraining),
-how many times faster the int8 file is than the original's, and one against the other. Crosses are one-shot pruning."""
-_NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
-test part, which chose nothing, and "test, int8" the int8 file; "from random weights" is the same shape trained anew:
-the median of its seeds, the least and the largest. The last two columns are times faster than the original
-of the same kind on one thread: the int8 file image by image, and float32 in the engine that trains in batches of 100.
-All networks were timed alternating in one run."""
-
-
-def write_report(path: Path, results: Mapping[str, Any]) -> None:
-    """Write the page of a study's results (as `Study.report` returns them). Raises StorageProblem."""
-    runs = {name: found for name, found in results["runs"].items() if len(found["iterations"]) > 1}
-    original = results["original"]
-    curves = [_curve(name, found["iterations"], original) for name, found in runs.items()]
-    others = {name: (row["speed_up"]["int8"], row["test_accuracy"]) for name, row in results["baselines"].items()}
-    sections = [
-        Section(
-            title="Original", parts=[Table(head=_HEAD, rows=[_cells("original", original)]), _milliseconds(original)]
-        ),
-        Section(title="Accuracy and speed", parts=_plots(curves, others)),
-        *[Section(title=f"Run {name}", parts=_run(found)) for name, found in runs.items()],
-        Section(title="One-shot pruning", parts=_baselines(results["baselines"])),
-        Section(
-            title="Time per iteration of the original",
-            parts=profile_parts(results["profile"]) if "profile" in results else [],
-        ),
-    ]
-    publish(path, page(Report(title=f"Pruning study {results['study']}", lead=_NOTE, sections=sections)))
-
-
-def _plots(curves: Sequence[Curve], others: Mapping[str, tuple[float, float]]) -> list[Part]:
-    if not curves:
-        return []
-    return [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
-
-
-def _run(found: Mapping[str, Any]) -> list[Part]:
-    rows = found["iterations"][1:]
-    settings = [[str(row["iteration"]), *(f"{value:.4g}" for value in row["settings"].values())] for row in rows]
-    names = [key.replace("_", " ") for key in rows[0]["settings"]]
-    return [
-        Text(f"Stopped by: {found['stopped_by'].replace('_', ' ')}."),
-        Table(head=_HEAD, rows=[_cells(f"{row['iteration']}", row) for row in rows]),
-        Table(head=("iteration", *names), rows=settings, caption="The settings of each iteration."),
-    ]
-
-
-def _baselines(rows: Mapping[str, Any]) -> list[Part]:
-    return [Table(head=_HEAD, rows=[_cells(name, row) for name, row in rows.items()])] if rows else []
-
-
-def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
-    before, after = row.get("validation_accuracy_before_retraining"), row.get("validation_accuracy")
-    accuracies = (before, after, row["test_accuracy"], row["test_accuracy_int8"])
-    return [
-        name,
-        f"{row['parameters']:,}",
-        f"{row['removed_share']:.2%}",
-        f"{row['times_fewer_parameters']:.1f}",
-        *("-" if value is None else f"{value:.4f}" for value in accuracies),
-        _spread(row.get("test_accuracy_from_random_weights", [])),
-        *(f"{row['speed_up'][kind]:.1f}" for kind in ("int8", "engine_batch") if kind in row["speed_up"]),
-    ]
-
-
-def _spread(values: Sequence[float]) -> str:
-    """The median, least and largest of the seeds."""
-    return f"{np.median(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else "-"
-
-
-def _milliseconds(row: Mapping[str, Any]) -> Table:
-    kinds = [[kind.replace("_", " "), f"{taken:.3f}"] for kind, taken in row["milliseconds_per_image"].items()]
-    return Table(head=("the original as", "ms per image"), rows=kinds)
-
-
-def _curve(name: str, rows: list[Mapping[str, Any]], original: Mapping[str, Any]) -> Curve:
-    networks = [rows[0] if "test_accuracy" in rows[0] else original, *rows[1:]]
-    return Curve(
-        name=name,
-        quality=[row["test_accuracy"] for row in networks],
-        before=[None, *(row["validation_accuracy_before_retraining"] for row in rows[1:])],
-        speed_up=[row["speed_up"]["int8"] for row in networks],
-    )
-
-
-ORIGINAL: Final = "original"
 _KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name
 
 
@@ -286,7 +113,7 @@ class Study:
         self._settings = EngineSettings(weight_decay=0.0, loss="categorical", threads=recipe.threads)
         self._training_settings = replace(self._settings, threads=recipe.training_threads)
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> StudyResults:
         """Everything that is not done yet, and then the report."""
         for run in self._recipe.runs:
             self.run_law(run)
@@ -298,7 +125,7 @@ class Study:
                     self._from_random_weights(f"{name}/{iteration.number}", scratch)
         return self.report()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StudyResults:
         """Test and time every network there is so far, in one go; results and report, kept where the recipe says."""
         networks = {ORIGINAL: self.original()}
         for run in self._recipe.runs:
@@ -309,10 +136,7 @@ class Study:
             if self._baseline_path(row).is_file():
                 networks[row.name] = self.run_baseline(row)
         results = self._results(networks)
-        profiled = self._folder / "profile" / PROFILE_NAME
-        if profiled.is_file():
-            results["profile"] = json.loads(profiled.read_text())
-        publish(self._recipe.results, (json.dumps(results, indent=1) + "\n").encode())
+        publish(self._recipe.results, as_json(results) + b"\n")
         write_report(self._recipe.results.with_name("report.html"), results)
         return results
 
@@ -340,9 +164,9 @@ class Study:
     def _epoch_progress(self, what: str) -> Progress:
         """Told of each part of a training: the bar, and a line."""
 
-        def progress(row: Mapping[str, Any]) -> None:
-            self._progress(f"{what}: parts", row["epoch"], row["epochs"])
-            self._say(f"  {what}: part {row['epoch']} of {row['epochs']}, loss {row['loss']:.3f}")
+        def progress(row: EpochFigures) -> None:
+            self._progress(f"{what}: parts", row.epoch, row.epochs)
+            self._say(f"  {what}: part {row.epoch} of {row.epochs}, loss {row.loss:.3f}")
 
         return progress
 
@@ -447,7 +271,7 @@ class Study:
         run, _, number = name.partition("/")
         shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])
         path = self._folder / "scratch" / f"{digest(self._key, shape, scratch.training)}.json"
-        found: list[float] = json.loads(path.read_text()) if path.is_file() else []
+        found = read_kept(path, list[float]) or []
         for seed in range(len(found), scratch.seeds if trains else 0):
             self._say(f"from random weights: {name}, seed {seed}")
             weights = fit(
@@ -462,10 +286,10 @@ class Study:
             )
             remove_checkpoints(path.parent / path.stem)
             found.append(quality(shape, weights, data=self._parts.test, settings=self._training_settings)[0])
-            write_atomically(path, json.dumps(found).encode())
+            write_atomically(path, as_json(found))
         return found[: scratch.seeds]
 
-    def _results(self, networks: Mapping[str, Network]) -> dict[str, Any]:
+    def _results(self, networks: Mapping[str, Network]) -> StudyResults:
         images = np.rint(self._parts.training.images[: self._recipe.representative] * 255).astype(np.uint8)
         found = {name: self._tested(name, network, images) for name, network in networks.items()}
         self._say("timing every network")
@@ -479,12 +303,13 @@ class Study:
         whole = (networks[ORIGINAL], timed[ORIGINAL])
         rows = {name: row_of(networks[name], of=found[name], timed=timed[name], original=whole) for name in networks}
         names = [row.name for row in self._recipe.baselines]
-        return {
-            "study": self._recipe.name,
-            ORIGINAL: rows[ORIGINAL],
-            "runs": {run.name: self._table(run, rows) for run in self._recipe.runs},
-            "baselines": {name: rows[name] for name in names if name in rows},
-        }
+        return StudyResults(
+            study=self._recipe.name,
+            original=rows[ORIGINAL],
+            runs={run.name: self._table(run, rows) for run in self._recipe.runs},
+            baselines={name: rows[name] for name in names if name in rows},
+            profile=read_kept(self._folder / "profile" / PROFILE_NAME, Profile),
+        )
 
     def _tested(self, name: str, network: Network, images: NDArray[np.uint8]) -> Conversion:
         return self._tester(
@@ -496,15 +321,21 @@ class Study:
             say=lambda: self._say(f"converting and testing {name}"),
         )
 
-    def _table(self, run: RunRecipe, rows: Mapping[str, Row]) -> dict[str, Any]:
+    def _table(self, run: RunRecipe, rows: Mapping[str, NetworkFigures]) -> RunResults:
         iterations = self._run_folder(run).iterations()
-        table = [iteration_row(row, rows[f"{run.name}/{row.number}"] if row.number else {}) for row in iterations]
-        if (scratch := self._recipe.scratch) and run.name in scratch.runs:
-            for row in table[1:]:
-                name = f"{run.name}/{row['iteration']}"
-                row["test_accuracy_from_random_weights"] = self._from_random_weights(name, scratch, trains=False)
+        table = tuple(self._table_row(run, iteration, rows) for iteration in iterations)
         why = run.stop.why(iterations) if iterations else None
-        return {"stopped_by": why or "not finished", "iterations": table}
+        return RunResults(stopped_by=why or "not finished", iterations=table)
+
+    def _table_row(self, run: RunRecipe, iteration: Iteration, rows: Mapping[str, NetworkFigures]) -> IterationFigures:
+        row, name, scratch = recorded(iteration), f"{run.name}/{iteration.number}", self._recipe.scratch
+        if not iteration.number:
+            return row
+        seeds = None
+        if scratch and run.name in scratch.runs:
+            seeds = tuple(self._from_random_weights(name, scratch, trains=False))
+        whole = {**structs.asdict(row), **structs.asdict(rows[name])}
+        return MeasuredIteration(**whole, test_accuracy_from_random_weights=seeds)
 
 
 def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:

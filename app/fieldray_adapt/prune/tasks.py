@@ -14,14 +14,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray_adapt.augmentation import Augmentation
-from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import (
+from fieldray_adapt.data.dataset import dataset_of
+from fieldray_adapt.files import digest, plain
+from fieldray_adapt.networks.specification import Specification, Weights, channel_sets, keep_channels
+from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.loop import best, prune
+from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
+from fieldray_adapt.run import Facts, Progress, Run, Step
+from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict, train_groups
+from fieldray_adapt.training.engine import (
     Effort,
-    EngineName,
     EngineSettings,
     Labelled,
     fit,
@@ -29,16 +35,10 @@ from fieldray_adapt.engine import (
     quality,
     remove_checkpoints,
 )
-from fieldray_adapt.engine import Progress as RowProgress
-from fieldray_adapt.files import digest
-from fieldray_adapt.keras_engine import layer_reader
-from fieldray_adapt.profile import fastest_batch_size, inference_seconds, time_networks
-from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
-from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
-from fieldray_adapt.run import Progress, Run, Step
-from fieldray_adapt.specification import Specification, Weights, channel_sets, keep_channels
-from fieldray_adapt.steps import keep_network, learnt_from, network_of, schedule_of, settings_of
-from fieldray_adapt.train import Samples, Schedule, predict, train_groups
+from fieldray_adapt.training.engine import Progress as RowProgress
+from fieldray_adapt.training.keras_engine import layer_reader
+from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
+from fieldray_adapt.training.steps import keep_network, learnt_from, network_of, options_of, settings_of
 
 _LARGEST_FACTOR: Final = 10.0
 _TIMED_ARRAYS: Final = 100
@@ -175,7 +175,7 @@ class ImageTask:
 
     Attributes
     ----------
-    schedule
+    options
         Of the training that made the original: each retraining differs from it by its effort alone.
     folder
         Where a retraining keeps its checkpoints.
@@ -185,10 +185,7 @@ class ImageTask:
 
     training: Samples
     validation: Samples
-    schedule: Schedule
-    augmentation: Augmentation
-    settings: EngineSettings
-    engine: EngineName
+    options: TrainingOptions
     folder: Path
     calibration: int
     batch_sizes: tuple[int, ...] = ()
@@ -196,7 +193,7 @@ class ImageTask:
 
     def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
         """APoZ on training images drawn by the schedule's seed."""
-        generator = np.random.default_rng(self.schedule.seed)
+        generator = np.random.default_rng(self.options.schedule.seed)
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
         parts = (chosen[at : at + _BATCH] for at in range(0, len(chosen), _BATCH))
         batches = (self.training.images[part].astype(np.float32) / 255 for part in parts)
@@ -209,15 +206,16 @@ class ImageTask:
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Train as the original was; resumes from a checkpoint of the same iteration."""
         epochs = max(1, math.ceil(effort.epochs))
-        images = self.schedule.images_per_epoch or len(self.training) // max(len(self.schedule.groups), 1)
+        before = self.options.schedule
+        images = before.images_per_epoch or len(self.training) // max(len(before.groups), 1)
         images = round(images * effort.epochs / epochs)
         schedule = replace(
-            self.schedule,
+            before,
             epochs=epochs,
             batch_size=effort.batch_size,
             learning_rate=effort.learning_rate,
-            warm_up_epochs=min(self.schedule.warm_up_epochs, epochs / 10),
-            average_epochs=min(self.schedule.average_epochs, epochs / 2),
+            warm_up_epochs=min(before.warm_up_epochs, epochs / 10),
+            average_epochs=min(before.average_epochs, epochs / 2),
             images_per_epoch=max(images, effort.batch_size),
             seed=seed,
         )
@@ -226,18 +224,15 @@ class ImageTask:
             weights,
             training=self.training,
             validation=self.validation,
-            schedule=schedule,
-            augmentation=self.augmentation,
-            settings=self.settings,
+            options=replace(self.options, schedule=schedule),
             folder=self.folder / f"retraining-{seed}",
-            engine=self.engine,
-            progress=lambda _: lambda row: self.progress("epochs of retraining", row["epoch"], row["epochs"]),
+            progress=lambda _: lambda row: self.progress("epochs of retraining", row.epoch, row.epochs),
         )
         return trained
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         """AUC and cross-entropy of the first label on the validation images where it is known."""
-        engine = open_engine(specification, weights, settings=self.settings, name=self.engine)
+        engine = open_engine(specification, weights, settings=self.options.settings, name=self.options.engine)
         targets = self.validation.targets[:, 0]
         is_known = ~np.isnan(targets)
         logits = predict(engine, self.validation.images[is_known])[:, 0].astype(np.float64)
@@ -249,14 +244,33 @@ class ImageTask:
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Median of batches from the third on."""
         images = self.validation.images[:_TIMED].astype(np.float32) / 255
-        return inference_seconds(specification, weights, images=images, settings=self.settings)
+        return inference_seconds(specification, weights, images=images, settings=self.options.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
         """By a profile of training steps at the candidate sizes."""
-        return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
+        return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.options.settings)
 
 
-def prune_step(run: Run) -> Mapping[str, Any]:
+class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row of prune/table.json: a network after an iteration, compared with the network as trained (iteration 0).
+
+    Milliseconds are of inference for one image in the engine that trains, the AUC is of the first label on the
+    validation images. The network that is kept is the one that later steps take.
+    """
+
+    iteration: int
+    parameters: int
+    removed_share: float
+    multiply_adds: int
+    milliseconds: float
+    times_fewer_multiply_adds: float
+    speed_up: float
+    auc_before_retraining: float
+    auc: float
+    is_kept: bool | None = None
+
+
+def prune_step(run: Run) -> Facts:
     """Prune what the train step left; the smallest network that kept the quality asked for is used from here on.
 
     The table's times are measured once more, of all iterations in turn: between iterations the machine's load changes.
@@ -283,8 +297,9 @@ def prune_step(run: Run) -> Mapping[str, Any]:
     )
     rows = tuple(replace(row, seconds_per_image=times[str(row.number)]["engine_batch"] / 1e3) for row in rows)
     table = [_row(row, rows[0]) for row in rows]
-    run.write("prune", "table.json", [{**line, "is_kept": line["iteration"] == kept.number} for line in table])
-    return {"stopped_by": why, **table[kept.number]}
+    marked = [structs.replace(row, is_kept=row.iteration == kept.number) for row in table]
+    run.write("prune", "table.json", marked)
+    return {"stopped_by": why, **plain(table[kept.number])}
 
 
 def prune_by_recipe(
@@ -308,19 +323,24 @@ def prune_by_recipe(
     chosen = run.recipe.prune
     if chosen is None:
         raise ValueError("the recipe does not prune")
+    options = options_of(run.recipe)
     task = ImageTask(
         training=learnt_from(run, training),
         validation=validation,
-        schedule=schedule_of(run.recipe),
-        augmentation=run.recipe.augmentation,
-        settings=settings_of(run.recipe),
-        engine=run.recipe.training.engine,
+        options=options,
         folder=folder,
         calibration=chosen.calibration,
         batch_sizes=chosen.batch_sizes,
         progress=run.progress,
     )
-    decisive = (task.training, task.validation, task.schedule, task.augmentation, task.settings, task.engine)
+    decisive = (
+        task.training,
+        task.validation,
+        options.schedule,
+        options.augmentation,
+        options.settings,
+        options.engine,
+    )
     kept = RunFolder(folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), begins_again=True)
     why = prune(
         task,
@@ -333,18 +353,18 @@ def prune_by_recipe(
     return why, best(kept.iterations(), stop=chosen.stop), kept
 
 
-def _row(row: Iteration, original: Iteration) -> dict[str, Any]:
-    return {
-        "iteration": row.number,
-        "parameters": row.parameters,
-        "removed_share": 1 - row.parameters / original.parameters,
-        "multiply_adds": row.multiply_adds,
-        "milliseconds": 1000 * row.seconds_per_image,
-        "times_fewer_multiply_adds": original.multiply_adds / row.multiply_adds,
-        "speed_up": original.seconds_per_image / row.seconds_per_image,
-        "auc_before_retraining": row.quality_before,
-        "auc": row.quality,
-    }
+def _row(row: Iteration, original: Iteration) -> PrunedNetwork:
+    return PrunedNetwork(
+        iteration=row.number,
+        parameters=row.parameters,
+        removed_share=1 - row.parameters / original.parameters,
+        multiply_adds=row.multiply_adds,
+        milliseconds=1000 * row.seconds_per_image,
+        times_fewer_multiply_adds=original.multiply_adds / row.multiply_adds,
+        speed_up=original.seconds_per_image / row.seconds_per_image,
+        auc_before_retraining=row.quality_before,
+        auc=row.quality,
+    )
 
 
-PRUNE: Final = Step(name="prune", perform=prune_step, reads=("prune",))
+PRUNE: Final = Step(name="prune", perform=prune_step, recipe_keys=("prune",))

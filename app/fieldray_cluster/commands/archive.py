@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text, progress_text
-from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_of_run
+from fieldray.commands.options import add_pack_options, load_pack, pack_library, pinned_name
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
@@ -65,11 +65,11 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
         from fieldray.imaging.discover import existing
-        from fieldray.pipeline.keeping import spec_of
+        from fieldray.pipeline.run_recorder import spec_of
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_worker import make_request
-        from fieldray_cluster.objects import is_address
+        from fieldray_cluster.object_server import is_address
 
     console.logs_progress = True
     settings, _ = load()
@@ -82,9 +82,21 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         raise UsageProblem(reason("archive_one_address"))
     model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
-    spec, database = spec_of(paths, assessment), results_path()
-    name = str(Path(options.pack).absolute()) if options.pack and Path(options.pack).is_dir() else pack_of_run(spec)
-    request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
+    spec, database = spec_of(paths, [assessment]), results_path()
+    name = (
+        str(Path(options.pack).absolute())
+        if options.pack and Path(options.pack).is_dir()
+        else pinned_name(spec.packs[0])
+    )
+    request = make_request(
+        paths,
+        name,
+        assessment,
+        operating_point=options.operating_point,
+        settings=settings,
+        allow_older=options.allow_older,
+        allow_legacy=options.allow_legacy,
+    )
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
         try:
@@ -143,14 +155,16 @@ def _show(console: Console, progress: ArchiveProgress) -> None:
 
 
 def _sum_up(console: Console, summary: PackRun, progress: ArchiveProgress, run_id: int, database: Path) -> int:
+    from fieldray.commands.run import kinds_seen
     from fieldray.domain.finding import image_count
+    from fieldray.domain.run import PackOfRun
     from fieldray.reports.content import NOTICE
 
-    summary.count_once(database, run_id)
+    summary.count_once(kinds_seen(database, run_id)[0])
     print_line, counts = console.print_line, summary.counts
     images, files = image_count(counts), sum(counts.values())
     print_line(f"{_counted(images, 'image')}. Of {_counted(files, 'file')}, {progress.resumed} from an earlier start.")
-    console.print_lines((*summary.lines(), *summary.drifts(database, run_id)))
+    console.print_lines((*summary.lines(), *summary.drifts(database, PackOfRun(run_id))))
     if progress.nodes:
         print_line(f"By node: {_nodes(progress)}")
     print_line(f"In the history as run {run_id}.")

@@ -347,7 +347,7 @@ def _require_sizes(sizes: Sequence[int], *, servers: int) -> None:
 
 # The four whose training Šlampa predicts and measures: how many parameters a transfer carries, and in which tensors,
 # decides how evenly algorithm 3.7 places them on servers. Those that can be trained are counted as they are
-# (`fieldray_adapt.networks`); VGG-16E, which is VGG-19, and GoogLeNet's auxiliary heads are counted alone.
+# (`networks.architectures`); VGG-16E, which is VGG-19, and GoogLeNet's auxiliary heads are counted alone.
 
 _CHANNELS: Final = 3
 _CLASSES: Final = 1000
@@ -375,9 +375,9 @@ def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: 
     With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, GoogLeNet 6,998,552, and
     13,378,280 if it `has_auxiliary_heads`.
     """
-    from fieldray_adapt.engine import STATISTICS  # only now: the formulas alone need none of this
-    from fieldray_adapt.networks import NETWORKS
-    from fieldray_adapt.specification import weight_shapes
+    from fieldray_adapt.networks.architectures import NETWORKS
+    from fieldray_adapt.networks.specification import weight_shapes
+    from fieldray_adapt.training.engine import STATISTICS  # only now: the formulas alone need none of this
 
     sizes = list[int]()
     made = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=classes, input_channels=_CHANNELS)

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.engine import STATISTICS
-from fieldray_adapt.specification import Weights
+from fieldray_adapt.networks.specification import Weights
+from fieldray_adapt.training.engine import STATISTICS
 from fieldray_cluster.training.formulas import Runs, placed_evenly_corrected, placed_whole
 
 Vector = NDArray[np.float32]

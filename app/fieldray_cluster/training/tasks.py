@@ -22,14 +22,15 @@ from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
 from fieldray.persistence import replace_durably, storage_problem
 from fieldray.reasons import reason
-from fieldray_adapt.augmentation import Augmentation
-from fieldray_adapt.engine import Engine, EngineName, EngineSettings, Trainable, open_engine
+from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.files import content_digest
 from fieldray_adapt.lungs.dataset import LungData
+from fieldray_adapt.lungs.engine import CLIP, MaskEngine, use_threads
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
-from fieldray_adapt.specification import Specification, Weights, initial_weights
-from fieldray_adapt.train import Samples, Schedule, augmented_batch, balanced_draw, smoothed
+from fieldray_adapt.lungs.train import StageSamples, rates
+from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
+from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, balanced_draw, smoothed
+from fieldray_adapt.training.engine import Engine, EngineName, EngineSettings, Trainable, open_engine
 from fieldray_cluster.training.formulas import Server
 from fieldray_cluster.training.shard import Rule
 

@@ -23,24 +23,34 @@ from typing import Any, Final, cast
 
 import numpy as np
 from distributed import Client
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.command import kind_of, perform
-from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import CHECKPOINT, Checkpoint, EngineName, EngineSettings, Kept, open_engine
+from fieldray_adapt.data.dataset import dataset_of
 from fieldray_adapt.files import digest
 from fieldray_adapt.lungs.dataset import LungData, data_of
-from fieldray_adapt.lungs.recipe import LungRecipe, compact_unet
-from fieldray_adapt.lungs.train import MaskEngine, StageSamples, first_weights, use_threads
-from fieldray_adapt.recipe import Recipe, rooted
-from fieldray_adapt.run import Run, locked
-from fieldray_adapt.specification import Layer, Specification, Weights
-from fieldray_adapt.steps import schedule_of, settings_of, specification_of
-from fieldray_adapt.tables import Document
-from fieldray_adapt.train import Samples, Schedule, validate
+from fieldray_adapt.lungs.engine import MaskEngine, use_threads
+from fieldray_adapt.lungs.networks import compact_unet
+from fieldray_adapt.lungs.recipe import LungRecipe
+from fieldray_adapt.lungs.train import StageSamples, first_weights
+from fieldray_adapt.networks.specification import Layer, Specification, Weights
+from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
+from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.run import Facts, Run, locked
+from fieldray_adapt.training.classifier import Samples, TrainingOptions, validation_areas
+from fieldray_adapt.training.engine import (
+    CHECKPOINT,
+    Checkpoint,
+    EpochFigures,
+    Kept,
+    Progress,
+    TrainingCourse,
+    open_engine,
+)
+from fieldray_adapt.training.steps import schedule_of, settings_of, specification_of
 from fieldray_cluster.connection import connecting_context, host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.pool import LOST, WorkerLost, result_of
@@ -50,7 +60,6 @@ from fieldray_cluster.training.shard import Layout, ShardState, clipped
 from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, arrays_kept
 from fieldray_cluster.training.worker import start_echo, stop_server
 
-Progress = Callable[[Mapping[str, Any]], None]
 ARRAYS: Final = "arrays.npz"
 
 
@@ -87,7 +96,7 @@ class DividedTrainer:
     ) -> None:
         self._plan, self._open, self._say = plan, open_cluster, say
 
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Facts:
         """How the status names it."""
         return {"workers": self._plan.workers, "mode": self._plan.mode, "server": self._plan.server}
 
@@ -98,20 +107,18 @@ class DividedTrainer:
         *,
         training: Samples,
         validation: Samples,
-        schedule: Schedule,
-        augmentation: Augmentation,
-        settings: EngineSettings,
+        options: TrainingOptions,
         folder: Path,
-        engine: EngineName = "auto",
         progress: Progress = lambda _: None,
-    ) -> tuple[Weights, list[dict[str, Any]]]:
+    ) -> tuple[Weights, list[EpochFigures]]:
         """Train a classifier, or resume it; the averaged weights, and figures by epoch. See `train.train`."""
+        schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
         key = digest(specification, weights, training, validation, schedule, augmentation, settings, self._key())
-        own = open_engine(specification, weights, settings=settings, name=engine)
+        own = open_engine(specification, weights, settings=settings, name=options.engine)
         self._note(specification.layers)
 
-        def look(average: Weights, _epoch: int) -> dict[str, Any]:
-            return validate(own, average, validation)
+        def look(average: Weights, ended: EpochFigures) -> EpochFigures:
+            return structs.replace(ended, auc=validation_areas(own, average, validation))
 
         checkpoint = Checkpoint(folder / CHECKPOINT)
         with arrays_kept(folder / ARRAYS, training) as sha256, self._open() as client:
@@ -120,7 +127,7 @@ class DividedTrainer:
                 schedule=schedule,
                 augmentation=augmentation,
                 settings=settings,
-                engine=engine,
+                engine=options.engine,
                 samples=len(training),
                 arrays=folder / ARRAYS,
                 arrays_sha256=sha256,
@@ -131,7 +138,7 @@ class DividedTrainer:
 
     def lung_fields(
         self, recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
-    ) -> tuple[Weights, list[dict[str, Any]]]:
+    ) -> tuple[Weights, list[EpochFigures]]:
         """Train a lung-field network, or resume it; the averaged weights, and figures by epoch. See `lungs.train`."""
         key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images)
         key = digest(key, asdict(recipe.checks_augmentation), data.masks, data.image_parts, data.chests, self._key())
@@ -159,10 +166,9 @@ class DividedTrainer:
                     )
 
                     def validated(
-                        found: Weights, epoch: int, samples: StageSamples = look, side: int = stage.side
-                    ) -> dict[str, Any]:
-                        fit = samples.validate(found, folder / "panels" / f"epoch-{epoch:03d}.png")
-                        return {"side": side, **fit}
+                        found: Weights, ended: EpochFigures, samples: StageSamples = look, side: int = stage.side
+                    ) -> EpochFigures:
+                        return samples.validate(found, structs.replace(ended, side=side), folder / "panels")
 
                     own_key = digest(key, number)
                     average = course.train(
@@ -188,7 +194,7 @@ class _Course:
 
     def __init__(self, client: Client, plan: Plan, checkpoint: Checkpoint, say: Say) -> None:
         self._client, self._plan, self._checkpoint, self._say = client, plan, checkpoint, say
-        self.history: list[dict[str, Any]] = []
+        self.history: list[EpochFigures] = []
         self._trained_s = 0.0
 
     def train(
@@ -198,7 +204,7 @@ class _Course:
         *,
         key: str,
         total: int,
-        validated: Callable[[Weights, int], dict[str, Any]],
+        validated: Callable[[Weights, EpochFigures], EpochFigures],
         progress: Progress,
         first: int = 0,
     ) -> Weights:
@@ -206,8 +212,8 @@ class _Course:
         layout = Layout.of(weights)
         divided = _Divided(layout, ShardState.new(layout.vector(weights)))
         if kept := self._checkpoint.restore(divided, key=key):
-            self.history = list(kept.facts["history"])
-            self._trained_s = float(self.history[-1].get("time_s", 0.0)) if self.history else 0.0
+            self.history = list(kept.course.history)
+            self._trained_s = (self.history[-1].time_s or 0.0) if self.history else 0.0
         began = time.time()
         began_s: float | None = None
         done = max(0, len(self.history) - first)
@@ -222,19 +228,23 @@ class _Course:
         )
         for epoch in made if done < task.epochs else ():
             divided.state = epoch.state
-            row: dict[str, Any] = {"epoch": first + epoch.number, "epochs": total, "loss": epoch.loss}
-            row |= validated(layout.weights(epoch.state.average), first + epoch.number)
+            ended = EpochFigures(epoch=first + epoch.number, epochs=total, loss=epoch.loss)
+            ended = validated(layout.weights(epoch.state.average), ended)
             late = sorted(epoch.staleness.elements())
-            row |= {"staleness_mean": round(float(np.mean(late)), 2), "staleness_most": late[-1]} if late else {}
-            row["seconds"] = round(epoch.ended - began, 2)
             # Of the first epoch from its first gradient, as the start of processes is no training.
             took_s = epoch.ended - (epoch.began if began_s is None else began_s)
-            row["time_s"] = round(self._trained_s + took_s, 3)
-            self._trained_s, began_s = row["time_s"], epoch.ended
-            began = epoch.ended
+            self._trained_s = round(self._trained_s + took_s, 3)
+            row = structs.replace(
+                ended,
+                staleness_mean=round(float(np.mean(late)), 2) if late else None,
+                staleness_most=late[-1] if late else None,
+                seconds=round(epoch.ended - began, 2),
+                time_s=self._trained_s,
+            )
+            began = began_s = epoch.ended
             self.history.append(row)
-            facts = {"history": self.history}
-            self._checkpoint.save(divided, Kept(facts=facts, arrays={}), key=key)
+            course = TrainingCourse(history=tuple(self.history))
+            self._checkpoint.save(divided, Kept(course=course, arrays={}), key=key)
             progress(row)
         return layout.weights(divided.state.average)
 
@@ -349,7 +359,7 @@ def task_of(path: Path) -> Iterator[DividedTask]:
     if schema not in (Recipe, LungRecipe):
         raise UsageProblem(reason("training_not_divided", kind=str(document.tables.get("kind"))))
     perform("data", document, say=lambda _line: None, progress=lambda *_: None)
-    recipe = rooted(cast(Any, document.parsed(schema)), document.path)
+    recipe = with_whole_paths(cast(Any, document.parsed(schema)), document.path)
     run, arrays = Run(recipe=recipe, progress=lambda *_: None), recipe.run / _MEASURED_ARRAYS
     data: Any = data_of(run) if schema is LungRecipe else dataset_of(run).samples("training")
     with locked(recipe.run), arrays_kept(arrays, data) as sha256:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from distributed import get_worker
 
-from fieldray_adapt.lungs.train import use_threads
+from fieldray_adapt.lungs.engine import use_threads
 from fieldray_cluster.connection import connecting_context, host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.training.channel import Channel, Listener, Vector, echo, open_channels

@@ -40,7 +40,8 @@ def _guarded(order: dict[str, Any]) -> dict[str, Any]:
                 start_new_session=not _IS_WINDOWS,
             )
     except (OSError, ValueError) as error:
-        return {"problem": getattr(error, "strerror", None) or str(error)}
+        name = getattr(error, "filename", None) or order["command"][0]
+        return {"problem": f"{name}: {getattr(error, 'strerror', None) or error}"}
     over = threading.Event()
     threading.Thread(target=_end_with_input, args=(process, over), daemon=True).start()
     code = process.wait()

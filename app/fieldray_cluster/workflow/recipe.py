@@ -21,12 +21,22 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeGuard, get_args
+from typing import Any, Final, Literal, TypeGuard, get_args
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.tables import Document, Problem, RecipeProblems, Rules, key, rooted_in, table, template
+from fieldray_adapt.recipes.tables import (
+    Document,
+    Problem,
+    RecipeProblems,
+    Rules,
+    key,
+    parse,
+    resolve_paths,
+    table,
+    template,
+)
 
 # ---- parameters and their samples
 
@@ -282,10 +292,10 @@ class Workflow:
         """As `tables.table`."""
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
-    def rooted(self, base: Path) -> Workflow:
-        """As `tables.rooted_in`."""
-        sweep = self.sweep and rooted_in(self.sweep, base)
-        return replace(self, run=base / self.run, cluster=rooted_in(self.cluster, base), sweep=sweep)
+    def resolve_paths(self, base: Path) -> Workflow:
+        """As `tables.resolve_paths`."""
+        sweep = self.sweep and resolve_paths(self.sweep, base)
+        return replace(self, run=base / self.run, cluster=resolve_paths(self.cluster, base), sweep=sweep)
 
 
 def read_workflow(path: Path) -> Workflow:
@@ -294,11 +304,11 @@ def read_workflow(path: Path) -> Workflow:
     Raises UsageProblem: recipe_unreadable, or recipe_problems with everything that is wrong, each with its line.
     """
     document = Document.read(path)
-    base = path.resolve().parent
-    workflow = document.parsed(Workflow).rooted(base)
-    if problems := list(_problems(workflow, base)):
+    base, workflow = path.resolve().parent, parse(Workflow, document.tables)
+    problems = [*(workflow if isinstance(workflow, list) else ()), *_problems(document.tables, base)]
+    if problems or isinstance(workflow, list):
         raise RecipeProblems(path, document.lines(problems))
-    return workflow
+    return workflow.resolve_paths(base)
 
 
 def new_workflow(path: Path) -> None:
@@ -308,19 +318,21 @@ def new_workflow(path: Path) -> None:
     write_atomically(path, (template(Workflow) + _FIRST).encode())
 
 
-def _problems(workflow: Workflow, base: Path) -> Iterator[Problem]:
-    known = workflow.experiments
+def _problems(tables: Mapping[str, Any], base: Path) -> Iterator[Problem]:
+    """What is wrong between experiments, also where one of them is no experiment."""
+    named = tables.get("experiments")
+    known = {name: own for name, own in named.items() if isinstance(own, dict)} if isinstance(named, dict) else {}
     for name, experiment in known.items():
         at = ("experiments", name)
         if not _NAME.fullmatch(name):
             yield Problem(at, "must be named by letters, digits, - and _, beginning with a letter, 40 at most")
-        for parent in experiment.depends_on:
+        for parent in _texts(experiment, "depends_on"):
             if parent not in known:
                 yield Problem(
                     (*at, "depends_on"), f"names {parent}, which is no experiment; there are {', '.join(known)}"
                 )
         yield from _input_problems(experiment, at, base)
-    graph = {name: set(own.depends_on) & set(known) for name, own in known.items()}
+    graph = {name: set(_texts(own, "depends_on")) & set(known) for name, own in known.items()}
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as cycle:
@@ -328,11 +340,19 @@ def _problems(workflow: Workflow, base: Path) -> Iterator[Problem]:
         yield Problem(("experiments", circle[0], "depends_on"), f"goes round in a circle: {' -> '.join(circle)}")
 
 
-def _input_problems(experiment: Experiment, at: tuple[str, ...], base: Path) -> Iterator[Problem]:
+def _texts(experiment: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = experiment.get(name)
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
+
+
+def _input_problems(experiment: Mapping[str, Any], at: tuple[str, ...], base: Path) -> Iterator[Problem]:
     """Inputs that are not there before the start: of an experiment that depends on none nobody will make them."""
-    for text in experiment.inputs:
-        unknown = set(PLACEHOLDER.findall(text)) - set(experiment.parameters) - set(BUILT_IN)
+    parameters = experiment.get("parameters")
+    for text in _texts(experiment, "inputs"):
+        unknown = (
+            set(PLACEHOLDER.findall(text)) - set(parameters if isinstance(parameters, dict) else ()) - set(BUILT_IN)
+        )
         if unknown:
             yield Problem((*at, "inputs"), f"have placeholders without a parameter: {', '.join(sorted(unknown))}")
-        elif not PLACEHOLDER.search(text) and not experiment.depends_on and not (base / text).exists():
+        elif not (PLACEHOLDER.search(text) or _texts(experiment, "depends_on") or (base / text).exists()):
             yield Problem((*at, "inputs"), f"name {base / text}, which is not there")

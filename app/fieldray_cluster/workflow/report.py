@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.plain_text import visible
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.page import (
+from fieldray_adapt.reports.page import (
     Code,
     Figure,
     Part,

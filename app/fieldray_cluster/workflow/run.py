@@ -27,8 +27,8 @@ from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.files import digest, write_atomically
+from fieldray_adapt.recipes.tables import Document
 from fieldray_adapt.run import locked
-from fieldray_adapt.tables import Document
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.pool import result_key, state_of, work_connected
 from fieldray_cluster.workflow.recipe import (
@@ -41,7 +41,7 @@ from fieldray_cluster.workflow.recipe import (
     samples,
 )
 from fieldray_cluster.workflow.runner import TaskRunner, TaskSource
-from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events
+from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, begun, driver_of, read_events
 
 # ---- tasks and what they wait for
 
@@ -295,7 +295,7 @@ def as_run(path: Path) -> Workflow:
     run = read_workflow(path).run
     if not (run / RECIPE_TEXT).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
-    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).rooted(path.resolve().parent)
+    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).resolve_paths(path.resolve().parent)
     return replace(workflow, run=run)
 
 
@@ -306,8 +306,11 @@ def read_states(path: Path) -> list[TaskState]:
     """
     workflow = as_run(path)
     latest = {event.task: event for event in read_events(workflow.run)}
-    if not is_running(workflow.run):  # a driver that was killed wrote down no end
-        left = {name: event for name, event in latest.items() if event.status == "running"}
+    left = {name: event for name, event in latest.items() if event.status == "running"}
+    if is_running(workflow.run):
+        folder = workflow.run / TASKS
+        latest |= {name: replace(event, outcome=begun(folder / name, event.number)) for name, event in left.items()}
+    else:  # a driver that was killed wrote down no end
         latest |= {name: replace(event, status="stopped") for name, event in left.items()}
     if not latest:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))

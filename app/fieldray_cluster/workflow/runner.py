@@ -22,7 +22,6 @@ from typing import Any, Final, Protocol
 from distributed import Client, Future
 
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
 from fieldray_cluster.connection import node_of, receives
 from fieldray_cluster.pool import ConnectionLost, NodesUnfit, WorkerLost, WorkerRegistry, result_of, wait_for_any
 from fieldray_cluster.workflow.recipe import RetryPolicy
@@ -34,6 +33,7 @@ from fieldray_cluster.workflow.tasks import (
     Status,
     TaskResult,
     TaskSpec,
+    begun,
     perform,
     problem_of_node,
 )
@@ -262,7 +262,5 @@ class TaskRunner:
 
     def _lost(self, work: _Work) -> Outcome:
         """The outcome of a task under which workers were lost, with the last one's name."""
-        begun = Outcome()
-        with contextlib.suppress(OSError, ValueError):
-            begun = decoded(work.spec.mark.read_bytes(), Outcome)
-        return replace(begun, problem=reason("workflow_worker_lost", count=work.lost).text)
+        so_far = begun(work.spec.folder, work.spec.number)
+        return replace(so_far, problem=reason("workflow_worker_lost", count=work.lost).text)

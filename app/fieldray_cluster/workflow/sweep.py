@@ -26,8 +26,8 @@ from fieldray.reasons import reason
 from fieldray.typed_json import decoded
 from fieldray_adapt.command import kind_of
 from fieldray_adapt.files import write_atomically
+from fieldray_adapt.recipes.tables import Document, Problem, RecipeProblems, parse
 from fieldray_adapt.run import HISTORY
-from fieldray_adapt.tables import Document, Problem, RecipeProblems, parse
 from fieldray_cluster.pool import result_key, state_of
 from fieldray_cluster.workflow.recipe import Parameter, RetryPolicy, Sweep, Value, Workflow, read_workflow
 from fieldray_cluster.workflow.run import TASKS, OpenRun, Say, opened_run

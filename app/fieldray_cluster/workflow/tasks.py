@@ -22,7 +22,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Self
 
@@ -219,7 +219,20 @@ class TaskSpec:
     @property
     def mark(self) -> Path:
         """The file that says that a worker has begun: an outcome with its name and the time."""
-        return self.folder / f"begun-{self.number}.json"
+        return _mark(self.folder, self.number)
+
+
+def begun(folder: Path, number: int) -> Outcome:
+    """What is known of a task's performance while it goes on, with its time so far; empty where none has begun it."""
+    try:
+        outcome = decoded(_mark(folder, number).read_bytes(), Outcome)
+    except (OSError, ValueError):
+        return Outcome()
+    return replace(outcome, seconds=max(0.0, round(time.time() - outcome.began, 3)))
+
+
+def _mark(folder: Path, number: int) -> Path:
+    return folder / f"begun-{number}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fieldray.offline import stay_offline
 
 if TYPE_CHECKING:
-    from fieldray_adapt.tables import Document
+    from fieldray_adapt.recipes.tables import Document
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from fieldray.errors import FieldrayError
     from fieldray_adapt.command import perform
-    from fieldray_adapt.tables import Document
+    from fieldray_adapt.recipes.tables import Document
 
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
     try:

@@ -18,8 +18,8 @@ import pytest
 from fieldray import cli
 from fieldray.commands.console import Console
 from fieldray.translation import Translator
-from fieldray_adapt.networks import NETWORKS
-from fieldray_adapt.specification import weight_shapes
+from fieldray_adapt.networks.architectures import NETWORKS
+from fieldray_adapt.networks.specification import weight_shapes
 from fieldray_cluster.training.formulas import (
     MODES,
     REFERENCE_NETWORKS,

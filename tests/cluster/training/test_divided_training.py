@@ -19,7 +19,8 @@ import pytest
 from distributed import Client
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray_adapt.specification import Weights
+from fieldray_adapt.networks.specification import Weights
+from fieldray_adapt.training.classifier import TrainingOptions
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import session, trainer
 from fieldray_cluster.training.session import Epoch, epochs, opened
@@ -63,11 +64,10 @@ def _train(
         weights(),
         training=samples(),
         validation=samples(8),
-        schedule=schedule(epochs=epochs),
-        augmentation=AUGMENTATION,
-        settings=SETTINGS,
+        options=TrainingOptions(
+            schedule=schedule(epochs=epochs), augmentation=AUGMENTATION, settings=SETTINGS, engine="tensorflow"
+        ),
         folder=folder,
-        engine="tensorflow",
         progress=progress,
     )
 
@@ -101,7 +101,7 @@ def test_workers_that_wait_come_to_what_one_process_comes_to(
     found, history = _train(client, Plan(workers=2, mode=mode, server=server), tmp_path / "divided")
     expected = _alone(tmp_path / "alone", joined=joined).average
     np.testing.assert_allclose(Layout.of(weights()).vector(found), expected, atol=1e-5)
-    assert [row["epoch"] for row in history] == [1, 2] and "staleness_most" not in history[0]
+    assert [row.epoch for row in history] == [1, 2] and history[0].staleness_most is None
 
 
 @pytest.mark.parametrize("takes_turns", [False, True])
@@ -115,7 +115,7 @@ def test_whole_tensors_and_turns_on_servers_change_nothing(client: Client, tmp_p
 def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_path: Path, server: Any) -> None:
     plan = Plan(workers=2, mode="async", server=server, staleness=1, takes_turns=server == "central")
     _, history = _train(client, plan, tmp_path)
-    assert all(row["staleness_most"] <= 1 for row in history)
+    assert all(row.staleness_most <= 1 for row in history)
     seen = list(_epochs(client, plan, task_in(tmp_path)))
     shards = 1 if server == "central" else 2
     assert [epoch.staleness.total() for epoch in seen] == [6 * shards] * 2  # each gradient, at each server
@@ -132,7 +132,7 @@ def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         _train(client, plan, tmp_path / "divided", progress=stop)
     seen: list[int] = []
-    found, history = _train(client, plan, tmp_path / "divided", progress=lambda row: seen.append(row["epoch"]))
+    found, history = _train(client, plan, tmp_path / "divided", progress=lambda row: seen.append(row.epoch))
     assert seen == [2] and len(history) == 2
     np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
 
@@ -150,7 +150,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp
     said: list[str] = []
 
     def kill(row: Any) -> None:
-        if row["epoch"] == 1:
+        if row.epoch == 1:
             psutil.Process(_processes(own_client)[1]).send_signal(signal.SIGKILL)
 
     many = 12  # epochs, so that there is work left when it is killed
@@ -199,7 +199,7 @@ def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: 
 
 def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client, tmp_path: Path) -> None:
     def kill(row: Any) -> None:
-        if row["epoch"] == 1:
+        if row.epoch == 1:
             psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
 
     plan = Plan(workers=2, mode="async")

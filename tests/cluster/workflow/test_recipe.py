@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.tables import RecipeProblems
+from fieldray_adapt.recipes.tables import RecipeProblems
 from fieldray_cluster.workflow.recipe import Parameter, combinations, new_workflow, read_workflow, samples
 from fieldray_cluster.workflow.run import compiled, filled
 
@@ -86,12 +86,17 @@ def test_a_problem_is_said(tmp_path: Path, text: str, problem: str) -> None:
 
 
 def test_circles_unknown_parents_and_absent_inputs_are_said_at_once(tmp_path: Path) -> None:
-    found = problems(tmp_path, CIRCLE + "[experiments.c]\ncommand = 'x'\ninputs = ['absent.csv']\n")
+    wrong = (
+        "[experiments.c]\ncommand = 'x {{y}}'\n[experiments.d]\ncommand = 'x'\ninputs = ['absent.csv']\nsamples = -1\n"
+    )
+    found = problems(tmp_path, CIRCLE + wrong)
     circle, *rest = found
     assert "goes round in a circle: a -> b -> a" in circle or "goes round in a circle: b -> a -> b" in circle
     assert rest == [
-        "line 7: experiments.b.depends_on names nobody, which is no experiment; there are a, b, c",
-        f"line 10: experiments.c.inputs name {tmp_path / 'absent.csv'}, which is not there",
+        "line 7: experiments.b.depends_on names nobody, which is no experiment; there are a, b, c, d",
+        "line 9: experiments.c.command has placeholders without a parameter: y",
+        f"line 12: experiments.d.inputs name {tmp_path / 'absent.csv'}, which is not there",
+        "line 13: experiments.d.samples must be 0..100000, not -1",
     ]
 
 

@@ -142,7 +142,8 @@ depends_on = ["child", "good"]
     assert (tmp_path / "run" / "kills.txt").read_text().count("killed") == 2
     killer = states["killer-0001"]
     assert killer.event is not None and killer.event.lost == 2 and output_end(killer) == "about to kill"
-    assert "could not be started" in states["absent-0001"].outcome.problem
+    absent = states["absent-0001"].outcome
+    assert f"could not be started on {absent.node}: no-such-program-here: No such file" in absent.problem
     assert states["child-0001"].outcome.problem.startswith("Not started, because wrong-0001 ")
     assert states["grandchild-0001"].outcome.problem.startswith("Not started, because wrong-0001 ")
     assert not (tmp_path / "run" / "child.txt").exists()
@@ -180,7 +181,9 @@ depends_on = ["quick"]
     )
     driver, pids = start("workflow", "run", path), waited_for(tmp_path)
     children = psutil.Process(driver.pid).children(recursive=True)
-    assert is_running(tmp_path / "run") and by_name(path)["slow-0001"].status == "running"
+    slow = by_name(path)["slow-0001"]
+    assert is_running(tmp_path / "run") and slow.status == "running"
+    assert slow.outcome.node == "local/1" and slow.outcome.seconds > 0
     with pytest.raises(UsageProblem, match="Another run is using"):
         run_workflow(path, say=lambda _: None)
     with driver:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.tables import Document, RecipeProblems
+from fieldray_adapt.recipes.tables import Document, RecipeProblems
 from fieldray_cluster.workflow.report import write_report
 from fieldray_cluster.workflow.run import read_states
 from fieldray_cluster.workflow.sweep import run_sweep

@@ -26,9 +26,10 @@ from fieldray.store.rows import (
     kind_of,
     outcome_columns,
     outcome_of,
+    pack_spec_of,
+    pack_spec_text,
     run_of,
     sample_of,
-    spec_of,
     spec_text,
     stored_of,
     verdict_of,
@@ -37,7 +38,7 @@ from fuzz.structures.dicom_files import PLACES
 from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import FLOATS, INTEGERS, TEXTS, broken, json_bytes
 from lungs import lungs
-from outcomes import failed, image_ref, refused, run_spec, screened
+from outcomes import failed, image_ref, pack_spec, refused, run_spec, screened
 from packs_factory import site_point
 
 _HASH: Final = "0123456789abcdef" * 4
@@ -142,7 +143,9 @@ def of_run() -> dict[str, Any]:
     return {
         "id": 1,
         "run_id": 1,
-        "spec": spec_text(run_spec()),
+        "image_id": 1,
+        "position": 0,
+        "spec": pack_spec_text(pack_spec()),
         "is_resumed": 0,
         "choice": None,
         "note": None,
@@ -158,11 +161,11 @@ def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     run = {
         "id": 1,
         "spec": spec_text(run_spec()),
+        "packs": json.dumps([{"position": 0, "spec": pack_spec_text(pack_spec())}]),
         "state": "finished",
         "reason": None,
         "started_s": 1.0,
         "ended_s": None,
-        "together_id": None,
     }
     verdict = {
         "choice": "agree",
@@ -175,14 +178,14 @@ def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     verdict |= {"given_s": 1.0}
     why = json.dumps(["disk_full", [["path", "/x"]]])
     return (
-        *(("result", {**outcome_columns(each, points=run_spec().operating_points), **of_run()}) for each in results),
+        *(("result", {**outcome_columns(each, points=pack_spec().operating_points), **of_run()}) for each in results),
         ("run", run),
         ("run", {**run, "reason": why, "ended_s": 2.0}),
         ("verdict", verdict),
     )
 
 
-_COLUMNS: Final = ("details", "header", "findings", "notes", "lungs", "spec", "reason")
+_COLUMNS: Final = ("details", "header", "findings", "notes", "lungs", "packs", "spec", "reason")
 
 
 def make_row(chance: random.Random) -> bytes:
@@ -237,7 +240,7 @@ def read_row(data: bytes, _folder: Path) -> str | None:
 def _shown(row: Any) -> object:
     """What the history shows of it, and what the store would keep of it again."""
     brief = brief_of(row)
-    spec = spec_of(row["spec"])
+    spec = pack_spec_of(row["spec"])
     kept = outcome_of(row, spec)
     try:
         outcome_columns(kept, points=spec.operating_points)

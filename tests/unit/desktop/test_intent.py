@@ -295,7 +295,7 @@ TestWalk.settings = settings(max_examples=300, stateful_step_count=50)
 
 
 def with_others(first: PackCandidate, *others: PackCandidate) -> PacksInReach:
-    return replace(reach(first), beside=tuple(map(used, others)))
+    return replace(reach(first), others=tuple(map(used, others)))
 
 
 YOUTHS, ANYBODY = listed("youths"), listed("anybody")

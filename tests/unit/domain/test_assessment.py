@@ -25,7 +25,7 @@ from fieldray.domain.model import (
 from fieldray.domain.run import Wishes
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import MANIFEST as LEGACY
-from fieldray.pipeline.keeping import spec_of
+from fieldray.pipeline.run_recorder import spec_of
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_golden, tiny_manifest, tiny_model
 
@@ -112,10 +112,14 @@ def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
         for wishes in (Wishes(), Wishes(overrules=True), Wishes(turns=True), Wishes(overrules=True, turns=True))
     ]
     for one in asked:
-        found = assessment_of_run(spec_of([Path("/x")], one), model)
-        assert (found.points, found.wishes) == (one.points, one.wishes)
+        spec = spec_of([Path("/x")], [one])
+        assert (spec.wishes, spec.ages_confirmed) == (one.wishes, one.ages_confirmed)
+        of_before = dataclasses.replace(spec, wishes=None, ages_confirmed=False)  # as version 0.2.0 noted it
+        for asked_so in (spec, of_before):
+            found = assessment_of_run(asked_so, 0, model)
+            assert (found.points, found.wishes) == (one.points, one.wishes)
     with pytest.raises(UsageProblem, match="of the pack tiny"):
-        assessment_of_run(spec_of([Path("/x")], asked[-1]), tiny_model())
+        assessment_of_run(spec_of([Path("/x")], [asked[-1]]), 0, dataclasses.replace(model, model_sha256="other"))
 
 
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))

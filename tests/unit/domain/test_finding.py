@@ -183,13 +183,14 @@ NAMED: dict[str, dict[str, object]] = {
     "view": {"view": "LL"},
     "body_part": {"body_part": "HAND"},
     "modality": {"modality": "CT"},
+    "image_type": {"kind": "BONE"},
 }
 """What the sentences of reasons name."""
 
 
 def test_what_can_be_overruled_and_turned() -> None:
     turned = {"rotated", "upside_down", "inverted"}
-    overruled = {*turned, "view", "body_part", "not_frontal_chest", "unlike_training"}
+    overruled = {*turned, "view", "body_part", "for_processing", "image_type", "not_frontal_chest", "unlike_training"}
     for code in (*overruled, "modality", "blank", "truncated"):
         why = reason(code, **NAMED.get(code, {}))
         assert can_be_overruled(why) == (code in overruled)

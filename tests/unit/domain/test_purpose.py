@@ -18,6 +18,8 @@ from fieldray.domain.purpose import (
     body_parts_of,
     classes_measured,
     header_notes,
+    is_for_processing,
+    is_other_kind,
     patients,
     performance,
     view_of_code,
@@ -183,6 +185,67 @@ def test_what_says_nothing() -> None:
 )
 def test_position_and_code_are_asked_both(position: str, code: str, saying: Saying) -> None:
     assert view_says(ImageHeader(view_position=position, view_code=code), HeaderRules()) == saying
+
+
+@pytest.mark.parametrize(
+    ("orientation", "saying", "notes"),
+    [
+        *((f"{across}\\F", "other", []) for across in ("P", "A", "ap", "PL")),
+        ("L\\A", "other", []),
+        *(("L\\F", "nothing", []), ("LP\\FA", "nothing", []), ("R\\F", "nothing", ["orientation_mirrored"])),
+        *((turned, "nothing", ["orientation_turned"]) for turned in ("L\\H", "R\\H", "F\\R", "H\\L")),
+        ("P\\H", "other", ["orientation_turned"]),
+        *((silent, "nothing", []) for silent in ("", "\\", "L", "L\\R", "X\\F", "L\\F\\P")),
+    ],
+)
+def test_patient_orientation_is_asked_where_view_position_says_nothing(
+    orientation: str, saying: Saying, notes: list[str]
+) -> None:
+    header, rules = ImageHeader(patient_orientation=orientation), HeaderRules()
+    assert (view_says(header, rules), _notes(header, rules)) == (saying, notes)
+    assert view_says(dataclasses.replace(header, view_position="UNKNOWN"), rules) == saying
+    coded = dataclasses.replace(header, view_code="PA")  # a side view by either is none that is accepted
+    assert view_says(coded, rules) == ("other" if saying == "other" else "accepted")
+    stated = dataclasses.replace(header, view_position="PA")
+    assert (view_says(stated, rules), _notes(stated, rules)) == ("accepted", [])
+    lateral = HeaderRules(views=("LATERAL",))
+    assert view_says(header, lateral) == ("accepted" if set("PA") & set(orientation[0:1].upper()) else saying)
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_raw"),
+    [
+        ({"presentation_intent_type": "FOR PROCESSING"}, True),
+        ({"presentation_intent_type": "For Processing"}, True),
+        ({"sop_class_uid": "1.2.840.10008.5.1.4.1.1.1.1.1"}, True),
+        ({"sop_class_uid": "1.2.840.10008.5.1.4.1.1.1.2.1", "presentation_intent_type": "FOR PRESENTATION"}, True),
+        ({"sop_class_uid": "1.2.840.10008.5.1.4.1.1.1.1", "presentation_intent_type": "FOR PRESENTATION"}, False),
+        ({"sop_class_uid": "1.2.840.10008.5.1.4.1.1.1"}, False),
+    ],
+)
+def test_raw_values_of_a_detector_are_known(facts: dict[str, str], is_raw: bool) -> None:
+    assert is_for_processing(ImageHeader(**facts)) == is_raw
+
+
+@pytest.mark.parametrize(
+    ("image_type", "derivation", "is_other"),
+    [
+        *(
+            (f"DERIVED\\PRIMARY\\{kind}", "", True)
+            for kind in ("DUAL_ENERGY", "SOFT_TISSUE", "BONE", "ENERGY SUBTRACTED")
+        ),
+        *((f"DERIVED\\SECONDARY\\\\{kind}", "", True) for kind in ("SUBTRACTION", "DE", "BONE_SUPPRESSED", "RIB SUPP")),
+        ("DERIVED\\PRIMARY", "Dual-energy subtraction", True),
+        ("", "bone suppression by software", True),
+        ("DERIVED\\PRIMARY", "Grid line subtraction, imagen de torax", False),
+        *(
+            (usual, "", False)
+            for usual in ("", "ORIGINAL\\PRIMARY", "DERIVED\\SECONDARY\\OTHER", "ORIGINAL\\PRIMARY\\STANDARD")
+        ),
+    ],
+)
+def test_images_of_bone_soft_tissue_or_a_difference_are_known(image_type: str, derivation: str, is_other: bool) -> None:
+    assert is_other_kind(ImageHeader(image_type=image_type, derivation=derivation)) == is_other
 
 
 def test_codes_of_both_snomed_schemes() -> None:

@@ -69,14 +69,21 @@ def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "code"),
-    [(b"", "empty"), (b"MZ" + bytes(300), "executable"), (b"\xfe\xed\xfa\xcf" + bytes(300), "executable")],
+    [
+        (b"", "empty"),
+        (b"MZ" + bytes(126) + b"DICM" + bytes(300), "executable"),
+        (b"\xfe\xed\xfa\xcf" + bytes(124) + b"DICM" + bytes(300), "executable"),
+    ],
 )
 def test_what_is_no_image_file_at_all(data: bytes, code: str) -> None:
     with raises(Unreadable, code):
         decode(data, ImageRef(path=Path("x")))
 
 
-@pytest.mark.parametrize("data", [b"hello, world" * 30, b"PK\x03\x04" + bytes(100), bytes(1000)])
+@pytest.mark.parametrize(
+    "data",
+    [b"hello, world" * 30, b"MZ" + bytes(99), b"\xca\xfe\xba\xbe" * 90, b"PK\x03\x04" + bytes(100), bytes(1000)],
+)
 def test_other_files_are_refused(data: bytes) -> None:
     with raises(Unusable, "not_an_image"):
         decode(data, ImageRef(path=Path("x")))

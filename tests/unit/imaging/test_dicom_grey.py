@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,29 @@ def test_rescale_is_kept_as_numbers_and_the_window_follows_it(tmp_path: Path) ->
     assert image.window == Window(center=799.0, width=798.0, function="LINEAR_EXACT")
     shown = to_display(image).reshape(-1)
     assert shown[[400, 799, 1198]].tolist() == [0, 128, 255]
+
+
+@pytest.mark.parametrize(
+    ("changes", "notes"),
+    [
+        *(({"PhotometricInterpretation": value}, ("photometric_unknown",)) for value in ("", None, "MONOCHROME3")),
+        *(({"BitsStored": bits, "HighBit": 11}, ("bits_stored_ignored",)) for bits in (0, 17, 99)),
+        *(({"BitsStored": bits}, ()) for bits in (12, 16)),
+        ({"PhotometricInterpretation": "monochrome2"}, ()),
+    ],
+)
+def test_what_the_header_cannot_mean_is_noted_and_left_out(
+    changes: dict[str, Any], notes: tuple[str, ...], tmp_path: Path
+) -> None:
+    for syntax in (ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless):
+        data = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax).read_bytes()
+        dataset = dcmread(BytesIO(data))
+        for keyword, value in changes.items():
+            setattr(dataset, keyword, value)
+        dataset.save_as(tmp_path / "image.dcm")
+        image = decode((tmp_path / "image.dcm").read_bytes(), ImageRef(path=tmp_path))
+        np.testing.assert_array_equal(image.pixels, IMAGE)
+        assert image.notes == notes
 
 
 def test_a_negative_slope_turns_the_picture(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fieldray.errors import UsageProblem
-from fieldray.imaging.discover import discover
+from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.identify import sniff
 from fieldray.imaging.source import Folder, open_file
 from fieldray.imaging.synthetic import chest_phantom
@@ -187,8 +187,47 @@ def test_a_path_without_images_is_told(names: tuple[str, ...], tmp_path: Path) -
         (empty / name).write_text("written by us")
     found = list(discover([full, empty], is_own_report=lambda head: head == b"written by us", notify=notes.append))
     assert [ref.path.name for ref in found] == ["a.dcm"]
-    assert [why.code for why in notes] == ["no_image_in"] + ["own_reports"] * ("ours.csv" in names)
+    more = {".hidden": "only_hidden", "ours.csv": "own_reports"}
+    assert [why.code for why in notes] == ["no_image_in", *(more[name] for name in names if name in more)]
     assert str(empty) in notes[0].text
+
+
+_BINS = [
+    *("$RECYCLE.BIN", "RECYCLER", "FOUND.000", "lost+found", ".Trash-1000", ".Trashes", "Network Trash Folder"),
+    *("#recycle", "@Recycle", "@Recycled", "Network Recycle Bin 1", "Recycle Bin", "trashbox", ".recycle"),
+    *("@eaDir", "SYNOPHOTO_THUMB_XL.jpg", "a.dcm@SynoEAStream", ".@__thumb", ".thumbnails"),
+    *("#snapshot", "@Recently-Snapshot", "~snapshot", ".snapshots", "@GMT-2026.01.02-03.04.05", ".zfs"),
+]
+
+
+def _put(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_dicom(path, IMAGE)
+
+
+def test_recycle_bins_thumbnails_and_snapshots_are_left_out_and_counted(tmp_path: Path) -> None:
+    notes: list[Reason] = []
+    _put(tmp_path / "study/a.dcm")
+    _put(tmp_path / "#1 recycled at night, snapshot/b.dcm")
+    (tmp_path / "study/.DS_Store").write_bytes(b"x")
+    for number, name in enumerate(_BINS):
+        _put(tmp_path / ("study" if number % 2 else "") / name / "deleted/c.dcm")
+    found = list(discover([tmp_path], notify=notes.append))
+    assert [ref.path.name for ref in found] == ["b.dcm", "a.dcm"]
+    (note,) = notes
+    assert (note.code, dict(note.parameters)["count"]) == ("bins_left_out", str(len(_BINS)))
+    assert count_files([tmp_path], gives_up=lambda: False) == 2
+    assert [ref.path.name for ref in discover([tmp_path / "study/#recycle"])] == ["c.dcm"]
+
+
+def test_a_folder_of_hidden_files_says_that_they_are_hidden(tmp_path: Path) -> None:
+    notes: list[Reason] = []
+    _put(tmp_path / ".study/a.dcm")
+    _put(tmp_path / ".b.dcm")
+    (tmp_path / "._b.dcm").write_bytes(b"x")
+    assert list(discover([tmp_path], notify=notes.append)) == []
+    assert [why.code for why in notes] == ["no_image_in", "only_hidden"]
+    assert notes[1].text.startswith(f"2 files or folders in {tmp_path} are hidden")
 
 
 def test_a_folder_given_twice_is_not_empty(tmp_path: Path) -> None:

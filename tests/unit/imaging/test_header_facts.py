@@ -84,6 +84,15 @@ def test_view_and_body_part_by_their_codes(tmp_path: Path) -> None:
     assert (header.view_position, header.view_code, header.view) == ("", "LATERAL", "LATERAL")
     assert header.body_part_examined == "Chest"
     assert _header(tmp_path, ViewPosition=["AP", "PA"]).view_position == "AP\\PA"
+    made = {
+        "PatientOrientation": ["P", "F"],
+        "PresentationIntentType": "FOR PROCESSING",
+        "ImageType": ["DERIVED", "PRIMARY", "BONE"],
+        "DerivationDescription": "subtracted",
+    }
+    header = _header(tmp_path, **made)
+    assert (header.patient_orientation, header.presentation_intent_type) == ("P\\F", "FOR PROCESSING")
+    assert (header.image_type, header.derivation) == ("DERIVED\\PRIMARY\\BONE", "subtracted")
     assert _header(tmp_path, BurnedInAnnotation="YES").burned_in_annotation == "YES"
 
 

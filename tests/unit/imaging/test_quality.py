@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
+import PIL.ImageFilter
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, ImageHeader, PixelMap, Window
+from fieldray.domain.image import Image, ImageHeader, PixelMap, Turn, Window
 from fieldray.domain.model import HeaderRules
-from fieldray.imaging.quality import are_empty, check_header, check_pixels, lung_quality
+from fieldray.imaging.quality import are_empty, check_header, check_pixels, doubts_about, lung_quality
+from fieldray.imaging.reduction import block_means
 from fieldray.imaging.synthetic import chest_phantom
 from lungs import COLUMNS, ROWS, lungs, two_lungs
+from phantoms import saved
 
 RULES = HeaderRules()
 IMAGE = chest_phantom(400, 400, 3, abnormal=False)
@@ -48,6 +53,15 @@ def test_what_a_field_of_the_header_may_say(field: str, passing: str, refused: s
         assert _code(**usual | {field: value}) is None, value
     for value in refused.split():
         assert _code(**usual | {field: value}) == codes.get(field, field), value
+
+
+def test_what_is_made_for_something_else_is_refused_until_a_person_overrules_it() -> None:
+    raw, bone = {"presentation_intent_type": "FOR PROCESSING"}, {"image_type": "DERIVED\\PRIMARY\\BONE"}
+    for finds_lungs in (True, False):
+        assert _code(**raw, finds_lungs=finds_lungs) == "for_processing"
+        assert _code(**bone, finds_lungs=finds_lungs) == "image_type"
+    assert _code(patient_orientation="P\\F", finds_lungs=True) == "view"
+    assert check_header(ImageHeader(**raw, **bone), RULES, waives=("for_processing", "image_type")) is None
 
 
 @pytest.mark.parametrize(("age", "code"), [(None, None), (0.9, "age"), (1.0, None), (5.9, None), (6.0, "age")])
@@ -148,6 +162,50 @@ def test_only_folders_without_any_file_are_empty(tmp_path: Path) -> None:
     found = {name: are_empty([tmp_path / name]) for name in ("empty", "full", "linked", "gone")}
     assert found == {"empty": True, "full": False, "linked": False, "gone": False}
     assert not are_empty([tmp_path / "empty", tmp_path / "full"])
+
+
+# ---- whether a part of it, or the detail, may be missing
+
+LUNGS_END = 600  # of 800 rows
+
+
+def _with_lower_part(begins: int, grey: int) -> Image:
+    pixels = np.random.default_rng(1).integers(40, 200, (ROWS, COLUMNS)).astype(np.uint8)
+    pixels[begins:] = grey
+    return Image(pixels=pixels)
+
+
+def _as_jpeg(image: Image) -> Image:
+    return Image(pixels=np.asarray(PIL.Image.open(io.BytesIO(saved(PIL.Image.fromarray(image.pixels), "JPEG")))).copy())
+
+
+@pytest.mark.parametrize("grey", [0, 1, 128, 255])
+@pytest.mark.parametrize("way", [lambda image: image, _as_jpeg, lambda image: image.turned(Turn(swaps_grey=True))])
+def test_lungs_that_run_into_an_empty_lower_part_are_cut(grey: int, way: Callable[[Image], Image]) -> None:
+    for begins, is_cut in ((LUNGS_END - 40, True), (LUNGS_END + 30, True), (LUNGS_END + 50, False), (780, False)):
+        image = way(_with_lower_part(begins, grey))
+        assert doubts_about(image, lungs()) == (("lower_part_dark",) if is_cut else ()), begins
+    for unknown in (None, lungs(frontal_chest=0.01)):
+        assert doubts_about(way(_with_lower_part(LUNGS_END + 50, grey)), unknown) == ("lower_part_dark",)
+        assert doubts_about(way(_with_lower_part(740, grey)), unknown) == ()
+
+
+def test_what_is_read_at_a_lower_resolution_and_has_more_bits_is_judged_alike() -> None:
+    pixels = _with_lower_part(LUNGS_END - 40, 0).pixels.astype(np.uint16) * 16 + 5
+    rough = Image(pixels=block_means(pixels, 2), step=2, full_rows=ROWS, full_columns=COLUMNS)
+    assert doubts_about(Image(pixels=pixels), lungs()) == doubts_about(rough, lungs()) == ("lower_part_dark",)
+    assert doubts_about(Image(pixels=np.full((ROWS, COLUMNS), 9, np.uint8)), lungs()) == ()  # blank is another reason
+
+
+def test_a_blurred_chest_and_a_tiny_one_have_too_little_detail() -> None:
+    vessels = np.kron(np.random.default_rng(3).integers(0, 24, (256, 256)), np.ones((4, 4), int))
+    chest = PIL.Image.fromarray(((chest_phantom(1024, 1024, 3, abnormal=False) >> 5) + vessels).astype(np.uint8))
+    tiny = chest.resize((64, 64), PIL.Image.Resampling.BOX)
+    enlarged = tiny.resize((512, 512), PIL.Image.Resampling.BICUBIC)
+    for spoilt in (chest.filter(PIL.ImageFilter.GaussianBlur(15)), tiny, enlarged):
+        assert doubts_about(Image(pixels=np.asarray(spoilt).copy()), None) == ("little_detail",)
+    for whole in (chest, chest.resize((224, 224), PIL.Image.Resampling.BOX)):
+        assert doubts_about(Image(pixels=np.asarray(whole).copy()), None) == ()
 
 
 # ---- how well an image was taken

@@ -185,6 +185,10 @@ def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:
         assert _problem(saved(first, kind, save_all=True, append_images=[second])) == "several_images"
     assert _problem(saved(first) * 2) == "several_images"
     assert _problem(_jpeg() * 2) == "several_images"
+    for one, other in ((saved(first), _jpeg()), (_jpeg(), saved(first)), (saved(first), saved(second, "JPEG"))):
+        assert _problem(one + other) == "several_images"
+    larger = saved(Picture.fromarray(np.kron(NARROW, np.ones((2, 2), np.uint8))), "JPEG")
+    assert _problem(_jpeg() + larger) == "several_images"
     still = saved(first, save_all=True, append_images=[second], default_image=True)
     assert _problem(still) == "several_images"  # the picture beside an animation is one more
     np.testing.assert_array_equal(_decoded(first, save_all=True, default_image=False).pixels, NARROW)

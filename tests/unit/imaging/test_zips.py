@@ -284,6 +284,43 @@ def test_images_in_what_may_be_a_document_are_images(name: str, tmp_path: Path, 
     assert _codes(discover([_zip(tmp_path / "letter.docx", others)])) == [(None, "not_an_image")]
 
 
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        *(
+            (name, page)
+            for name in ("Приклад/снимок 1", "ОГК_пряма", "ФЛГ", "где", "Снимок №2", "тест")
+            for page in (866, 1251)
+        ),
+        *((name, 866) for name in ("Iваненко Iван", "есть")),
+        ("Іваненко-Ґалаґан", 1251),
+        *((name, 437) for name in ("café", "Müller", "Photo à Paris", "ångström", "½ dose")),
+    ],
+)
+def test_a_name_without_utf_8_is_read_in_its_letters(name: str, page: int, tmp_path: Path, image: bytes) -> None:
+    raw = f"{name}.dcm".encode(f"cp{page}")
+    data = zipped([("x" * len(raw), image)], zipfile.ZIP_DEFLATED).replace(b"x" * len(raw), raw)
+    (tmp_path / "z.zip").write_bytes(data)
+    (ref,) = discover([tmp_path / "z.zip"])
+    assert (ref.member, read_bytes(ref)) == (f"{name}.dcm", image)
+
+
+@pytest.mark.parametrize("head", [b"MZ", b"\x7fELF", b"\xca\xfe\xba\xbe"])
+def test_a_program_is_no_image_unless_it_unpacks_some(head: bytes, tmp_path: Path, image: bytes) -> None:
+    packed = zipped([("a.dcm", image), ("readme.txt", b"x")], zipfile.ZIP_DEFLATED)
+    path, program = tmp_path / "setup.exe", head + bytes(5000)
+    path.write_bytes(program + packed)
+    assert _codes(discover([path])) == [("a.dcm", None)]
+    (ref,) = discover([path])
+    assert read_bytes(ref) == image
+    end = packed.rindex(b"PK\5\6")
+    others = [b"", b"PK\5\6" + bytes(40), packed + b"x", packed[:end] + packed[end:].replace(b"PK\5\6", b"PK\5\7")]
+    others += [zipped([("readme.txt", b"x")], zipfile.ZIP_DEFLATED), packed[end:], packed[end : end + 20]]
+    for other in others:  # a library that reads zip files has the mark of their end in it, too
+        path.write_bytes(program + other)
+        assert _codes(discover([path])) == [(None, "not_an_image")]
+
+
 def test_a_link_in_a_zip_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "image.dcm"
     write_dicom(target, IMAGE)

@@ -91,7 +91,7 @@ def test_stays_out(path: str) -> None:
 
 
 def test_the_toolchain_and_the_network_are_excluded() -> None:
-    for module in ("fieldray_adapt.train", "fieldray_cluster.node", "tensorflow.lite", "torch", "matplotlib.pyplot",
+    for module in ("fieldray_adapt.run", "fieldray_cluster.node", "tensorflow.lite", "torch", "matplotlib.pyplot",
                    "PIL.ImageQt", "PySide6.QtNetwork", "requests", "urllib3.util", "ssl", "smtplib"):  # fmt: skip
         assert contents.is_excluded(module)
     for module in ("fieldray.pipeline.batch", "numpy", "pydicom", "PIL.Image", "hashlib", "PySide6.QtSvg", "testing"):

@@ -19,7 +19,7 @@ from fieldray.audit.report import Prices, Wanted
 from fieldray.domain.finding import Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
-from fieldray.domain.run import RunSpec, Verdict
+from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoints, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drifts_of, take_local_point
@@ -79,7 +79,9 @@ def collection(model: Model, *, shift: float = 0.0, grey: int = 120, name: str =
 def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Model) -> None:
     outcomes = collection(model)
     run_id = keep(store.path, outcomes, spec=spec(model))
-    report = audit_run(store.path, run_id, AuditRequest(labels="folders", unit="image", prevalence=0.1), model=model)
+    report = audit_run(
+        store.path, PackOfRun(run_id), AuditRequest(labels="folders", unit="image", prevalence=0.1), model=model
+    )
     scored = [one for one in outcomes if isinstance(one, Screened)]
     truth = [one.ref.path.parent.name == "abnormal" for one in scored]
     assert report.audit.area.value == pytest.approx(
@@ -90,12 +92,12 @@ def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Mod
     assert report.audit.prevalence == 0.1
     document = audit_document(report)
     assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.area.value
-    assert audit_run(store.path, run_id, AuditRequest(labels="folders"), model=model).audit.units == 40
+    assert audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=model).audit.units == 40
 
 
 def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, model: Model) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
-    report = audit_run(store.path, run_id, AuditRequest(labels="folders"), model=None)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=None)
     assert [at.point.name for at in report.audit.points] == [POINT.name]
     assert report.subject.label == "opacity"
     with pytest.raises(UsageProblem, match="needs the pack that was audited"):
@@ -105,10 +107,10 @@ def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, m
 def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, model: Model) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
     with pytest.raises(UsageProblem, match=f"No image of run {run_id} has a verdict"):
-        audit_run(store.path, run_id, AuditRequest(labels="verdicts"), model=model)
-    for row in list(store.rows(run_id)):
+        audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="verdicts"), model=model)
+    for row in list(store.answers(run_id)):
         store.set_verdict(row.row_id, Verdict(choice="agree" if row.row_id % 3 else "disagree"), judged=row.outcome)
-    report = audit_run(store.path, run_id, AuditRequest(labels="verdicts"), model=model)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="verdicts"), model=model)
     assert 0 < report.audit.images < 75  # what the pack was not sure of has no label
     assert {"audit_unseen", "audit_verdicts"} <= {note.code for note in report.audit.notes}
 
@@ -119,7 +121,7 @@ def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Mod
     lines = ["file,label,patient", *(f"{one.ref.path.name},{one.ref.path.parent.name},X" for one in outcomes[:30])]
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(lines))
-    report = audit_run(store.path, run_id, AuditRequest(labels=table, unit="image"), model=model)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels=table, unit="image"), model=model)
     assert (report.audit.images, report.audit.patients) == (30, 1)
     assert report.subject.labels_from == str(table)
 
@@ -132,14 +134,16 @@ def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
         (empty, AuditRequest(labels="folders", label="mass"), "no label mass"),
     ):
         with pytest.raises(UsageProblem, match=said):
-            audit_run(store.path, run_id, request, model=model)
+            audit_run(store.path, PackOfRun(run_id), request, model=model)
 
 
 def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     store: ResultStore, model: Model, tmp_path: Path
 ) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
-    report = audit_run(store.path, run_id, AuditRequest(labels="folders", wanted=Wanted(sensitivity=0.9)), model=model)
+    report = audit_run(
+        store.path, PackOfRun(run_id), AuditRequest(labels="folders", wanted=Wanted(sensitivity=0.9)), model=model
+    )
     points = SitePoints(tmp_path)
     for name, person, said in (("Our point", "P", "is no name"), ("ours", "  ", "needs the name of the person")):
         with pytest.raises(UsageProblem, match=said):
@@ -155,7 +159,7 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
         with pytest.raises(UsageProblem, match="needs the pack"):
             take_local_point(points, report, name="theirs", person="P", model=other, day=DAY)
     again = audit_run(
-        store.path, run_id, AuditRequest(labels="folders"), model=with_site_points(model, points.of(model))
+        store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=with_site_points(model, points.of(model))
     )
     at = again.audit.points[-1]
     assert at.point.is_local
@@ -167,7 +171,12 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     first = keep(store.path, collection(model), spec=spec(model))
     moved = [replace_path(one, Path("/elsewhere")) for one in collection(model, shift=0.05)[10:]]
     second = keep(store.path, moved, spec=run_spec(pack_name="other-2.0.0", model_sha256="e" * 64))
-    report = audit_run(store.path, first, AuditRequest(labels="folders", unit="image", against=second), model=model)
+    report = audit_run(
+        store.path,
+        PackOfRun(first),
+        AuditRequest(labels="folders", unit="image", against=PackOfRun(second)),
+        model=model,
+    )
     paired = report.paired
     assert (paired.images, paired.elsewhere, paired.both) == (70, 10, 70)  # the five refused ones are not in the second
     assert (paired.first.pack, paired.second.pack) == (model.pack_name, "other-2.0.0")
@@ -180,10 +189,12 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     assert len(words) == 5
     for against, said in ((first, "two different runs"), (99, "no run 99")):
         with pytest.raises(UsageProblem, match=said):
-            audit_run(store.path, first, AuditRequest(labels="folders", against=against), model=model)
+            audit_run(
+                store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(against)), model=model
+            )
     empty = keep(store.path, [], spec=spec(model))
     with pytest.raises(UsageProblem, match="has 0 images"):
-        audit_run(store.path, first, AuditRequest(labels="folders", against=empty), model=model)
+        audit_run(store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(empty)), model=model)
 
 
 def replace_path(one: Outcome, folder: Path) -> Outcome:
@@ -199,7 +210,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
     request = AuditRequest(
         labels="folders", wanted=Wanted(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
     )
-    report = audit_run(store.path, run_id, request, model=model)
+    report = audit_run(store.path, PackOfRun(run_id), request, model=model)
     assert report.plan is not None and 0.5 in report.plan.shown
     assert report.proposal.threshold == 0.5
     sentences = AuditText(report, Translator()).planning()[0].sentences
@@ -211,12 +222,14 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
     point = take_local_point(SitePoints(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
     assert point.threshold == 0.5
     with pytest.raises(UsageProblem, match="A price is a number"):
-        audit_run(store.path, run_id, dataclasses.replace(request, prices=Prices(screening=-1.0)), model=model)
+        audit_run(
+            store.path, PackOfRun(run_id), dataclasses.replace(request, prices=Prices(screening=-1.0)), model=model
+        )
 
 
 def drifts(path: Path, run_id: int, model: Model) -> tuple[Drift, ...]:
     with HistoryQuery(path) as query:
-        return drifts_of(query, query.run(run_id), model.manifest)
+        return drifts_of(query, query.run(run_id), 0, model.manifest)
 
 
 def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(store: ResultStore, model: Model) -> None:
@@ -261,14 +274,14 @@ def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_i
     store: ResultStore, model: Model
 ) -> None:
     run_id, asked = keep(store.path, collection(model), spec=spec(model)), AuditRequest(labels="folders")
-    said = audit_run(store.path, run_id, asked, model=model)
+    said = audit_run(store.path, PackOfRun(run_id), asked, model=model)
     assert "drift_no_reference" in [note.code for note in said.audit.notes]
     assert "drift_no_reference" not in [
-        note.code for note in audit_run(store.path, run_id, asked, model=None).audit.notes
+        note.code for note in audit_run(store.path, PackOfRun(run_id), asked, model=None).audit.notes
     ]
     metrics = {"labels": {"opacity": {"reference": {"scores": [500, 0, 0, 0, 0, 0, 0, 0, 0, 0]}}}}
     known = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, metrics=metrics))
-    compared = audit_run(store.path, run_id, asked, model=known)
+    compared = audit_run(store.path, PackOfRun(run_id), asked, model=known)
     assert "drift_no_reference" not in [note.code for note in compared.audit.notes]
     (drift,) = compared.drifts
     assert (drift.against, drift.reference, drift.images, drift.is_out) == ("pack", 500, 75, True)
@@ -285,7 +298,7 @@ def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: Res
         with_numbers.append(dataclasses.replace(one, ref=ref))
     run_id = keep(store.path, with_numbers, spec=spec(model))
     with HistoryQuery(store.path) as query:
-        said = doubts_of(query, query.run(run_id), None)
+        said = doubts_of(query, query.run(run_id), 0, None)
     assert said == (reason("instances_shared", count=4),)
 
 
@@ -310,7 +323,7 @@ def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(sto
     run_id = keep(store.path, outcomes, spec=spec(model))
     named = {"abnormal": {"en": "Signs of it", "uk": "Ознаки"}, "normal": {"en": "None found", "uk": "Не виявлено"}}
     own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
-    report = audit_run(store.path, run_id, AuditRequest(labels="folders", unit="image"), model=own)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders", unit="image"), model=own)
     words = AuditText(report, Translator("uk"))
     assert {row[4] for row in words.disagreements().rows} >= {"Не виявлено", "Невизначено"}
     assert any("Ознаки" in figure.what for figure in words.figures())

@@ -19,12 +19,12 @@ from fakes import FakeEngine, FakeReaders, never
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.run import Event, OutcomeReady, Progress, RunChanged, Speed, StoreRepaired
+from fieldray.domain.run import Event, ImageDone, PackOfRun, Progress, RunChanged, Speed, StoreRepaired
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.export import export_run
-from fieldray.pipeline.keeping import PackWork
+from fieldray.pipeline.run_recorder import PackWork
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
@@ -66,7 +66,7 @@ class Run:
         database: Path | None = None,
         readers: FakeReaders | None = None,
         count: Callable[[], int] | None = None,
-        doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: (),
+        doubts: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: (),
     ) -> None:
         self.events: list[Event] = []
         self.readers = readers or FakeReaders()
@@ -88,7 +88,8 @@ class Run:
             self.readers.close()
 
         work = Work(
-            packs=[PackWork(spec=SPEC, check_header=accepts, doubts=doubts)],
+            spec=SPEC,
+            packs=[PackWork(spec=SPEC.packs[0], check_header=accepts, doubts=doubts)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
             content_hash=self.readers.content_hash,
@@ -121,7 +122,7 @@ class Run:
     @property
     def names(self) -> list[str]:
         """The images reported, in order."""
-        return [event.outcome.ref.path.name for event in self.of(OutcomeReady)]
+        return [event.image.leading.outcome.ref.path.name for event in self.of(ImageDone)]
 
     @property
     def states(self) -> list[str]:
@@ -137,8 +138,8 @@ def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
     with ResultQuery(run.database) as decoder:
         assert decoder.counts(run.batch.run_id) == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 2}
         assert decoder.run(run.batch.run_id).state == "finished"
-        for event in run.of(OutcomeReady):
-            assert decoder.row(event.row_id).outcome.ref == event.outcome.ref
+        for event in run.of(ImageDone):
+            assert decoder.answer(event.image.leading.answer_id).outcome.ref == event.image.leading.outcome.ref
     last = run.of(Progress)[-1]
     assert (last.done, last.total, last.total_is_final) == (5, 5, True)
     assert run.of(Speed)[-1].memory_mb == 100.0
@@ -148,9 +149,9 @@ def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def look(event: Event) -> None:
-        if isinstance(event, OutcomeReady):
+        if isinstance(event, ImageDone):
             with ResultQuery(tmp_path / "results.sqlite") as decoder:
-                seen.append(decoder.row(event.row_id).outcome.ref.path.name)
+                seen.append(decoder.answer(event.image.leading.answer_id).outcome.ref.path.name)
 
     run = Run(tmp_path, [f"dark{number}.png" for number in range(20)], listener=look).finish()
     assert seen == run.names
@@ -162,7 +163,9 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
     second = Run(tmp_path, [*names, "new dark.png"]).finish()
     assert second.batch.run_id != first.batch.run_id
     assert sorted(second.names) == sorted([*names, "new dark.png"])
-    resumed = {event.outcome.ref.path.name: event.is_resumed for event in second.of(OutcomeReady)}
+    resumed = {
+        event.image.leading.outcome.ref.path.name: event.image.leading.is_resumed for event in second.of(ImageDone)
+    }
     assert resumed == {
         "bright.png": True, "blank.png": True, "cut.png": False, "gone.png": False, "new dark.png": False
     }  # fmt: skip
@@ -172,8 +175,8 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
 def test_the_same_image_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
     places = [ImageRef(path=Path("/images/a/bright.png")), ImageRef(path=Path("/images/b/bright.png"))]
     run = Run(tmp_path, [], discover=lambda: iter(places)).finish()
-    assert {event.outcome.ref.path for event in run.of(OutcomeReady)} == {place.path for place in places}
-    assert len({event.row_id for event in run.of(OutcomeReady)}) == 2
+    assert {event.image.leading.outcome.ref.path for event in run.of(ImageDone)} == {place.path for place in places}
+    assert len({event.image.leading.answer_id for event in run.of(ImageDone)}) == 2
 
 
 def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:
@@ -273,7 +276,7 @@ def test_when_nothing_can_be_run_any_more_the_run_fails_and_nothing_is_lost(tmp_
     run.finish()
     assert run.states[-1] == "failed"
     assert run.batch.reason == reason("worker_died")
-    assert {event.outcome.status for event in run.of(OutcomeReady)} == {"screened"}
+    assert {event.image.leading.outcome.status for event in run.of(ImageDone)} == {"screened"}
     with ResultQuery(run.database) as decoder:
         assert decoder.run(run.batch.run_id).reason == reason("worker_died")
     again = Run(tmp_path, names).finish()
@@ -301,17 +304,17 @@ def test_a_guess_of_the_number_cannot_end_a_run(tmp_path: Path) -> None:
 
 
 def test_what_the_results_say_against_the_pack_is_told_once_all_are_stored(tmp_path: Path) -> None:
-    def doubts(run_id: int) -> list[Reason]:
+    def doubts(pack: PackOfRun) -> list[Reason]:
         with ResultQuery(tmp_path / "results.sqlite") as query:
-            return [reason("unlike_images", count=sum(query.counts(run_id).values()))]
+            return [reason("unlike_images", count=sum(query.counts(pack.run_id).values()))]
 
     run = Run(tmp_path, ["dark.png", "bright.png"], doubts=doubts).finish()
-    assert [event.notes for event in run.of(RunChanged)] == [(), (reason("unlike_images", count=2),)]
+    assert [event.pack_notes for event in run.of(RunChanged)] == [(), ((reason("unlike_images", count=2),),)]
 
 
 @pytest.mark.parametrize("error", [None, StorageProblem(reason("disk_full", path="/")), ValueError("a fault")])
 def test_what_comes_after_the_run_is_noted_as_finished_stops_nothing(error: Exception | None, tmp_path: Path) -> None:
-    def doubts(_run_id: int) -> list[Reason]:
+    def doubts(_pack: PackOfRun) -> list[Reason]:
         run.batch.cancel()
         if error:
             raise error
@@ -350,7 +353,7 @@ def test_a_store_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> None:
 
 def test_a_listener_that_breaks_ends_the_run_in_order(tmp_path: Path) -> None:
     def breaks(event: Event) -> None:
-        if isinstance(event, OutcomeReady):
+        if isinstance(event, ImageDone):
             raise ZeroDivisionError
 
     run = Run(tmp_path, [f"dark{number}.png" for number in range(30)], listener=breaks).finish()
@@ -388,7 +391,8 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     second = Run(tmp_path, left).finish()
     assert second.batch.run_id == first.batch.run_id
     resumed = reason("taken_over", count=28, sampled=0, whole=28)
-    assert second.of(RunChanged)[-1].notes == (reason("not_present", count=2), resumed)
+    ended = second.of(RunChanged)[-1]
+    assert (ended.notes, ended.pack_notes) == ((reason("not_present", count=2),), ((resumed,),))
     named = ReportOptions(names_people=True)
     paths = export_run(second.database, second.batch.run_id, tmp_path / "out", options=named)
     with paths[0].open(encoding="utf-8-sig", newline="") as stream:
@@ -409,7 +413,9 @@ def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(t
     assert done.wait(20)
     second = Run(tmp_path, names).finish()
     assert second.of(RunChanged)[0].notes == (reason("run_elsewhere", process=os.getpid()),)
-    assert {event.outcome.ref.path.name for event in second.of(OutcomeReady) if event.is_resumed} == set(names)
+    assert {
+        event.image.leading.outcome.ref.path.name for event in second.of(ImageDone) if event.image.leading.is_resumed
+    } == set(names)
     first.batch.cancel()
     assert first.batch.join(20)
     with ResultQuery(first.database) as decoder:
@@ -426,7 +432,8 @@ _HELD_FAST = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds o
     "accident",
     [
         *(pytest.param(one, marks=_HELD_FAST) for one in ("removed", "replaced")),
-        "DELETE FROM results",
+        "DELETE FROM answers",
+        "DELETE FROM images",
         "DELETE FROM runs",
     ],
 )
@@ -438,7 +445,7 @@ def test_a_store_that_loses_results_in_mid_run_fails_the_run(tmp_path: Path, acc
     names = [f"dark{number}.png" for number in range(5)]
 
     def act(event: Event) -> None:
-        if not isinstance(event, OutcomeReady) or len(run.names) < len(names):
+        if not isinstance(event, ImageDone) or len(run.names) < len(names):
             return
         if accident == "removed":
             database.unlink()
@@ -464,4 +471,4 @@ def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: P
     second = Run(tmp_path, ["bright.png", "dark.png"]).finish()
     assert [dict(event.reason.parameters)["results"] for event in second.of(StoreRepaired)] == ["2"]
     assert second.states == ["running", "finished"]
-    assert all(event.is_resumed for event in second.of(OutcomeReady))
+    assert all(event.image.leading.is_resumed for event in second.of(ImageDone))

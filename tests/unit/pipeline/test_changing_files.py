@@ -23,7 +23,7 @@ from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model
-from fieldray.domain.run import Event, OutcomeReady
+from fieldray.domain.run import Event, ImageDone
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.batch import Batch, assemble
 from fieldray.pipeline.screen import Lane
@@ -89,7 +89,7 @@ class Screening:
     def __init__(
         self, folder: Path, pool: Workers, changes: Mapping[str, Change] | None = None, *, fresh: bool = False
     ) -> None:
-        self.events: list[OutcomeReady] = []
+        self.events: list[ImageDone] = []
         self.database = folder.parent / "results.sqlite"
         self.batch: Batch = assemble(
             [folder],
@@ -104,16 +104,16 @@ class Screening:
         assert self.batch.state == "finished"
 
     def _publish(self, event: Event) -> None:
-        if isinstance(event, OutcomeReady):
+        if isinstance(event, ImageDone):
             self.events.append(event)
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        return {event.outcome.ref.path.name: event.outcome for event in self.events}
+        return {event.image.leading.outcome.ref.path.name: event.image.leading.outcome for event in self.events}
 
     @property
     def taken_over(self) -> set[str]:
-        return {event.outcome.ref.path.name for event in self.events if event.is_resumed}
+        return {event.image.leading.outcome.ref.path.name for event in self.events if event.image.leading.is_resumed}
 
 
 def image(path: Path, *, age: str = "045Y", number: int = 1) -> Path:
@@ -259,10 +259,10 @@ def test_a_result_whose_header_is_refused_is_not_taken_over(images: Path, pool: 
     first = Screening(images, pool)
     child(images / "a.dcm")
     with closing(sqlite3.connect(first.database)) as connection, connection:
-        (text,) = connection.execute("SELECT header FROM results").fetchone()
+        (text,) = connection.execute("SELECT header FROM images").fetchone()
         header = json.loads(text) | {"patient_age_years": 7.0, "patient_id": "P-007Y-1"}
         wrong = (json.dumps(header), bytes.fromhex(hash_of(images / "a.dcm")))
-        connection.execute("UPDATE results SET header = ?, content_sha256 = ?", wrong)
+        connection.execute("UPDATE images SET header = ?, content_sha256 = ?", wrong)
     again = Screening(images, pool)
     assert again.taken_over == set()
     assert again.outcomes["a.dcm"].status == "refused"

@@ -111,7 +111,7 @@ def refused(folder: Path) -> None:
 def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
     records = ConstancyRecords(tmp_path)
     with Session(Settings(), lambda _: None, database=tmp_path / "results.sqlite") as session:
-        session.use_pack(PackLibrary(tmp_path).load(ADULTS))
+        session.use_packs(PackLibrary(tmp_path).load(ADULTS))
         (found,) = check(session, records)
         assert session.model and records.standing(session.model) == (found,)
     assert found.code == "constancy_passed"

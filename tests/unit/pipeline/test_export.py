@@ -226,7 +226,7 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
     shipped = PackLibrary(user_data()).load(ADULTS)
     model = replace(shipped, manifest=replace(shipped.manifest, version="99.0.0"))  # no library has it
     code = model.manifest.labels[0].code
-    spec = replace(run_spec(), pack_name=model.pack_name, model_sha256=model.model_sha256)
+    spec = run_spec(pack_name=model.pack_name, model_sha256=model.model_sha256)
     outcomes = list(screened_files([tmp_path / "in"]))
     pairs = (
         compared_with(outcomes[0]),

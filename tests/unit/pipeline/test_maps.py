@@ -12,6 +12,7 @@ import pytest
 from fakes import FakeReaders
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
 from fieldray.domain.model import Model
+from fieldray.domain.run import PackOfRun
 from fieldray.errors import ReaderProblem, UsageProblem
 from fieldray.pipeline.export import write_maps
 from fieldray.reasons import reason
@@ -50,7 +51,7 @@ def maps(tmp_path: Path, readers: Again, *outcomes: Outcome) -> tuple[int, int]:
     run_id = keep(database, outcomes)
     heard: list[int] = []
     found = write_maps(
-        database, run_id, tmp_path / "maps", manifest=tiny_manifest(), readers=readers, progress=heard.append
+        database, PackOfRun(run_id), tmp_path / "maps", manifest=tiny_manifest(), readers=readers, progress=heard.append
     )
     assert heard[-1] == len(outcomes)
     return found

@@ -85,15 +85,15 @@ def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_p
     for outcomes in ([before, older, gone], [current, before, another, broken]):
         keep(tmp_path / "results.sqlite", outcomes)
     found = priors.stored(current)
-    assert [result.outcome.ref.path.name for result in found.results] == ["before.dcm", "older.dcm"]
-    assert [result.run_id for result in found.results] == [2, 1]
+    assert [found_image.ref.path.name for found_image in found.images] == ["before.dcm", "older.dcm"]
+    assert [found_image.run_id for found_image in found.images] == [2, 1]
     assert found.gone == 1
 
 
 def test_nobody_is_looked_for_without_a_number(tmp_path: Path, priors: Priors) -> None:
     keep(tmp_path / "results.sqlite", [image(tmp_path, "a.dcm", "20210205", patient="")])
-    assert priors.stored(image(tmp_path, "b.dcm", "20240405", patient="")).results == ()
-    assert priors.stored(image(tmp_path, "b.dcm", "20240405", patient="ANONYMOUS")).results == ()
+    assert priors.stored(image(tmp_path, "b.dcm", "20240405", patient="")).images == ()
+    assert priors.stored(image(tmp_path, "b.dcm", "20240405", patient="ANONYMOUS")).images == ()
 
 
 @pytest.mark.parametrize("number", ['"', "\\", "%_", "é \u202e", "' OR 1=1 --", '", "patient_id": "PX-1', "y" * 70_000])
@@ -103,8 +103,8 @@ def test_any_number_finds_itself_alone(tmp_path: Path, priors: Priors, number: s
     for outcome in (hostile, plain):
         outcome.ref.path.touch()
     keep(tmp_path / "results.sqlite", [hostile, plain])
-    (found,) = priors.stored(image(tmp_path, "current.dcm", "20240405", patient=number)).results
-    assert found.outcome.ref.path == hostile.ref.path
+    (found,) = priors.stored(image(tmp_path, "current.dcm", "20240405", patient=number)).images
+    assert found.ref.path == hostile.ref.path
 
 
 def test_a_file_is_read_by_its_header(tmp_path: Path, priors: Priors) -> None:

@@ -21,10 +21,10 @@ from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import notes_of
 from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
-from fieldray.domain.run import Event, OutcomeReady, ResultsTakenOver, Resuming, RunChanged
+from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, RunChanged
 from fieldray.imaging.source import Stamps, content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, Work, assemble
-from fieldray.pipeline.keeping import Earlier, PackWork
+from fieldray.pipeline.run_recorder import PackWork, ResultsByContent
 from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason
 from fieldray.store.maintenance import delete_runs
@@ -32,7 +32,7 @@ from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed
-from outcomes import image_ref, operating_point, run_spec, screened
+from outcomes import image_ref, operating_point, pack_spec, run_spec, screened
 from program import write_images
 from tiny_models import tiny_manifest, tiny_model
 
@@ -95,26 +95,36 @@ class Run:
             self.batch.cancel()
 
     @property
-    def ready(self) -> list[OutcomeReady]:
-        return [event for event in self.events if isinstance(event, OutcomeReady)]
+    def ready(self) -> list[ImageDone]:
+        return [event for event in self.events if isinstance(event, ImageDone)]
 
     @property
     def ways(self) -> dict[str, str]:
         """By the file's name: whether it was screened, or known by its whole content or a sample of it."""
         ways = {(False, False): "screened", (True, False): "content", (True, True): "sample"}
-        return {event.outcome.ref.path.name: ways[event.is_resumed, event.is_sampled] for event in self.ready}
+        return {
+            event.image.leading.outcome.ref.path.name: ways[
+                event.image.leading.is_resumed, event.image.leading.is_sampled
+            ]
+            for event in self.ready
+        }
 
     @property
     def taken_over(self) -> tuple[int, int]:
         """How many results of the run are of earlier ones: known by a sample, and by the whole content."""
-        counted = "SELECT is_resumed, COUNT(*) FROM results WHERE run_id = ? GROUP BY 1"
+        counted = "SELECT is_resumed, COUNT(*) FROM answers WHERE run_id = ? GROUP BY 1"
         with closing(sqlite3.connect(self.database)) as store:
             found = dict(store.execute(counted, (self.batch.run_id,)).fetchall())
         return found.get(2, 0), found.get(1, 0)
 
     @property
     def notes(self) -> tuple[Any, ...]:
-        return next(event.notes for event in reversed(self.events) if isinstance(event, RunChanged))
+        ended = next(event for event in reversed(self.events) if isinstance(event, RunChanged))
+        return (*ended.notes, *(note for notes in ended.pack_notes for note in notes))
+
+    @property
+    def pack_notes(self) -> tuple[tuple[Any, ...], ...]:
+        return next(event.pack_notes for event in reversed(self.events) if isinstance(event, RunChanged))
 
 
 @pytest.fixture
@@ -135,7 +145,10 @@ def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> 
     assert (second.readers.hashed, second.readers.read_names) == ([], [])
     assert second.notes == (reason("taken_over", count=5, sampled=5, whole=0),)
     assert (first.taken_over, second.taken_over) == ((0, 0), (5, 0))
-    before, after = ({event.outcome.ref.path: event.outcome for event in run.ready} for run in (first, second))
+    before, after = (
+        {event.image.leading.outcome.ref.path: event.image.leading.outcome for event in run.ready}
+        for run in (first, second)
+    )
     for path, outcome in after.items():
         assert (outcome.facts.content_sha256, outcome.ref) == (before[path].facts.content_sha256, before[path].ref)
 
@@ -156,11 +169,11 @@ def test_a_run_that_was_broken_off_resumes_with_its_own_rows(images: Path) -> No
     assert second.batch.run_id == first.batch.run_id
     assert second.ways == {name: "sample" if name in done else "screened" for name in names(images)}
     with HistoryQuery(second.database) as query:
-        assert Counter(result.outcome.ref.path.name for result in query.rows(second.batch.run_id)) == Counter(
+        assert Counter(result.outcome.ref.path.name for result in query.answers(second.batch.run_id)) == Counter(
             names(images)
         )
-        rows = {result.row_id for result in query.rows(second.batch.run_id)}
-    assert rows == {event.row_id for event in (*first.ready, *second.ready)}
+        rows = {result.row_id for result in query.answers(second.batch.run_id)}
+    assert rows == {event.image.leading.answer_id for event in (*first.ready, *second.ready)}
 
 
 def rewrite(path: Path) -> None:
@@ -187,9 +200,9 @@ def test_a_file_that_is_not_as_it_was_is_read_as_a_whole(
     change(images / "image-001.png")
     second = Run(images)
     assert second.ways == {name: way if name == "image-001.png" else "sample" for name in names(images)}
-    (changed,) = (event for event in second.ready if event.outcome.ref.path.name == "image-001.png")
+    (changed,) = (event for event in second.ready if event.image.leading.outcome.ref.path.name == "image-001.png")
     content = hashlib.sha256((images / "image-001.png").read_bytes()).hexdigest()
-    assert changed.outcome.facts.content_sha256 == content
+    assert changed.image.leading.outcome.facts.content_sha256 == content
     assert Run(images).taken_over == (5, 0)
 
 
@@ -208,10 +221,10 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
     taken_over = [event for event in second.events if isinstance(event, ResultsTakenOver)]
     counts = Counter[tuple[str, tuple[str, ...]]]()
     for event in taken_over:
-        counts.update({(kind.category, kind.codes): kind.number for kind in event.kinds})
+        counts.update({(kind.category, kind.codes): kind.number for kind in event.kinds[0]})
     assert counts == {("normal", ()): 3, ("abnormal", ()): 1, ("refused", ("blank",)): 1}
     with HistoryQuery(second.database) as query:
-        rows = [result.row_id for result in query.rows(second.batch.run_id)]
+        rows = [result.row_id for result in query.answers(second.batch.run_id)]
     assert sorted(row for event in taken_over for row in event.row_ids) == rows
 
 
@@ -221,7 +234,7 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
 ) -> None:
     """It is taken over with its notes, which the run counts; whoever wants the program's own word screens afresh."""
     first = Run(images, stop_after=4)
-    was = first.ready[0].outcome
+    was = first.ready[0].image.leading.outcome
     side = reason("view", view="LL")
     wished = replace(was, ref=replace(was.ref, turn=Turn(90)), notes=(reason("screened_anyway"), side))
     with ResultStore(first.database) as store:
@@ -229,11 +242,13 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
     for number in (first.batch.run_id, first.batch.run_id + 1):
         again = Run(images, resuming=Resuming(verifies=verifies))
         assert again.batch.run_id == number
-        (found,) = (event.outcome for event in again.ready if event.outcome.ref.path == was.ref.path)
+        (found,) = (
+            event.image.leading.outcome for event in again.ready if event.image.leading.outcome.ref.path == was.ref.path
+        )
         assert (found.ref, notes_of(found)) == (wished.ref, wished.notes)
         assert reason("asked_for_images", count=1) in again.notes
     afresh = Run(images, fresh=True)
-    assert {notes_of(event.outcome) for event in afresh.ready} == {()}
+    assert {notes_of(event.image.leading.outcome) for event in afresh.ready} == {()}
     assert afresh.notes == ()
 
 
@@ -249,7 +264,7 @@ def test_an_image_that_was_gone_is_present_again(images: Path) -> None:
     assert again.batch.run_id == finished.batch.run_id
     with HistoryQuery(again.database) as query:
         assert query.not_present(again.batch.run_id) == ()
-        assert len(list(query.rows(again.batch.run_id))) == 5
+        assert len(list(query.answers(again.batch.run_id))) == 5
 
 
 @pytest.mark.parametrize("change", ["key", "pack"])
@@ -313,7 +328,8 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         raise PoolClosed
 
     work = Work(
-        packs=[PackWork(spec=run_spec(), check_header=lambda _: None)],
+        spec=run_spec(),
+        packs=[PackWork(spec=pack_spec(), check_header=lambda _: None)],
         discover=lambda _: iter(()),
         count=lambda _: 0,
         content_hash=given_up,
@@ -322,7 +338,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         release=lambda: None,
     )
     with ResultStore(tmp_path / "results.sqlite") as store, pytest.raises(PoolClosed):
-        Earlier(work=work, last_row=0, query=store).outcomes(image_ref("a.dcm"))
+        ResultsByContent(work=work, last_answer=0, query=store).outcomes(image_ref("a.dcm"))
 
 
 STRICT_POINT = operating_point(name="strict", threshold=0.99, unsure_high=1.0)
@@ -330,47 +346,65 @@ STRICT = choose(tiny_model(manifest=tiny_manifest(pack_id="strict", operating_po
 BOTH = (ASSESSMENT, STRICT)
 
 
-def kept(run: Run) -> dict[int, Counter[str]]:
-    """How often each image is in the runs of a batch."""
+def kept(run: Run) -> Counter[tuple[int, str]]:
+    """How often each image has an answer of each pack in the run of a batch."""
     with ResultStore(run.database) as store:
-        return {
-            run_id: Counter(result.outcome.ref.path.name for result in store.rows(run_id))
-            for run_id in run.batch.run_ids
-        }
+        return Counter((one.position, one.outcome.ref.path.name) for one in store.answers(run.batch.run_id))
 
 
-def test_two_packs_have_a_run_each_and_both_are_resumed_after_a_stop(images: Path) -> None:
-    """What was killed between the two commits of an image is completed, and nothing is done twice."""
-    first = Run(images, assessments=BOTH, stop_after=5)
+def ways_of_packs(run: Run, way: str) -> Counter[tuple[int, bool]]:
+    answers = [answer for event in run.ready for answer in event.image.answers]
+    return Counter((answer.position, getattr(answer, way)) for answer in answers)
+
+
+def test_a_run_of_two_packs_is_resumed_after_a_stop(images: Path) -> None:
+    """Both answers for an image are committed at once, and nothing is done twice."""
+    first = Run(images, assessments=BOTH, stop_after=2)
     assert first.batch.state == "cancelled"
+    assert {position for position, _ in kept(first)} == {0, 1} and len(set(kept(first).values())) == 1
     second = Run(images, assessments=BOTH)
-    assert second.batch.state == "finished" and second.batch.run_ids == first.batch.run_ids
-    assert kept(second) == {key: Counter(names(images)) for key in second.batch.run_ids}
-    assert {(event.pack, event.outcome.ref.path.name) for event in second.ready} == {
-        (pack, name) for pack in (0, 1) for name in names(images)
-    }
+    assert (second.batch.state, second.batch.run_id) == ("finished", first.batch.run_id)
+    assert kept(second) == Counter((position, name) for position in (0, 1) for name in names(images))
+    assert Counter(event.image.ref.path.name for event in second.ready) == Counter(names(images))
     with HistoryQuery(second.database) as query:
-        runs = query.runs_together(second.batch.run_ids[1])
-        assert [run.spec.pack_name for run in runs] == ["strict-1.0.0", "tiny-1.0.0"]
-        assert {run.state for run in runs} == {"finished"}
+        (run,) = query.runs()
+        assert [pack.pack_name for pack in run.spec.packs] == ["tiny-1.0.0", "strict-1.0.0"]
+        assert run.state == "finished"
 
 
-def test_a_pack_that_has_its_results_takes_them_over_beside_one_that_has_none(images: Path) -> None:
+def test_a_pack_takes_over_what_it_said_in_a_run_of_its_own(images: Path) -> None:
     alone = Run(images)
     both = Run(images, assessments=BOTH)
-    assert Counter((event.pack, event.is_resumed) for event in both.ready) == {(0, True): 5, (1, False): 5}
+    assert ways_of_packs(both, "is_resumed") == {(0, True): 5, (1, False): 5}
     (why,) = next(event.notes for event in both.events if isinstance(event, RunChanged))
     assert why.code == "points_differ" and "strict-1.0.0: strict" in why.text
     again = Run(images, assessments=BOTH)
     assert again.readers.hashed == again.readers.read_names == []
-    assert Counter((event.pack, event.is_sampled) for event in again.ready) == {(0, True): 5, (1, True): 5}
+    assert ways_of_packs(again, "is_sampled") == {(0, True): 5, (1, True): 5}
+    strict = Run(images, assessments=(STRICT,))  # from the second place in a run to the first
+    assert strict.readers.hashed == strict.readers.read_names == []
+    assert ways_of_packs(strict, "is_sampled") == {(0, True): 5}
     with HistoryQuery(alone.database) as query:
-        assert [run.run_id for run in query.runs_together(alone.batch.run_id)] == [alone.batch.run_id]
+        assert len(query.runs()) == 4
 
 
-def test_a_run_that_is_gone_on_with_alone_is_of_no_other_any_more(images: Path) -> None:
-    both = Run(images, assessments=BOTH, stop_after=2)
-    alone = Run(images, assessments=(STRICT,))
-    assert alone.batch.run_id == both.batch.run_ids[1]
-    with HistoryQuery(alone.database) as query:
-        assert [len(query.runs_together(run_id)) for run_id in both.batch.run_ids] == [1, 1]
+def test_answers_of_two_runs_of_one_pack_each_make_a_run_of_two(images: Path) -> None:
+    Run(images)
+    Run(images, assessments=(STRICT,))
+    both = Run(images, assessments=BOTH)
+    assert both.readers.hashed == both.readers.read_names == []
+    assert ways_of_packs(both, "is_sampled") == {(0, True): 5, (1, True): 5}
+    codes = [[note.code for note in notes] for notes in both.pack_notes]
+    assert codes == [["taken_over"], ["taken_over"]]
+
+
+def test_a_header_field_that_is_shown_alone_voids_no_earlier_result(images: Path) -> None:
+    """An earlier version of the program did not read it; a file that was touched is known by its content."""
+    first = Run(images)
+    change = "UPDATE images SET header = json_set(header, '$.{}', 'another')"
+    for name, way in (("manufacturer", "content"), ("study_description", "content"), ("patient_id", "screened")):
+        with closing(sqlite3.connect(first.database)) as store, store:
+            store.execute(change.format(name))
+        for path in images.iterdir():
+            os.utime(path, (1e9, 1e9))
+        assert set(Run(images, resuming=Resuming(verifies=True)).ways.values()) == {way}, name

@@ -159,16 +159,23 @@ def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
     assert (outcome.stage, outcome.reason.code, outcome.facts.decode_ms) == ("decode", "truncated", 4.5)
 
 
-class PartlyEmpty(Reduced):
+class Noted(Reduced):
+    note = ""
+
     def look(self, question: Look, *, model: Model | None) -> Seen:
         seen = super().look(question, model=model)
-        return replace(seen, facts=replace(seen.facts, notes=("lower_part_dark",)))
+        return replace(seen, facts=replace(seen.facts, notes=(self.note,)))
 
 
+@pytest.mark.parametrize("code", ["lower_part_dark", "little_detail"])
 @pytest.mark.parametrize(("grey", "category"), [(20, "unsure"), (255, "abnormal")])
-def test_an_image_of_which_a_part_may_be_missing_is_never_normal(grey: int, category: str) -> None:
-    outcome = look(PartlyEmpty(grey, grey))
-    assert (outcome.category, [note.code for note in outcome.notes]) == (category, ["lower_part_dark"])
+def test_an_image_of_which_a_part_or_the_detail_may_be_missing_is_never_normal(
+    grey: int, category: str, code: str
+) -> None:
+    decoders = Noted(grey, grey)
+    decoders.note = code
+    outcome = look(decoders)
+    assert (outcome.category, [note.code for note in outcome.notes]) == (category, [code])
     assert look(Reduced(20, 20)).category == "normal"
 
 

@@ -16,7 +16,7 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.finding import Refused, notes_of
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OodGate
-from fieldray.domain.run import Event, OutcomeReady, RunChanged, StoredResult, StoreUnwritable, Verdict, Wishes
+from fieldray.domain.run import Event, ImageDone, RunChanged, StoredAnswer, StoreUnwritable, Verdict, Wishes
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import count_files
 from fieldray.pipeline.batch import Batch
@@ -58,14 +58,14 @@ class Opened:
 
     def screen(self, folder: Path, model: Model | None = None, **options: Any) -> Batch:
         """A run over a folder, to its end."""
-        self.session.use_pack(model or tiny_model())
+        self.session.use_packs(model or tiny_model())
         batch = self.session.start([folder], **options)
         assert batch.join(20)
         return batch
 
     @property
     def names(self) -> list[str]:
-        return [event.outcome.ref.path.name for event in self.events if isinstance(event, OutcomeReady)]
+        return [event.image.leading.outcome.ref.path.name for event in self.events if isinstance(event, ImageDone)]
 
     @property
     def states(self) -> list[str]:
@@ -87,7 +87,7 @@ def images(tmp_path: Path) -> Path:
 
 def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, images: Path) -> None:
     model = tiny_model()
-    opened.session.use_pack(model)
+    opened.session.use_packs(model)
     assert opened.engines[0].opened == [model]
     opened.screen(images, model)
     assert sorted(opened.names) == ["image-000.png", "image-001.png", "image-002.png"]
@@ -96,8 +96,8 @@ def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, images: Path)
     with ResultQuery(opened.session.database) as decoder:
         (run,) = decoder.runs()
     assert run.spec.paths == (str(images),)
-    assert run.spec.pack_name == "tiny-1.0.0"
-    assert [point.name for point in run.spec.operating_points] == ["screening"]
+    assert run.spec.packs[0].pack_name == "tiny-1.0.0"
+    assert [point.name for point in run.spec.packs[0].operating_points] == ["screening"]
     assert run.spec.program_version
 
 
@@ -113,7 +113,7 @@ def test_a_home_that_cannot_be_written_is_told_before_anything_is_screened(tmp_p
 def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) -> None:
     with raises(PackProblem, "no_pack"):
         opened.session.start([images])
-    opened.session.use_pack(tiny_model())
+    opened.session.use_packs(tiny_model())
     for problem, start in [
         ("nothing_to_screen", {"paths": [images, images / "gone"]}),
         ("operating_point", {"paths": [images], "operating_point": "best"}),
@@ -126,12 +126,12 @@ def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) ->
 def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opened, images: Path) -> None:
     (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
     first, second = tiny_model(), tiny_model(manifest=tiny_manifest(version="2.0.0"))
-    opened.session.use_pack(first)
+    opened.session.use_packs(first)
     batch = opened.session.start([images])
     assert not batch.join(0.5)
     with pytest.raises(ValueError, match="under way"):
         opened.session.start([images])
-    opened.session.use_pack(second)
+    opened.session.use_packs(second)
     assert opened.engines[0].opened[-1] is first
     batch.cancel()
     assert batch.join(10)
@@ -139,14 +139,14 @@ def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opene
     assert opened.session.start([images]).join(20)
     assert opened.engines[0].opened[-1] is second
     with ResultQuery(opened.session.database) as decoder:
-        assert [run.spec.pack_name for run in decoder.runs()] == ["tiny-2.0.0", "tiny-1.0.0"]
+        assert [run.spec.packs[0].pack_name for run in decoder.runs()] == ["tiny-2.0.0", "tiny-1.0.0"]
 
 
 def test_relative_paths_and_doubles_are_one_absolute_place(
     opened: Opened, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(images.parent)
-    opened.session.use_pack(tiny_model())
+    opened.session.use_packs(tiny_model())
     assert opened.session.start([Path("images"), images, images / ".." / "images"]).join(20)
     assert len(opened.names) == 3
     with ResultQuery(opened.session.database) as decoder:
@@ -155,7 +155,7 @@ def test_relative_paths_and_doubles_are_one_absolute_place(
 
 def test_closing_ends_a_run_and_all_it_uses(opened: Opened, images: Path) -> None:
     (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
-    opened.session.use_pack(tiny_model())
+    opened.session.use_packs(tiny_model())
     batch = opened.session.start([images])
     opened.session.read_image(ImageRef(path=images / "image-000.png"))
     opened.session.close()
@@ -172,8 +172,10 @@ def test_the_viewer_has_one_reader_of_its_own(opened: Opened, images: Path) -> N
 
 def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Path, tmp_path: Path) -> None:
     batch = opened.screen(images)
-    ready = next(event for event in opened.events if isinstance(event, OutcomeReady))
-    opened.session.set_verdict(ready.row_id, Verdict(choice="disagree", note="rotated"), judged=ready.outcome)
+    ready = next(event for event in opened.events if isinstance(event, ImageDone))
+    opened.session.set_verdict(
+        ready.image.leading.answer_id, Verdict(choice="disagree", note="rotated"), judged=ready.image.leading.outcome
+    )
     paths = export_run(opened.session.database, batch.run_id, tmp_path / "out")
     assert [path.suffix for path in paths] == [".csv", ".json"]
     assert opened.session.export(batch.run_id, tmp_path / "out") == paths
@@ -217,16 +219,16 @@ def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: 
     opened.screen(tmp_path / "images.zip")
     (readers,) = opened.readers
     assert readers.listed == [tmp_path / "images.zip"]
-    (event,) = (event for event in opened.events if isinstance(event, OutcomeReady))
-    assert (event.outcome.ref.member, event.outcome.status) == ("image.png", "screened")
+    (event,) = (event for event in opened.events if isinstance(event, ImageDone))
+    assert (event.image.leading.outcome.ref.member, event.image.leading.outcome.status) == ("image.png", "screened")
 
 
 def test_what_is_asked_after_the_end_starts_nothing(opened: Opened, images: Path) -> None:
-    opened.session.use_pack(tiny_model())
+    opened.session.use_packs(tiny_model())
     opened.session.close()
     asked: list[Callable[[], object]] = [
         lambda: opened.session.read_image(ImageRef(path=images / "image-000.png")),
-        lambda: opened.session.use_pack(tiny_model()),
+        lambda: opened.session.use_packs(tiny_model()),
         lambda: opened.session.start([images]),
     ]
     for ask in asked:
@@ -237,7 +239,7 @@ def test_what_is_asked_after_the_end_starts_nothing(opened: Opened, images: Path
 
 
 def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: Path) -> None:
-    opened.session.use_pack(tiny_model())
+    opened.session.use_packs(tiny_model())
     opened.session.read_image(ImageRef(path=images / "image-000.png"))
     _, viewer = opened.readers
     viewer.close_problem = OSError("it does not end")
@@ -248,7 +250,7 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: P
 
 def test_the_preview_of_an_image_that_is_gone_is_read_from_the_store(opened: Opened, images: Path) -> None:
     opened.screen(images)
-    outcome = next(event.outcome for event in opened.events if isinstance(event, OutcomeReady))
+    outcome = next(event.image.leading.outcome for event in opened.events if isinstance(event, ImageDone))
     content = outcome.facts.content_sha256
     with pytest.raises(Unreadable, match="No preview of this image was kept"):
         opened.session.read_preview("0" * 64, frame=0)
@@ -262,7 +264,7 @@ def test_one_image_is_screened_and_nothing_is_stored(opened: Opened, tmp_path: P
     (path,) = write_images(tmp_path, 1)
     ref = ImageRef(path=path, kind="png")
     assert opened.session.screen_one(ref) is None  # no pack
-    opened.session.use_pack(tiny_model())
+    opened.session.use_packs(tiny_model())
     outcome = opened.session.screen_one(ref)
     assert outcome.ref == ref
     assert outcome.status == "screened"
@@ -272,7 +274,7 @@ def test_one_image_is_screened_and_nothing_is_stored(opened: Opened, tmp_path: P
 
 
 def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened: Opened, tmp_path: Path) -> None:
-    opened.session.use_pack(tiny_model())
+    opened.session.use_packs(tiny_model())
     ref = ImageRef(path=tmp_path / "slow.png", kind="png")
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(opened.session.screen_one, ref)
@@ -288,18 +290,18 @@ GATE = OodGate(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.f
 ANYWAY = Wishes(overrules=True)
 
 
-def refused_run(opened: Opened, images: Path) -> list[StoredResult]:
+def refused_run(opened: Opened, images: Path) -> list[StoredAnswer]:
     """A run of a pack whose gate lets nothing through."""
     batch = opened.screen(images, tiny_model(manifest=tiny_manifest(ood_gate=GATE)))
     with ResultQuery(opened.session.database) as query:
-        found = list(query.rows(batch.run_id))
+        found = list(query.answers(batch.run_id))
     assert {result.outcome.category for result in found} == {"refused"}
     return found
 
 
-def stored(opened: Opened, row_id: int) -> StoredResult:
+def stored(opened: Opened, row_id: int) -> StoredAnswer:
     with ResultQuery(opened.session.database) as query:
-        return query.row(row_id)
+        return query.answer(row_id)
 
 
 def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(opened: Opened, images: Path) -> None:
@@ -312,7 +314,11 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
     now = stored(opened, first.row_id)
     assert (now.outcome.ref, notes_of(now.outcome), now.verdict) == (first.outcome.ref, found.notes, None)
     (event,) = opened.events
-    assert (event.run_id, event.row_id, event.outcome.category) == (first.run_id, first.row_id, found.category)
+    assert (event.image.run_id, event.image.leading.answer_id, event.image.leading.outcome.category) == (
+        first.run_id,
+        first.row_id,
+        found.category,
+    )
     with ResultQuery(opened.session.database) as query:
         assert [given.verdict for given in query.earlier_verdicts(first.run_id)] == [disagree]
         assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
@@ -346,10 +352,10 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
         return usage.value.reason.code
 
     own, other = opened.session.model, tiny_model(manifest=tiny_manifest(version="2.0.0"))
-    opened.session.use_pack(other)
+    opened.session.use_packs(other)
     assert problem() == "again_other_pack"
     (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
-    opened.session.use_pack(own)
+    opened.session.use_packs(own)
     batch = opened.session.start([images], fresh=True)
     assert problem() == "again_busy"
     batch.cancel()
@@ -357,7 +363,7 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
     with ResultStore(opened.session.database) as rival:  # another program continues the run
         spec = rival.run(batch.run_id).spec
         assert rival.open_run(spec) == batch.run_id
-        (mine, *_) = rival.rows(first.run_id)
+        (mine, *_) = rival.answers(first.run_id)
         with pytest.raises(UsageProblem) as usage, ResultStore(opened.session.database) as store:
             store.replace(mine.row_id, mine.outcome, run=rival.run(batch.run_id))
         assert usage.value.reason.code == "again_busy"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
-import highdicom
 import numpy as np
 import pytest
 from PIL import Image
@@ -34,6 +34,12 @@ from report_runs import NAMES, results_of, run_with, screened_files, with_header
 
 NAMED = ReportOptions(names_people=True)
 WRITERS = (sr.EXPORTER, sc.EXPORTER, seg.EXPORTER)
+
+
+@pytest.fixture
+def highdicom() -> ModuleType:
+    """A library that reads the objects by the standard's rules."""
+    return pytest.importorskip("highdicom", reason="highdicom needs pyjpegls, which has no files for this Python")
 
 
 def written(folder: Path, exporter: Exporter, outcomes: list[Screened], **options: object) -> list[Dataset]:
@@ -75,7 +81,7 @@ def test_there_is_an_object_for_every_kind_of_image(
             assert "without DICOM data" in made.StudyDescription
 
 
-def test_a_structured_report_says_all(one: Screened, tmp_path: Path) -> None:
+def test_a_structured_report_says_all(one: Screened, tmp_path: Path, highdicom: ModuleType) -> None:
     path = tmp_path / "sr"
     result = replace(results_of([one])[0], verdict=Verdict(choice="disagree", note="тінь ребра"))
     sr.EXPORTER.write(path, run_with([result]))
@@ -126,7 +132,7 @@ def test_a_capture_is_what_was_seen_and_says_what_it_is(one: Screened, tmp_path:
     assert outline[: layout.height].sum() > 500  # the lungs' outline is in no grey image
 
 
-def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path) -> None:
+def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path, highdicom: ModuleType) -> None:
     path = tmp_path / "seg"
     seg.EXPORTER.write(path, run_with(results_of([one])))
     found = highdicom.seg.segread(path / "00001.dcm")
@@ -138,7 +144,7 @@ def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path) -> None
 
 
 def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_capture_is_upright(
-    one: Screened, tmp_path: Path
+    one: Screened, tmp_path: Path, highdicom: ModuleType
 ) -> None:
     turn, path = Turn(90), tmp_path / "seg"
     sizes = replace(one.facts, rows=128, columns=160)
@@ -344,7 +350,7 @@ def last_group(made: Dataset) -> list[Dataset]:
     return list(measurements[-1].ContentSequence)
 
 
-def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path) -> None:
+def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path, highdicom: ModuleType) -> None:
     (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one),))
     items = last_group(made)
     images = [item.ReferencedSOPSequence[0].ReferencedSOPInstanceUID for item in items if item.ValueType == "IMAGE"]

@@ -60,14 +60,19 @@ def test_a_new_file_has_the_version_of_the_program_and_is_for_this_user_only(tmp
     assert [file.name for file in path.parent.iterdir()] == ["results.sqlite"]
 
 
-@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1, 999])
+@pytest.mark.parametrize(
+    ("version", "said"), [(1, "database_too_old"), (VERSION + 1, "database_newer"), (999, "database_newer")]
+)
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path, version: int, is_empty: bool) -> None:
+def test_a_file_of_another_version_is_refused_and_left_alone(
+    tmp_path: Path, version: int, said: str, is_empty: bool
+) -> None:
     path = tmp_path / "results.sqlite"
     if not is_empty:
         open_database(path).close()
     change(path, f"PRAGMA user_version = {version}")
-    assert refusal(path) == "database_other_version"
+    is_silent = is_empty and said == "database_newer"  # nothing says which program made it
+    assert refusal(path) == ("database_of_later" if is_silent else said)
     assert rows_of(path, "PRAGMA user_version") == [(version,)]
     assert not damage_mark(path).exists()
 
@@ -123,7 +128,7 @@ def test_a_store_that_is_no_longer_there_is_noticed_before_anything_is_called_sa
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC, fresh=True)
         outcome = screened(image_ref("b.dcm"))
-        row_id = store.save(run_id, outcome, spec=SPEC)
+        row_id = store.save(run_id, outcome, spec=SPEC).row_id
         if event == "removed":
             path.unlink()
         elif event == "replaced":
@@ -201,16 +206,16 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "order",
     [
-        "CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
-        "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM results; END",
-        "CREATE TRIGGER sqlitex AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
-        f"CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET rank = 3; END; {CALLED} WHERE name = 't'",
+        "CREATE TRIGGER t AFTER INSERT ON answers BEGIN UPDATE answers SET category = 'normal'; END",
+        "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM answers; END",
+        "CREATE TRIGGER sqlitex AFTER INSERT ON answers BEGIN UPDATE answers SET category = 'normal'; END",
+        f"CREATE TRIGGER t AFTER INSERT ON answers BEGIN UPDATE answers SET rank = 3; END; {CALLED} WHERE name = 't'",
         "PRAGMA user_version = 0",
         "PRAGMA user_version = -1",
         "CREATE VIEW v AS SELECT 1",
         "CREATE TABLE more (x)",
-        "CREATE INDEX i ON results (abs(score))",
-        "ALTER TABLE results ADD COLUMN y AS (abs(-9223372036854775808))",
+        "CREATE INDEX i ON answers (abs(score))",
+        "ALTER TABLE answers ADD COLUMN y AS (abs(-9223372036854775808))",
         "DROP TABLE verdicts",
         f"DROP TABLE verdicts; CREATE VIEW verdicts AS {ENDLESS}",  # is not read to its end
     ],
@@ -220,5 +225,5 @@ def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path
     assert refusal(path) == "database_damaged"
     assert repair(path) is not None
     with ResultQuery(path) as query:
-        assert len(list(query.rows(query.runs()[0].run_id))) == 1
+        assert len(list(query.answers(query.runs()[0].run_id))) == 1
     assert not rows_of(path, "SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view')")

@@ -78,7 +78,8 @@ def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
         store, taken("a", "lungs_cut_off_top", "lungs_cut_off_left", "lungs_tilted"), taken("b", "lungs_unseen")
     )
     add(store, taken("c", "lungs_low"), taken("d", "lungs_low"), taken("e", "perhaps_mirrored"), spec=OTHER)
-    change(store.path, "UPDATE results SET saved_s = saved_s - 200000 WHERE run_id = ?", run_id)
+    change(store.path, "UPDATE images SET saved_s = saved_s - 200000 WHERE run_id = ?", run_id)
+    change(store.path, "UPDATE answers SET saved_s = saved_s - 200000 WHERE run_id = ?", run_id)
     with HistoryQuery(store.path) as query:
         first, second = query.quality(since_s=0.0).items()
         assert first > second  # the newest day first
@@ -145,10 +146,10 @@ def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: 
 
 @pytest.mark.parametrize("harm", ["thumbnail = x'010203'", "thumbnail = 7", "thumbnail_columns = 'x'", "frame = 9"])
 def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, harm: str) -> None:
-    row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC)
-    assert store.row(row_id).outcome.facts.thumbnail is not None
+    row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC).row_id
+    assert store.answer(row_id).outcome.facts.thumbnail is not None
     change(pictures_path(store.path), f"UPDATE pictures SET {harm}")
-    outcome = store.row(row_id).outcome
+    outcome = store.answer(row_id).outcome
     assert isinstance(outcome, Screened)
     assert (outcome.facts.thumbnail, outcome.findings[0].score) == (None, 0.8)
 
@@ -215,7 +216,7 @@ def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(stor
     assert (both.run_ids, both.results, both.verdicts, both.verdicts_kept) == ((1, second), 3, 2, 0)
     assert delete_runs(path, [1]).plan == plan
     with HistoryQuery(path) as query:
-        assert query.row(3).verdict == AGREE
+        assert query.answer(3).verdict == AGREE
 
 
 def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(store: ResultStore, path: Path) -> None:
@@ -280,18 +281,16 @@ def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore,
     with raises(UsageProblem, "history_grown"):
         delete_runs(path, [run_id], agreed=agreed)
     with HistoryQuery(path) as query:
-        assert query.row(1).verdict == DISAGREE
+        assert query.answer(1).verdict == DISAGREE
     assert delete_runs(path, [run_id], agreed=plan_deletion(path, [run_id])).plan.verdicts == 1
 
 
 def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path: Path) -> None:
     with ResultStore(tmp_path / "results.sqlite") as store:
         first = add(store, image("a"), image("b", score=0.2), refused(image_ref("side.dcm")))
-        again = add(
-            store, image("a", score=0.2), spec=replace(SPEC, settings_hash="t" * 64)
-        )  # the newest answer counts
+        again = add(store, image("a", score=0.2), spec=run_spec(settings_hash="t" * 64))  # the newest answer counts
         add(store, image("a"), spec=OTHER)
-        row = next(iter(store.rows(again)))
+        row = next(iter(store.answers(again)))
         store.set_verdict(row.row_id, AGREE, judged=row.outcome)
         assert first < again
     with HistoryQuery(tmp_path / "results.sqlite") as query:
@@ -300,10 +299,10 @@ def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path
             (one.spec.pack_name, one.category, one.verdict): one.images for one in query.tallies(now - 999, now + 999)
         }
         assert found == {
-            (SPEC.pack_name, "normal", "agree"): 1,
-            (SPEC.pack_name, "normal", None): 1,
-            (SPEC.pack_name, "refused", None): 1,
-            (OTHER.pack_name, "abnormal", None): 1,
+            (SPEC.packs[0].pack_name, "normal", "agree"): 1,
+            (SPEC.packs[0].pack_name, "normal", None): 1,
+            (SPEC.packs[0].pack_name, "refused", None): 1,
+            (OTHER.packs[0].pack_name, "abnormal", None): 1,
         }
         (why,) = (one.why for one in query.tallies(now - 999, now + 999) if one.category == "refused")
         assert why is not None and why.code == "view"
@@ -320,10 +319,10 @@ def test_a_month_does_not_count_what_failed_and_was_put_right(tmp_path: Path) ->
         add(store, failed(image_ref("a.dcm")), failed(image_ref("b.dcm")))
         add(store, failed(image_ref("a.dcm")), spec=OTHER)
         add(store, image("a"))  # the same file, read at last
-        others = (OTHER.pack_name, "failed", 1)
-        assert counted() == [others, (SPEC.pack_name, "abnormal", 1), (SPEC.pack_name, "failed", 1)]
-        change(store.path, "UPDATE results SET absent_s = 1 WHERE run_id = 1")  # b.dcm is there no more
-        assert counted() == [others, (SPEC.pack_name, "abnormal", 1)]
+        others = (OTHER.packs[0].pack_name, "failed", 1)
+        assert counted() == [others, (SPEC.packs[0].pack_name, "abnormal", 1), (SPEC.packs[0].pack_name, "failed", 1)]
+        change(store.path, "UPDATE images SET absent_s = 1 WHERE run_id = 1")  # b.dcm is there no more
+        assert counted() == [others, (SPEC.packs[0].pack_name, "abnormal", 1)]
 
 
 def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(tmp_path: Path) -> None:
@@ -331,7 +330,7 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
         with HistoryQuery(tmp_path / "results.sqlite") as query:
             tallies = query.tallies(0, time.time() + 999)
         first = datetime.date(2026, 11, 1)
-        found = Month(first=first, tallies=tallies, manifests={SPEC.pack_name: None}, checks=())
+        found = Month(first=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, checks=())
         (refusals,) = (one["images"] for one in json.loads(month_text(found))["images"] if one["why"] == "age")
         assert refusals == 2
         return "\n".join(lines(month_blocks(found, Translator())))
@@ -342,7 +341,7 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
         add(store, image("a"), *children, refused())
         said = month()
         assert "This pack is for patients aged 18 to 120 years. This patient is … years old." in said
-        assert "the view position is LL." in said and "more than one operating point" not in said
-        other = replace(SPEC, settings_hash="t" * 64, operating_points=(operating_point(threshold=0.55),))
+        assert "the file says LL." in said and "more than one operating point" not in said
+        other = run_spec(settings_hash="t" * 64, operating_points=(operating_point(threshold=0.55),))
         add(store, image("b"), spec=other)
         assert "These results were made at more than one operating point, and are added up." in month()

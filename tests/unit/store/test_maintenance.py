@@ -43,7 +43,7 @@ def add(store: ResultStore, contents: str = "0123456789abcdef") -> int:
     run_id = store.open_run(SPEC, fresh=True)
     for content in contents:
         outcome = image(f"{content}.dcm", content, preview=b"JPEG of a patient " * 300)
-        row_id = store.save(run_id, outcome, spec=SPEC)
+        row_id = store.save(run_id, outcome, spec=SPEC).row_id
         if content == contents[0]:
             store.set_verdict(row_id, AGREE, judged=outcome)
     store.finish(run_id)
@@ -63,7 +63,7 @@ def held(path: Path) -> tuple[int, int, int]:
     """Runs, results with a thumbnail, and verdicts of the newest run."""
     with HistoryQuery(path) as query:
         runs = query.runs()
-        results = list(query.rows(runs[0].run_id))
+        results = list(query.answers(runs[0].run_id))
         pictured = sum(result.outcome.facts.thumbnail is not None for result in results)
         return len(runs), pictured, sum(result.verdict is not None for result in results)
 
@@ -74,7 +74,7 @@ def held(path: Path) -> tuple[int, int, int]:
 def test_what_is_whole_is_counted(path: Path) -> None:
     shares: list[float] = []
     found = check(path, progress=shares.append)
-    assert (found["results"], found["verdicts"], found["pictures"]) == (COUNT, 1, COUNT)
+    assert (found["answers"], found["verdicts"], found["pictures"]) == (COUNT, 1, COUNT)
     assert size_of(path) == sum(file.stat().st_size for file in path.parent.iterdir())
     assert shares and all(0 <= share <= 1 for share in shares)
     drop_pictures(path)
@@ -86,13 +86,13 @@ def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
     change(
         path,
         "PRAGMA writable_schema = ON;"
-        " UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'runs_by_work')"
-        " WHERE name = 'results_by_content'",
+        " UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'run_packs_by_work')"
+        " WHERE name = 'images_by_content'",
     )
     with raises(StorageProblem, "database_damaged"):
         check(path, progress=nothing)
     repair(path)
-    assert check(path, progress=nothing)["results"] == COUNT
+    assert check(path, progress=nothing)["answers"] == COUNT
 
 
 def test_damaged_pictures_are_told_as_such(path: Path) -> None:
@@ -110,7 +110,11 @@ def test_room_that_nothing_needs_is_given_back(path: Path) -> None:
     with ResultStore(path) as store:
         second = add(store, "00112233")
     before = sum(file.stat().st_size for file in path.parent.iterdir())
-    change(path, f"DELETE FROM verdicts; DELETE FROM results WHERE run_id = {second} OR id > 4")
+    change(
+        path,
+        f"DELETE FROM verdicts; DELETE FROM answers WHERE run_id = {second} OR id > 4;"
+        f" DELETE FROM images WHERE run_id = {second} OR id > 4",
+    )
     freed_bytes, is_whole = compact(path)
     assert is_whole
     assert freed_bytes == before - sum(file.stat().st_size for file in path.parent.iterdir()) > 50_000
@@ -132,7 +136,7 @@ def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
 
 def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Path) -> None:
     with ResultStore(path) as window:
-        window.row(1)
+        window.answer(1)
         deleted, is_wiped, freed_bytes = drop_pictures(path)
         assert (deleted, is_wiped) == (COUNT, True)
         assert freed_bytes > COUNT * 5000
@@ -160,7 +164,7 @@ def test_a_backup_holds_one_moment_although_the_run_continues(path: Path, tmp_pa
     assert shares[-1] == 1.0
     with HistoryQuery(tmp_path / "out" / "results.sqlite") as copy:
         assert [run.run_id for run in copy.runs()] == [run_id, 1]
-        assert (len(list(copy.rows(1))), copy.counts(run_id)) == (COUNT, {})
+        assert (len(list(copy.answers(1))), copy.counts(run_id)) == (COUNT, {})
     assert check(tmp_path / "out" / "results.sqlite", progress=nothing)["pictures"] == COUNT
 
 
@@ -235,7 +239,7 @@ def test_a_backup_takes_the_place_of_a_damaged_store(path: Path, copied: Path, h
     assert replaced == (path.with_name("results.damaged-1.sqlite") if before else None)
     assert replaced is None or replaced.read_bytes() == before
     assert not damage_mark(path).exists()
-    assert (check(path, progress=nothing)["results"], repair(path)) == (COUNT, None)
+    assert (check(path, progress=nothing)["answers"], repair(path)) == (COUNT, None)
     assert held(path) == (1, COUNT, 1)
 
 
@@ -255,14 +259,14 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
     assert restore(path, copied) is None
     assert path.with_name("results.lost-1.sqlite-wal").read_bytes() == log
     assert held(path) == (1, COUNT, 1)
-    assert check(path, progress=nothing)["results"] == COUNT
+    assert check(path, progress=nothing)["answers"] == COUNT
 
 
 @pytest.mark.parametrize(
     "harm",
     [
         lambda place: place.write_bytes(b"these are no results" * 100),
-        lambda place: change(place, "CREATE TRIGGER t AFTER INSERT ON results BEGIN DELETE FROM verdicts; END"),
+        lambda place: change(place, "CREATE TRIGGER t AFTER INSERT ON answers BEGIN DELETE FROM verdicts; END"),
         lambda place: change(place, "PRAGMA user_version = 99"),
         lambda place: change(place, "PRAGMA user_version = 0"),
         lambda place: place.write_bytes(b""),
@@ -335,7 +339,7 @@ def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
     restore(path, copied)
     run.join(20)
     assert saved.is_set()
-    assert check(path, progress=nothing)["results"] == COUNT + 1
+    assert check(path, progress=nothing)["answers"] == COUNT + 1
     assert held(path) == (2, 1, 1)
 
 
@@ -353,7 +357,7 @@ def test_two_that_are_put_back_at_once_do_not_mix(
     copyfile = shutil.copyfile
     monkeypatch.setattr("fieldray.store.maintenance.shutil.copyfile", again)
     assert restore(new, copied) == new.with_name("results.replaced-1.sqlite")
-    assert check(new, progress=nothing)["results"] == COUNT
+    assert check(new, progress=nothing)["answers"] == COUNT
     assert {file.name for file in new.parent.iterdir()} == {
         "results.sqlite", "results.replaced-1.sqlite", "results.pictures.sqlite"
     }  # fmt: skip

@@ -22,8 +22,8 @@ from stores import AGREE, DISAGREE, SPEC, AskedStatements, image, save_run
 
 
 def names(store: ResultQuery, run_id: int) -> set[str]:
-    listed = {result.outcome.ref.path.name for result in store.rows(run_id)}
-    assert listed == {result.outcome.ref.path.name for result in store.rows(run_id)}
+    listed = {result.outcome.ref.path.name for result in store.answers(run_id)}
+    assert listed == {result.outcome.ref.path.name for result in store.answers(run_id)}
     assert sum(store.counts(run_id).values()) == len(listed)
     return listed
 
@@ -83,13 +83,13 @@ def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_the
     for outcomes, gone, state in ((every, 0, "broken off"), (every[1:2], 1, "cancelled"), (every[:2], 0, "finished")):
         run_id = save_run(store, *outcomes, spec=spec)
         if state == "broken off":
-            row = next(store.rows(run_id))
+            row = next(store.answers(run_id))
             store.set_verdict(row.row_id, AGREE, judged=row.outcome)
             continue
         assert store.finish(run_id) == gone
         assert store.run(run_id).state == state
         assert names(store, run_id) == {"1.dcm", "2.dcm"}
-        assert [result.verdict for result in store.rows(run_id)] == [AGREE, None]
+        assert [result.verdict for result in store.answers(run_id)] == [AGREE, None]
 
 
 @pytest.mark.parametrize("is_over", [True, False])
@@ -105,14 +105,14 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
     for place in places[1:]:
         place.touch()
     run_id = save_run(store, *outcomes)
-    row, moved, *_ = store.rows(run_id)
+    row, moved, *_ = store.answers(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     if is_over:
         assert store.finish(run_id) == 1
     else:
         store.leave_moved(run_id, moved.row_id)
     assert names(store, run_id) == {"moved.dcm", "twin.dcm", "also.dcm"}
-    listed = {result.outcome.ref.path.name: result.verdict for result in store.rows(run_id)}
+    listed = {result.outcome.ref.path.name: result.verdict for result in store.answers(run_id)}
     assert listed == {"moved.dcm": AGREE, "twin.dcm": None, "also.dcm": None}
 
 
@@ -120,8 +120,8 @@ def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore)
     save_run(store, image("a.dcm", "a"))
     run_id = save_run(store, image("b.dcm", "b"))
     assert store.finish(run_id) == 1
-    last = store.last_row_id()
-    assert store.earlier(SPEC, content_sha256="a" * 64, frame=0, up_to_row_id=last) is not None
+    last = store.last_answer_id()
+    assert store.earlier(SPEC.packs[0], content_sha256="a" * 64, frame=0, up_to_answer_id=last) is not None
 
 
 def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> None:
@@ -149,7 +149,7 @@ def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) ->
     ]
     outcomes = [screened(ref) for ref in refs]
     run_id = save_run(store, *outcomes, image("not-unicode-\udcff.dcm"))
-    assert len(list(store.rows(run_id))) == len(refs) + 1
+    assert len(list(store.answers(run_id))) == len(refs) + 1
     save_run(store, image("new.dcm"))
     store.finish(run_id)
     assert store.not_present(run_id) == (*(ref.key for ref in refs), image_ref("not-unicode-\udcff.dcm").key)
@@ -176,13 +176,13 @@ REFUSED = dataclasses.replace(refused(image_ref()), facts=read_facts())
 )
 def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Outcome, other: Outcome) -> None:
     run_id = save_run(store, first)
-    (row,) = store.rows(run_id)
+    (row,) = store.answers(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, other)
-    (result,) = store.rows(run_id)
+    (result,) = store.answers(run_id)
     assert result.row_id == row.row_id
     assert result.verdict is None
-    assert store.row(row.row_id).verdict is None
+    assert store.answer(row.row_id).verdict is None
     (earlier,) = store.earlier_verdicts(run_id)
     assert earlier == EarlierVerdict(
         image=image_ref().key,
@@ -194,20 +194,20 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
     )
     # one on the new result takes nothing from the old one, and the old one is there again with the old content
     store.set_verdict(row.row_id, DISAGREE, judged=other)
-    assert store.row(row.row_id).verdict == DISAGREE
+    assert store.answer(row.row_id).verdict == DISAGREE
     assert store.earlier_verdicts(run_id) == (earlier,)
     save_run(store, first)
-    assert store.row(row.row_id).verdict == AGREE
+    assert store.answer(row.row_id).verdict == AGREE
     assert [given.verdict for given in store.earlier_verdicts(run_id)] == [DISAGREE]
 
 
 def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: ResultStore) -> None:
     """A window shows a result while another program goes on with the run and finds other bytes in the file."""
     run_id = save_run(store, image("a.dcm", "a"))
-    (row,) = store.rows(run_id)
+    (row,) = store.answers(run_id)
     save_run(store, image("a.dcm", "b"))
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    assert store.row(row.row_id).verdict is None
+    assert store.answer(row.row_id).verdict is None
     assert store.verdict(row.row_id, row.outcome) == AGREE
     assert [given.content_sha256 for given in store.earlier_verdicts(run_id)] == ["a" * 64]
     store.set_verdict(row.row_id, None, judged=row.outcome, over=[AGREE])
@@ -216,22 +216,22 @@ def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: 
 
 def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
     run_id = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
-    row, _ = store.rows(run_id)
+    row, _ = store.answers(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, image("b.dcm", "b"))
     store.finish(run_id)
     (earlier,) = store.earlier_verdicts(run_id)
     assert (earlier.image, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
-    assert store.row(row.row_id).verdict == AGREE
+    assert store.answer(row.row_id).verdict == AGREE
 
 
 def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None:
     run_id = save_run(store, image("old.dcm", "a"), image("b.dcm", "b"))
-    for row in store.rows(run_id):
+    for row in store.answers(run_id):
         store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, image("new.dcm", "a"), image("b.dcm", "d"))
     store.finish(run_id)
-    verdicts = {result.outcome.ref.path.name: result.verdict for result in store.rows(run_id)}
+    verdicts = {result.outcome.ref.path.name: result.verdict for result in store.answers(run_id)}
     assert verdicts == {"new.dcm": AGREE, "b.dcm": None}
 
 
@@ -242,14 +242,14 @@ def judged_run(store: ResultStore, outcome: Outcome, verdict: Verdict | None = A
     """A finished run over this one image, which got this verdict; its id."""
     run_id = save_run(store, outcome)
     if verdict:
-        (row,) = store.rows(run_id)
+        (row,) = store.answers(run_id)
         store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[row.verdict])
     store.finish(run_id)
     return run_id
 
 
 def verdicts(store: ResultStore, run_id: int) -> list[Verdict | None]:
-    return [result.verdict for result in store.rows(run_id)]
+    return [result.verdict for result in store.answers(run_id)]
 
 
 @pytest.mark.parametrize("judged", [screened(), REFUSED], ids=["screened", "refused"])
@@ -286,7 +286,7 @@ def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]
     copy = image(str(tmp_path / "copy.dcm"), "a")
     assert verdicts(store, judged_run(store, copy, None)) == [None]  # the judged one is there, under its new name
-    (row,) = store.rows(judged_run(store, copy, DISAGREE))
+    (row,) = store.answers(judged_run(store, copy, DISAGREE))
     store.set_verdict(row.row_id, None, judged=copy, over=[DISAGREE])
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]  # only that on the copy was withdrawn
 
@@ -303,7 +303,7 @@ def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, 
 def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultStore) -> None:
     judged_run(store, image("old.dcm", "a"))
     second = save_run(store, image("new.dcm", "a"))
-    (row,) = store.rows(second)
+    (row,) = store.answers(second)
     assert row.verdict == AGREE
     for verdict, before in ((last, AGREE), (None, last)):
         store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[before])
@@ -317,7 +317,7 @@ def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultSto
 def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) -> None:
     """A window shows a run; an older copy of the results was put back, and has given out the same numbers since."""
     run_id = save_run(store, image("other.dcm", "d"))
-    (row,) = store.rows(run_id)
+    (row,) = store.answers(run_id)
     for row_id in (row.row_id, row.row_id + 1):
         for verdict in (AGREE, None):
             with pytest.raises(StorageProblem, match="another file is in the place"):
@@ -340,7 +340,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
     said = AskedStatements()
     with ResultStore(tmp_path / "results.sqlite", connect=said.connect) as store:
         run_id = save_run(store, screened())
-        (row,) = store.rows(run_id)
+        (row,) = store.answers(run_id)
         for verdict in (AGREE, None):
             said.clear()
             store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[None if verdict else AGREE])
@@ -392,7 +392,7 @@ def test_a_new_run_of_the_same_request_does_not_touch_the_one_under_way(store: R
 def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultStore) -> None:
     """A verdict that a full disk refused may lie in the log, and would come back where nothing is written over it."""
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, judged := screened(image_ref("a.dcm")), spec=SPEC)
+    row_id = store.save(run_id, judged := screened(image_ref("a.dcm")), spec=SPEC).row_id
     log = store.path.with_name(f"{store.path.name}-wal")
     before = log.read_bytes()
     store.set_verdict(row_id, None, judged=judged)
@@ -403,7 +403,7 @@ def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: Resul
     """Given by another program: before the later run comes to its image, and after."""
     early, late = image("a.dcm", "a"), image("b.dcm", "b")
     save_run(store, early, late)
-    rows = list(store.rows(1))
+    rows = list(store.answers(1))
     store.finish(1)
     later = save_run(store, early)
     with ResultStore(path) as other:
@@ -418,7 +418,7 @@ def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: Resul
 def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
     first = judged_run(store, image("a.dcm", "a"), None)
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
-    (row,) = store.rows(first)
+    (row,) = store.answers(first)
     for verdict in (AGREE, Verdict(choice="unsure")):
         store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[None, AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([Verdict(choice="unsure")], [DISAGREE])
@@ -427,7 +427,7 @@ def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
 def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStore) -> None:
     first = judged_run(store, image("a.dcm", "a"))
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
-    (early,) = store.rows(first)
+    (early,) = store.answers(first)
     store.set_verdict(early.row_id, None, judged=early.outcome, over=[AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([None], [DISAGREE])
     store.set_verdict(early.row_id, AGREE, judged=early.outcome)
@@ -439,7 +439,7 @@ def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStor
 
 
 def read_in(store: ResultStore, run_id: int) -> list[bool]:
-    return [result.is_read for result in store.rows(run_id)]
+    return [result.is_read for result in store.answers(run_id)]
 
 
 def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(store: ResultStore) -> None:
@@ -462,15 +462,15 @@ def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: Result
     second = save_run(store, image("a.dcm", "a"))
     store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
     assert store.set_verdict(1, AGREE, judged=image("a.dcm", "a")) == AGREE  # another window, in the run before
-    assert store.row(2).verdict == AGREE
+    assert store.answer(2).verdict == AGREE
     store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
     store.set_read(2, judged=image("a.dcm", "a"), is_read=False)
-    assert (store.row(2).verdict, store.row(2).is_read) == (AGREE, True)
+    assert (store.answer(2).verdict, store.answer(2).is_read) == (AGREE, True)
     store.finish(second)
     store.set_verdict(2, None, judged=image("a.dcm", "a"), over=[AGREE])
-    assert (store.row(2).verdict, store.row(2).is_read) == (None, True)  # it was read all the same
+    assert (store.answer(2).verdict, store.answer(2).is_read) == (None, True)  # it was read all the same
     third = save_run(store, image("a.dcm", "a"))
-    assert ([result.verdict for result in store.rows(third)], read_in(store, third)) == ([None], [True])
+    assert ([result.verdict for result in store.answers(third)], read_in(store, third)) == ([None], [True])
 
 
 def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) -> None:

@@ -45,7 +45,7 @@ def shown(path: Path) -> str:
     with HistoryQuery(path) as query:
         thumbnails = {
             result.outcome.facts.content_sha256[0]
-            for result in query.rows(1)
+            for result in query.answers(1)
             if result.outcome.facts.thumbnail is not None
         }
         previews = {content for content in CONTENTS if query.preview(content * 64, frame=0)}
@@ -55,7 +55,7 @@ def shown(path: Path) -> str:
 
 def results(path: Path) -> int:
     with ResultQuery(path) as query:
-        return len(list(query.rows(1)))
+        return len(list(query.answers(1)))
 
 
 def test_it_can_be_deleted_by_hand_and_the_next_run_begins_another(path: Path) -> None:
@@ -129,7 +129,7 @@ def test_one_that_somebody_else_made_is_not_used_and_ends_no_run(path: Path, ord
     change(pictures_path(path), order)
     with ResultStore(path) as store:
         run_id = save_run(store, image("0"))
-        assert store.row(1).outcome.facts.thumbnail is None
+        assert store.answer(1).outcome.facts.thumbnail is None
         assert store.counts(run_id) == {"abnormal": 1}
 
 
@@ -162,7 +162,7 @@ def test_only_what_is_needed_stays_and_nothing_of_the_rest_is_in_any_file(
     store: ResultStore, path: Path, needed: str
 ) -> None:
     """Also while somebody else has it open."""
-    store.row(1)
+    store.answer(1)
     assert keep_only(path, keys(needed)) == (16 - len(needed), True)
     left = on_disk(path)
     assert [content for content in CONTENTS if b"patient " + content.encode() in left] == list(needed)
@@ -198,7 +198,7 @@ def test_pictures_are_kept_as_the_file_lies_and_shown_as_the_result_was_turned(t
     for name, order in (("first", (turned, lying)), ("last", (lying, turned))):
         with ResultStore(tmp_path / name / "results.sqlite") as store:
             for outcome in order:
-                row_id = store.save(store.open_run(SPEC, fresh=True), outcome, spec=SPEC)
-                found = store.row(row_id).outcome.facts.thumbnail
+                row_id = store.save(store.open_run(SPEC, fresh=True), outcome, spec=SPEC).row_id
+                found = store.answer(row_id).outcome.facts.thumbnail
                 assert found is not None and outcome.facts.thumbnail is not None
                 assert np.array_equal(found, outcome.facts.thumbnail)

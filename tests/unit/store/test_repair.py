@@ -51,7 +51,7 @@ def damage(path: Path) -> None:
 
 def names(path: Path) -> set[str]:
     with ResultQuery(path) as query:
-        return {row.outcome.ref.path.name for run in query.runs() for row in query.rows(run.run_id)}
+        return {row.outcome.ref.path.name for run in query.runs() for row in query.answers(run.run_id)}
 
 
 def read_all(path: Path) -> None:
@@ -60,7 +60,7 @@ def read_all(path: Path) -> None:
     with HistoryQuery(path) as query:
         query.summaries()
         for run in query.runs():
-            list(query.listed_together([run.run_id]))
+            list(query.in_order(run.run_id))
             list(query.briefs(run.run_id))
             query.not_present(run.run_id)
             query.earlier_verdicts(run.run_id)
@@ -111,7 +111,7 @@ def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path
     path.write_bytes(data)
     assert found_damaged(path) == "database_damaged"
     repair(path)
-    assert len(names(path)) >= 5 * COUNT - len(lost) * 12
+    assert len(names(path)) >= 5 * COUNT - len(lost) * 20
 
 
 def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_path: Path) -> None:
@@ -147,12 +147,15 @@ def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever
     assert path.with_name("results.damaged-11.sqlite").exists()
 
 
-@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
-def test_what_another_version_made_is_left_to_that_one(path: Path, version: int) -> None:
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [(10, "database_too_old"), (VERSION - 1, "database_older_damaged"), (VERSION + 1, "database_newer")],
+)
+def test_what_another_version_made_is_left_to_that_one(path: Path, version: int, said: str) -> None:
     change(path, f"PRAGMA user_version = {version}")
     damage_mark(path).touch()
     before = path.read_bytes()
-    with raises(StorageProblem, "database_other_version"):
+    with raises(StorageProblem, said):
         repair(path)
     assert path.read_bytes() == before
     assert damage_mark(path).exists()
@@ -172,25 +175,28 @@ def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
 
 LUNGS = "lungs = replace(lungs, '[40,40,', '{}')"
 READ = [
-    *(f"results SET {column} = 'zzz'" for column in ("rank", "category", "image_key", "content_sha256", "details")),
-    *(f"results SET {column} = {value}" for column, value in (("rank", 99), ("rank", -1), ("category", "x'00'"))),
-    "results SET backend = x'00'",
-    "results SET header = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own error
-    "results SET details = '{\"rows\": 1'",  # no JSON
-    "results SET details = '[]'",
-    f"""results SET details = replace(details, '"kind":', '"rows":{10**30},"kind":')""",
-    "results SET findings = '[[7]]'",
-    'results SET findings = \'[["no such label",0.5,"above",1]]\'',
-    "results SET status = 'refused', reason = NULL",
-    "results SET image_key = id, absent_s = 1",
-    "results SET lung_shares = x'00'",
-    "results SET lung_shares = NULL",
-    "results SET lungs = '[]'",
-    f"results SET {LUNGS.format('[40,41,')}",
-    f"results SET {LUNGS.format('[40000,400000,')}",
-    "results SET notes = 'x'",
+    *(f"images SET {column} = 'zzz'" for column in ("image_key", "content_sha256")),
+    *(f"answers SET {column} = 'zzz'" for column in ("rank", "category", "details")),
+    "answers SET category = x'00'",
+    "answers SET backend = x'00'",
+    "images SET header = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own error
+    "answers SET details = '{\"rows\": 1'",  # no JSON
+    "answers SET details = '[]'",
+    f"""answers SET details = replace(details, '"kind":', '"rows":{10**30},"kind":')""",
+    "answers SET findings = '[[7]]'",
+    'answers SET findings = \'[["no such label",0.5,"above",1]]\'',
+    "answers SET status = 'refused', reason = NULL",
+    "images SET image_key = id, absent_s = 1",
+    "answers SET lung_shares = x'00'",
+    "answers SET lung_shares = NULL",
+    "answers SET lungs = '[]'",
+    f"answers SET {LUNGS.format('[40,41,')}",
+    f"answers SET {LUNGS.format('[40000,400000,')}",
+    "answers SET notes = 'x'",
     "runs SET spec = '{}'",
-    'runs SET spec = replace(spec, \'"label": "\', \'"label": "x\')',
+    "run_packs SET spec = '{}'",
+    'run_packs SET spec = replace(spec, \'"label": "\', \'"label": "x\')',
+    "run_packs SET position = 1",
     *(f"runs SET state = {value}" for value in ("'zzz'", "CAST('running' AS BLOB)")),
     *(f"runs SET {column} = {value}" for column, value in (("started_s", "'zzz'"), ("started_s", 1e300))),
     "runs SET ended_s = -4611686018427387904.0",
@@ -202,9 +208,12 @@ READ = [
 ]
 # Seen where all of a file is looked through.
 CHECKED = [
-    "results SET id = 9223372036854775807",
-    "results SET rank = 5 - rank",
-    "results SET score = 9e999",
+    "images SET rank = 'zzz'",
+    *(f"answers SET rank = {rank}" for rank in (99, -1)),
+    "answers SET id = 9223372036854775807",
+    "answers SET rank = 5 - rank",
+    "images SET rank = 5 - rank",
+    "answers SET score = 9e999",
 ]
 
 
@@ -218,7 +227,8 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
         for found in (outcome, replace(outcome, findings=(replace(outcome.findings[0], score=0.7),))):
-            store.set_verdict(store.save(run_id, found, spec=SPEC), AGREE, judged=found)  # the first is an earlier one
+            row_id = store.save(run_id, found, spec=SPEC).row_id
+            store.set_verdict(row_id, AGREE, judged=found)  # the first is an earlier one
         store.finish(run_id)
         store.stamp_key()
     assert (found_damaged(path), check(path, progress=lambda _share: None)["verdicts"]) == (None, 2)
@@ -242,7 +252,7 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
 
 
 def lose_the_last_result(path: Path) -> None:
-    change(path, "UPDATE results SET details = '[]' WHERE id = ?", COUNT)
+    change(path, "UPDATE answers SET details = '[]' WHERE id = ?", COUNT)
     assert found_damaged(path) == "database_damaged"
     said = repair(path)
     assert said is not None and dict(said.parameters)["verdicts"] == "1"
@@ -254,12 +264,12 @@ def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, stat
     lose_the_last_result(path)
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
-        other = store.row(store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC))
+        other = store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC).leading
         assert (other.row_id > COUNT, other.verdict) == (True, None)  # the number of the lost one is nobody else's
         assert store.earlier_verdicts(run_id) == ()
-        again = store.row(store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC))
+        again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).leading
         assert again.verdict == AGREE
-        twin = store.row(store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC))
+        twin = store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC).leading
         assert twin.verdict in (None, again.verdict)
 
 
@@ -270,7 +280,7 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
     assert said is not None and dict(said.parameters)["results"] == "0"  # none could be shown
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
-        again = store.row(store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC))
+        again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).leading
         assert (again.row_id, again.verdict) == (COUNT + 1, AGREE)
         store.finish(run_id)
     delete_runs(path, [run_id])
@@ -283,7 +293,7 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
     [
         "UPDATE runs SET state = 'asleep'",
         "DELETE FROM runs; DELETE FROM sqlite_sequence WHERE name = 'runs'",
-        "DELETE FROM results; DELETE FROM runs",
+        "DELETE FROM answers; DELETE FROM images; DELETE FROM runs",
     ],
 )
 def test_a_run_that_was_lost_leaves_its_number_to_nobody(path: Path, orders: str) -> None:

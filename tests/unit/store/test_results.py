@@ -22,9 +22,11 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import result_hash
 from fieldray.store.work_list import HistoryQuery
 from lungs import SIDE, lungs, two_lungs
-from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+from outcomes import failed, image_ref, pack_spec, read_facts, refused, run_spec, screened
 from raised import raises
 from stores import AGREE, SPEC, AskedStatements, change, rows_of, save_run
+
+PACK = SPEC.packs[0]
 
 
 def as_values(outcome: Outcome) -> object:
@@ -62,32 +64,33 @@ MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
 )
 def test_an_outcome_comes_back_as_it_was(store: ResultStore, outcome: Outcome) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, outcome, spec=SPEC)
+    row_id = store.save(run_id, outcome, spec=SPEC).row_id
     with ResultQuery(store.path) as decoder:
-        result = decoder.row(row_id)
+        result = decoder.answer(row_id)
     assert as_values(result.outcome) == as_values(outcome)
     assert (result.run_id, result.is_resumed, result.verdict) == (run_id, False, None)
 
 
 def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, screened(), spec=SPEC)
+    row_id = store.save(run_id, screened(), spec=SPEC).row_id
     store.set_verdict(row_id, AGREE, judged=screened())
-    assert store.save(run_id, store.row(row_id).outcome, spec=SPEC, is_resumed=True) == row_id
-    (result,) = store.rows(run_id)
+    again = store.save(run_id, store.answer(row_id).outcome, spec=SPEC, resumed=[0])
+    assert (again.row_id, again.leading.verdict) == (row_id, AGREE)
+    (result,) = store.answers(run_id)
     assert result.is_resumed
     assert result.verdict == AGREE
     assert store.earlier_verdicts(run_id) == ()
 
 
 def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultStore) -> None:
-    row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC)
+    row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC).row_id
     before = None
     for verdict in (AGREE, Verdict(choice="disagree"), None):
         assert store.set_verdict(row_id, verdict, judged=screened(), over=[before]) == verdict
-        assert store.row(row_id).verdict == verdict == store.verdict(row_id, screened())
+        assert store.answer(row_id).verdict == verdict == store.verdict(row_id, screened())
         assert store.verdict(row_id, screened(score=0.81)) is None
-        assert as_values(store.row(row_id).outcome) == as_values(screened())
+        assert as_values(store.answer(row_id).outcome) == as_values(screened())
         before = verdict
     with pytest.raises(StorageProblem):
         store.set_verdict(row_id + 1, AGREE, judged=screened())
@@ -95,16 +98,16 @@ def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultSto
 
 def test_a_verdict_that_the_person_has_not_seen_is_never_replaced(store: ResultStore, path: Path) -> None:
     """Two windows show the same result; one of them says something, takes it back, and says something again."""
-    row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC)
+    row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC).row_id
     mine, theirs = Verdict(choice="unsure"), Verdict(choice="agree", note="old scar")
     with ResultStore(path) as other:
         assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
         for given in (mine, Verdict(choice="agree")):
-            assert store.set_verdict(row_id, given, judged=screened()) == theirs == store.row(row_id).verdict
+            assert store.set_verdict(row_id, given, judged=screened()) == theirs == store.answer(row_id).verdict
         assert store.set_verdict(row_id, theirs, judged=screened()) == theirs  # both say the same
         assert other.set_verdict(row_id, None, judged=screened(), over=[theirs]) is None
         assert store.set_verdict(row_id, mine, judged=screened(), over=[theirs]) is None
-        assert store.row(row_id).verdict is None
+        assert store.answer(row_id).verdict is None
         assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
         assert store.set_verdict(row_id, None, judged=screened(), over=[mine]) == theirs
         assert store.set_verdict(row_id, None, judged=screened(), over=[mine, theirs]) is None
@@ -134,44 +137,44 @@ def test_a_finished_run_is_never_continued(store: ResultStore) -> None:
 
 def test_the_same_bytes_model_and_settings_are_found_again(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, screened(), spec=SPEC)
+    row_id = store.save(run_id, screened(), spec=SPEC).row_id
 
     def earlier(**changes: object) -> Outcome | None:
-        wanted = {"content_sha256": "c" * 64, "frame": 0, "up_to_row_id": row_id, **changes}
-        return store.earlier(wanted.pop("spec", SPEC), **wanted)
+        wanted = {"content_sha256": "c" * 64, "frame": 0, "up_to_answer_id": row_id, **changes}
+        return store.earlier(wanted.pop("spec", SPEC).packs[0], **wanted)
 
     assert isinstance(earlier(), Screened)
     assert earlier(content_sha256="d" * 64) is None
     assert earlier(frame=1) is None
-    assert earlier(up_to_row_id=row_id - 1) is None
+    assert earlier(up_to_answer_id=row_id - 1) is None
     assert earlier(spec=run_spec(model_sha256="n" * 64)) is None
     assert earlier(spec=run_spec(settings_hash="t" * 64)) is None
     assert isinstance(earlier(spec=run_spec(paths=("/elsewhere",))), Screened)
-    assert store.has_results(SPEC)
-    assert not store.has_results(run_spec(settings_hash="t" * 64))
+    assert store.has_results(PACK)
+    assert not store.has_results(pack_spec(settings_hash="t" * 64))
 
 
 def test_a_failure_is_not_taken_over_but_a_refusal_is(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     store.save(run_id, replace(failed(), facts=read_facts("f" * 64)), spec=SPEC)
     store.save(run_id, replace(refused(), facts=read_facts("e" * 64)), spec=SPEC)
-    last = store.last_row_id()
-    assert store.earlier(SPEC, content_sha256="f" * 64, frame=0, up_to_row_id=last) is None
-    assert isinstance(store.earlier(SPEC, content_sha256="e" * 64, frame=0, up_to_row_id=last), Refused)
+    last = store.last_answer_id()
+    assert store.earlier(PACK, content_sha256="f" * 64, frame=0, up_to_answer_id=last) is None
+    assert isinstance(store.earlier(PACK, content_sha256="e" * 64, frame=0, up_to_answer_id=last), Refused)
 
 
 def test_rows_come_in_pages(store: ResultStore) -> None:
     run_id = save_run(store, *(refused(image_ref(f"{number}.dcm")) for number in range(600)))
     save_run(store, refused(), spec=run_spec(paths=("/b",)))
-    assert [row.row_id for row in store.rows(run_id)] == [*range(1, 601)]
+    assert [row.row_id for row in store.answers(run_id)] == [*range(1, 601)]
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda store: store.has_results(SPEC),
-        lambda store: store.earlier(SPEC, content_sha256="c" * 64, frame=0, up_to_row_id=9),
-        lambda store: list(store.rows(1)),
+        lambda store: store.has_results(PACK),
+        lambda store: store.earlier(PACK, content_sha256="c" * 64, frame=0, up_to_answer_id=9),
+        lambda store: list(store.answers(1)),
         lambda store: store.counts(1),
     ],
 )
@@ -189,18 +192,18 @@ def test_no_question_on_a_run_looks_through_the_whole_store(
 
 
 def test_an_empty_store_has_nothing(store: ResultStore) -> None:
-    assert (store.runs(), store.last_row_id(), store.counts(1), list(store.rows(1))) == ((), 0, {}, [])
+    assert (store.runs(), store.last_row_id(), store.counts(1), list(store.answers(1))) == ((), 0, {}, [])
     with pytest.raises(KeyError):
-        store.row(1)
+        store.answer(1)
     for number in (1, 2**63, -(2**63) - 1, 10**30):
         with pytest.raises(UsageProblem, match="no run"):
             store.run(number)
 
 
 def test_a_reason_of_another_version_is_still_readable(store: ResultStore) -> None:
-    row_id = store.save(store.open_run(SPEC), failed(), spec=SPEC)
-    change(store.path, """UPDATE results SET reason = '["of_the_future", []]'""")
-    outcome = store.row(row_id).outcome
+    row_id = store.save(store.open_run(SPEC), failed(), spec=SPEC).row_id
+    change(store.path, """UPDATE answers SET reason = '["of_the_future", []]'""")
+    outcome = store.answer(row_id).outcome
     assert isinstance(outcome, Failed)
     assert "of_the_future" in outcome.reason.text
 
@@ -216,12 +219,12 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
     path = tmp_path / "results.sqlite"
     with ResultStore(path, connect=open_small) as store:
         run_id = store.open_run(SPEC)
-        kept = store.save(run_id, screened(), spec=SPEC)
+        kept = store.save(run_id, screened(), spec=SPEC).row_id
         with raises(StorageProblem, "disk_full"):
             for number in range(1000):
                 store.save(run_id, screened(image_ref(f"{number}.dcm")), spec=SPEC)
     with ResultQuery(path) as decoder:
-        assert decoder.row(kept).outcome.status == "screened"
+        assert decoder.answer(kept).outcome.status == "screened"
         assert decoder.run(run_id).state == "interrupted"  # it was let go without an end
 
 
@@ -231,8 +234,8 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
 def kept(path: Path, outcome: Screened | Refused) -> Screened | Refused:
     """The outcome after it was stored."""
     with ResultStore(path) as store:
-        row_id = store.save(store.open_run(run_spec()), outcome, spec=run_spec())
-        found = store.row(row_id).outcome
+        row_id = store.save(store.open_run(run_spec()), outcome, spec=run_spec()).row_id
+        found = store.answer(row_id).outcome
     assert isinstance(found, Screened | Refused)
     return found
 
@@ -256,7 +259,7 @@ def test_a_mask_takes_little_room(tmp_path: Path) -> None:
     rows, columns = np.mgrid[0:256, 0:256]
     soft = 1 / (1 + np.exp(((rows - 128) ** 2 / 90**2 + (columns - 70) ** 2 / 40**2 - 1) * 20))
     kept(tmp_path / "results.sqlite", replace(screened(), lungs=lungs(soft.astype(np.float32))))
-    ((size,),) = rows_of(tmp_path / "results.sqlite", "SELECT LENGTH(lung_shares) FROM results")
+    ((size,),) = rows_of(tmp_path / "results.sqlite", "SELECT LENGTH(lung_shares) FROM answers")
     assert size < 256 * 256 / 32
 
 

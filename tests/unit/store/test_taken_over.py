@@ -10,11 +10,12 @@ import pytest
 from fieldray.domain.finding import ResultKind, Screened
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.run import Run
+from fieldray.domain.run import PackOfRun, Run
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
+from fieldray.store.bookkeeping import TakenOver
 from fieldray.store.database import pictures_path
-from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.results import ResultQuery, ResultStore, Stamped
 from fieldray.store.rows import outcome_columns
 from fieldray.store.schema import image_key
 from fieldray.store.work_list import HistoryQuery
@@ -31,7 +32,16 @@ def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> Screen
 
 
 def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:
-    return [(row.outcome.ref.path.name, row.is_resumed) for row in store.rows(run_id)]
+    return [(row.outcome.ref.path.name, row.is_resumed) for row in store.answers(run_id)]
+
+
+def one_pack(*row_ids: int) -> TakenOver:
+    """Images whose rows have the numbers of their answers, as in a store whose runs are of one pack."""
+    return TakenOver(row_ids, [row_ids])
+
+
+def file(name: str, row_id: int, stamp: bytes | None) -> Stamped:
+    return Stamped(key=image_key(image_ref(name)), row_id=row_id, answers={0: (row_id, stamp)})
 
 
 # ---- taken over
@@ -39,50 +49,52 @@ def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:
 
 def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(store: ResultStore) -> None:
     first = store.open_run(SPEC)
-    high, low = (store.save(first, stamped(name, score=score), spec=SPEC) for name, score in (("a", 0.9), ("b", 0.7)))
+    high, low = (
+        store.save(first, stamped(name, score=score), spec=SPEC).row_id for name, score in (("a", 0.9), ("b", 0.7))
+    )
     store.set_verdict(high, AGREE, judged=stamped("a", score=0.9))
     store.finish(first)
     second = store.open_run(OTHER)
-    copies = store.take_over(second, [low, high])
+    copies = store.take_over(second, one_pack(low, high))
     assert len(copies) == 2 and not set(copies) & {high, low}
     assert listed(store, second) == [("a", True), ("b", True)]
-    verdicts = {row.outcome.ref.path.name: row.verdict for row in store.rows(second)}
+    verdicts = {row.outcome.ref.path.name: row.verdict for row in store.answers(second)}
     assert verdicts == {"a": AGREE, "b": None}
     assert store.counts(second) == {"abnormal": 2}
     assert listed(store, first) == [("a", False), ("b", False)]
-    assert {row.row_id for row in store.rows(second)} == set(copies)
+    assert {row.row_id for row in store.answers(second)} == set(copies)
 
 
 def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultStore) -> None:
     finished = store.open_run(OTHER)
-    judged = store.save(finished, stamped("a"), spec=OTHER)
+    judged = store.save(finished, stamped("a"), spec=OTHER).row_id
     store.finish(finished)
     run_id = store.open_run(SPEC)
-    seen, unseen = (store.save(run_id, stamped(name), spec=SPEC) for name in ("a", "b"))
+    seen, unseen = (store.save(run_id, stamped(name), spec=SPEC).row_id for name in ("a", "b"))
     store.set_state(run_id, "cancelled")
     store.set_verdict(judged, AGREE, judged=stamped("a"))
     assert store.open_run(SPEC) == run_id
-    assert store.take_over(run_id, [seen]) == (seen,)
+    assert store.take_over(run_id, one_pack(seen)) == (seen,)
     assert store.finish(run_id) == 1
     assert listed(store, run_id) == [("a", True)]
-    assert store.row(seen).verdict == AGREE  # given in the finished run while this one was stopped
-    assert store.not_present(run_id) == (store.row(unseen).outcome.ref.key,)
+    assert store.answer(seen).verdict == AGREE  # given in the finished run while this one was stopped
+    assert store.not_present(run_id) == (store.answer(unseen).outcome.ref.key,)
 
 
 def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultStore) -> None:
     first = store.open_run(SPEC)
-    there = store.save(first, stamped("a"), spec=SPEC)
+    there = store.save(first, stamped("a"), spec=SPEC).row_id
     store.finish(first)
     second = store.open_run(OTHER)
-    own = store.save(second, stamped("b"), spec=OTHER)
+    own = store.save(second, stamped("b"), spec=OTHER).row_id
     with pytest.raises(StorageProblem) as caught:
-        store.take_over(second, [own, there, 999])
+        store.take_over(second, one_pack(own, there, 999))
     assert caught.value.reason == reason("results_lost", path=store.path, found=2, saved=3)
     assert listed(store, second) == [("b", False)]
-    taken = store.take_over(second, [there, own])
-    assert taken[0] == own and len(taken) == 2
+    taken = store.take_over(second, one_pack(there, own))
+    assert taken[1] == own and len(taken) == 2
     assert sorted(listed(store, second)) == [("a", True), ("b", True)]
-    assert store.take_over(second, []) == ()
+    assert store.take_over(second, one_pack()) == ()
 
 
 # ---- stamps
@@ -90,12 +102,14 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
 
 def test_files_of_a_run_are_known_by_their_stamps_in_the_order_of_their_names(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    rows = [store.save(run_id, stamped(name, name.encode()), spec=SPEC) for name in ("c", "a", "b")]
-    broken = store.save(run_id, failed(image_ref("d")), spec=SPEC)
-    known = [(image_key(image_ref(name)), row, name.encode()) for name, row in zip("cab", rows, strict=True)]
-    order = [known[1], known[2], known[0], (image_key(image_ref("d")), broken, None)]
+    rows = [store.save(run_id, stamped(name, name.encode()), spec=SPEC).row_id for name in ("c", "a", "b")]
+    broken = store.save(run_id, failed(image_ref("d")), spec=SPEC).row_id
+    order = [
+        *(file(name, row, name.encode()) for name, row in sorted(zip("cab", rows, strict=True))),
+        file("d", broken, None),
+    ]
     assert store.stamped(run_id, b"", limit=10) == tuple(order)
-    assert store.stamped(run_id, order[1][0], limit=2) == tuple(order[1:3])
+    assert store.stamped(run_id, order[1].key, limit=2) == tuple(order[1:3])
     assert store.stamped(run_id + 1, b"", limit=10) == ()
 
 
@@ -112,17 +126,17 @@ def test_the_key_of_stamps_is_made_once(store: ResultStore, path: Path, tmp_path
 
 def ended(store: ResultStore) -> tuple[Run, int]:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, dataclasses.replace(refused(), facts=read_facts()), spec=SPEC)
+    row_id = store.save(run_id, dataclasses.replace(refused(), facts=read_facts()), spec=SPEC).row_id
     store.finish(run_id)
     return store.run(run_id), row_id
 
 
 def test_another_outcome_takes_the_place_of_a_refusal(store: ResultStore) -> None:
     run, row_id = ended(store)
-    judged = store.row(row_id).outcome
+    judged = store.answer(row_id).outcome
     store.set_verdict(row_id, AGREE, judged=judged)
     store.replace(row_id, screened(judged.ref), run=run)
-    found = store.row(row_id)
+    found = store.answer(row_id)
     assert (found.outcome.status, found.verdict, found.is_resumed) == ("screened", None, False)
     assert store.verdict(row_id, judged) == AGREE
     assert store.counts(run.run_id) == {"abnormal": 1}
@@ -130,12 +144,12 @@ def test_another_outcome_takes_the_place_of_a_refusal(store: ResultStore) -> Non
 
 def test_nothing_is_replaced_in_a_run_that_another_program_works_on(store: ResultStore, path: Path) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, refused(), spec=SPEC)
+    row_id = store.save(run_id, refused(), spec=SPEC).row_id
     with ResultStore(path) as other, pytest.raises(UsageProblem) as caught:
         other.replace(row_id, screened(refused().ref), run=other.run(run_id))
     assert caught.value.reason == reason("again_busy")
     store.replace(row_id, screened(refused().ref), run=store.run(run_id))  # its own
-    assert store.row(row_id).outcome.status == "screened"
+    assert store.answer(row_id).outcome.status == "screened"
 
 
 def test_of_a_run_that_ended_any_program_replaces_and_pictures_are_kept_if_asked(
@@ -146,23 +160,23 @@ def test_of_a_run_that_ended_any_program_replaces_and_pictures_are_kept_if_asked
         dataclasses.replace(screened(refused().ref), facts=read_facts(digit * 64)) for digit in ("a", "b", "d")
     ]
     store.replace(row_id, other_bytes[0], run=run)
-    assert store.row(row_id).outcome.facts.thumbnail is not None
+    assert store.answer(row_id).outcome.facts.thumbnail is not None
     store.replace(row_id, other_bytes[1], run=run, keeps_preview=False)
-    assert store.row(row_id).outcome.facts.thumbnail is None
+    assert store.answer(row_id).outcome.facts.thumbnail is None
     with ResultStore(path) as another:
         another.replace(row_id, other_bytes[2], run=run)
-    assert store.row(row_id).outcome.facts.content_sha256 == "d" * 64
+    assert store.answer(row_id).outcome.facts.content_sha256 == "d" * 64
 
 
 def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: ResultStore) -> None:
     run, row_id = ended(store)
-    own = screened(store.row(row_id).outcome.ref)
+    own = screened(store.answer(row_id).outcome.ref)
     elsewhere = dataclasses.replace(run, spec=OTHER)
     for row, outcome, of in ((row_id, screened(), run), (row_id + 1, own, run), (row_id, own, elsewhere)):
         with pytest.raises(StorageProblem) as caught:
             store.replace(row, outcome, run=of)
         assert caught.value.reason == reason("store_gone", path=store.path)
-    assert store.row(row_id).outcome.status == "refused"
+    assert store.answer(row_id).outcome.status == "refused"
 
 
 # ---- many at once
@@ -170,15 +184,15 @@ def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: R
 
 def test_outcomes_are_saved_together_with_or_without_their_pictures(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    store.save_all(run_id, [stamped("a"), refused()], spec=SPEC, is_resumed=True, keeps_preview=False)
-    assert [(row.outcome.status, row.is_resumed) for row in store.rows(run_id)] == [
+    store.save_all(run_id, [[stamped("a")], [refused()]], spec=SPEC, is_resumed=True, keeps_preview=False)
+    assert [(row.outcome.status, row.is_resumed) for row in store.answers(run_id)] == [
         ("screened", True),
         ("refused", True),
     ]
-    assert [row.outcome.facts.thumbnail for row in store.rows(run_id)] == [None, None]
+    assert [row.outcome.facts.thumbnail for row in store.answers(run_id)] == [None, None]
     assert not pictures_path(store.path).exists()
-    store.save_all(run_id, [stamped("a")], spec=SPEC)
-    (again, _) = store.rows(run_id)
+    store.save_all(run_id, [[stamped("a")]], spec=SPEC)
+    (again, _) = store.answers(run_id)
     assert (again.is_resumed, again.outcome.facts.thumbnail is None) == (False, False)
 
 
@@ -190,15 +204,15 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
         refused(),
         dataclasses.replace(stamped("c"), notes=(reason("perhaps_mirrored"),), lungs=lungs()),
     ]
-    rows = [store.save(run_id, outcome, spec=SPEC) for outcome in made]
+    rows = [store.save(run_id, outcome, spec=SPEC).row_id for outcome in made]
     with ResultQuery(store.path) as query:
-        assert {row.row_id for row in query.results(rows[:2], looks_inside=False)} == set(rows[:2])
-        assert query.results([]) == ()
-        change(store.path, "UPDATE results SET lung_shares = x'00' WHERE id = ?", rows[3])
-        assert len(query.results(rows, looks_inside=False)) == 4  # what is told in a list needs no mask
+        assert {row.row_id for row in query.images(rows[:2], looks_inside=False)} == set(rows[:2])
+        assert query.images([]) == ()
+        change(store.path, "UPDATE answers SET lung_shares = x'00' WHERE id = ?", rows[3])
+        assert len(query.images(rows, looks_inside=False)) == 4  # what is told in a list needs no mask
         with pytest.raises(StorageProblem):
-            query.row(rows[3])
-        kinds = sorted(query.kinds(rows), key=lambda kind: kind.codes)
+            query.answer(rows[3])
+        kinds = sorted(query.kinds(rows)[0], key=lambda kind: kind.codes)
     assert kinds == [
         ResultKind(category="abnormal", codes=(), number=2),
         ResultKind(category="abnormal", codes=("perhaps_mirrored",), number=1),
@@ -206,7 +220,7 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
     ]
     # One that was broken when it was read first: its row is there already, and it is counted once.
     store.save(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)
-    assert {(kind.category, kind.number) for kind in store.kinds_seen(run_id)} == {("abnormal", 1), ("abnormal", 3)}
+    assert {(kind.category, kind.number) for kind in store.kinds_seen(run_id)[0]} == {("abnormal", 1), ("abnormal", 3)}
 
 
 def inside(share: float) -> LungFields:
@@ -217,12 +231,12 @@ def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> No
     run_id = store.open_run(SPEC)
     notes = (reason("perhaps_mirrored"),)
     made = dataclasses.replace(screened(image_ref("a", frame=2)), notes=notes, lungs=inside(0.25))
-    row_id = store.save(run_id, made, spec=SPEC)
-    side = store.save(run_id, dataclasses.replace(refused(), lungs=inside(0.5)), spec=SPEC)
+    row_id = store.save(run_id, made, spec=SPEC).row_id
+    side = store.save(run_id, dataclasses.replace(refused(), lungs=inside(0.5)), spec=SPEC).row_id
     store.save(run_id, failed(), spec=SPEC)
     with HistoryQuery(store.path) as query:
         brief, other, _ = query.briefs(run_id)
-        samples = query.drift_samples(run_id, limit=9)
+        samples = query.drift_samples(PackOfRun(run_id), limit=9)
     assert brief == ResultBrief(
         row_id=row_id, run_id=run_id, key=image_key(made.ref), image=made.ref.key, content_sha256="c" * 64, frame=2,
         category="abnormal", label="opacity", score=0.8, point=made.findings[0].point, backend="cpu", notes=notes,

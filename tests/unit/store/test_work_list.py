@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -19,6 +19,7 @@ from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
 from fieldray.store import bookkeeping
+from fieldray.store.bookkeeping import TakenOver
 from fieldray.store.database import damage_mark
 from fieldray.store.maintenance import delete_runs, repair
 from fieldray.store.results import ResultStore
@@ -95,7 +96,7 @@ def test_every_column_sorts_both_ways_and_equal_rows_are_by_class(
     store: ResultStore, query: HistoryQuery, column: ListColumn, is_descending: bool
 ) -> None:
     run_id = add(store)
-    rows = [(result.row_id, result.outcome) for result in store.rows(run_id)]
+    rows = [(result.row_id, result.outcome) for result in store.answers(run_id)]
     wanted = sorted(rows, key=lambda row: urgency(*row))
     wanted.sort(key=lambda row: key(column, *row), reverse=is_descending)  # type: ignore[arg-type,return-value]
     order, expected = ResultOrder(column, is_descending), [row_id for row_id, _ in wanted]
@@ -233,7 +234,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: Re
     assert 5 in listed(query, run_id, verdict="unread", staying=frozenset({5}))
     assert listed(query, run_id, verdict="given") == [8]
     assert 5 in listed(query, run_id, verdict="none")
-    assert [result.is_read for result in query.results([3, 5, 8])] == [False, True, True]
+    assert [image.leading.is_read for image in query.images([3, 5, 8])] == [False, True, True]
 
 
 def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -> None:
@@ -243,7 +244,7 @@ def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -
     other = threading.Thread(target=lambda: begun.wait(10) and query.interrupt())
     other.start()
     with pytest.raises(sqlite3.OperationalError, match="interrupted"), query.at_one_moment():
-        query._connection.execute("SELECT slow(result_id) FROM work_list WHERE run_id = ?", (run_id,)).fetchall()
+        query._connection.execute("SELECT slow(image_id) FROM work_list WHERE run_id = ?", (run_id,)).fetchall()
     other.join()
     assert len(listed(query, run_id)) == len(OUTCOMES)
 
@@ -280,7 +281,7 @@ def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: H
     with pytest.raises(sqlite3.IntegrityError):
         store.save(run_id, image("a.dcm"), spec=SPEC)
     store._connection.execute("DROP TRIGGER full")
-    assert tuple(store.rows(run_id)) == ()
+    assert tuple(store.answers(run_id)) == ()
     assert counts(query, run_id) == {}
 
 
@@ -311,10 +312,10 @@ def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
 ) -> None:
     add(store)
     store.set_verdict(3, AGREE, judged=OUTCOMES[2])
-    found = query.results([3, 99, 1])
+    found = query.images([3, 99, 1])
     assert [result.row_id for result in found] == [3, 1]
-    assert found[0].verdict == AGREE
-    assert isinstance(found[0].outcome, Screened) and found[0].outcome.class_maps is not None
+    assert found[0].leading.verdict == AGREE
+    assert isinstance(found[0].leading.outcome, Screened) and found[0].leading.outcome.class_maps is not None
 
 
 def test_the_next_study_is_found_however_far_it_is(
@@ -345,8 +346,8 @@ def test_images_of_a_patient_are_found_in_all_runs(store: ResultStore, query: Hi
     first = add(store, *OUTCOMES, broken)
     add(store, image("x.dcm", patient_id="P-7"), image("y.dcm", patient_id="p-7"))
     for run_id, names in ((None, ["x.dcm", "b.dcm", "c.dcm"]), (first, ["z.dcm", "b.dcm", "c.dcm", "x.dcm"])):
-        assert [found.outcome.ref.path.name for found in query.of_patient("P-7 ", run_id=run_id)] == names
-    assert [found.outcome.ref.path.name for found in query.of_patient("P-8")] == ["a.dcm"]
+        assert [found.ref.path.name for found in query.of_patient("P-7 ", run_id=run_id)] == names
+    assert [found.ref.path.name for found in query.of_patient("P-8")] == ["a.dcm"]
     assert query.of_patient(" ") == query.of_patient("nobody") == ()
 
 
@@ -359,7 +360,7 @@ def test_patients_are_sought_in_an_index(path: Path) -> None:
         query.of_patient("P-7")
     assert sum("INDEXED BY work_list_by_patient_id" in statement for statement in said) == 1
     for plan in said.plans(path):
-        assert not [step for step in plan if step.startswith(("SCAN results", "SCAN work_list"))], plan
+        assert not [step for step in plan if step.startswith(("SCAN images", "SCAN answers", "SCAN work_list"))], plan
 
 
 def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, query: HistoryQuery) -> None:
@@ -369,11 +370,16 @@ def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, que
     assert listed(query, run_id, ResultOrder("status")) == [2, 1, 3]
 
 
+def one_pack(row_ids: Sequence[int]) -> TakenOver:
+    """Images whose rows have the numbers of their answers, as in a store whose runs are of one pack."""
+    return TakenOver(row_ids, [row_ids])
+
+
 def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
     """The rows of a run's list but for their numbers, and its counts."""
     names = [row[1] for row in rows_of(store.path, "PRAGMA table_info (work_list)")]
-    columns = ", ".join(f"list.{name}" for name in names if name not in ("run_id", "result_id"))
-    rows = f"""SELECT image_key, {columns} FROM work_list AS list JOIN results ON results.id = list.result_id
+    columns = ", ".join(f"list.{name}" for name in names if name not in ("run_id", "image_id"))
+    rows = f"""SELECT image_key, {columns} FROM work_list AS list JOIN images ON images.id = list.image_id
                WHERE list.run_id = {run_id} ORDER BY image_key"""
     return (*rows_of(store.path, rows), store.counts(run_id))
 
@@ -381,15 +387,15 @@ def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
 def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore) -> None:
     """From a run that lists it, and that lists it no more; and a row of the run itself whose image is back."""
     earlier = add(store)
-    expected, rows = all_listed(store, earlier), [row.row_id for row in store.rows(earlier)]
+    expected, rows = all_listed(store, earlier), [row.row_id for row in store.answers(earlier)]
     assert len(rows) == len(OUTCOMES)
     store._all(bookkeeping.UNLIST, earlier, rows[1])
 
     run_id = store.open_run(SPEC, fresh=True)
-    copies = [*store.take_over(run_id, rows[:5]), *store.take_over(run_id, rows[5:])]
+    copies = [*store.take_over(run_id, one_pack(rows[:5])), *store.take_over(run_id, one_pack(rows[5:]))]
     assert all_listed(store, run_id) == expected
 
     store._all(bookkeeping.UNLIST, run_id, copies[2])
     assert all_listed(store, run_id) != expected
-    store.take_over(run_id, copies)
+    store.take_over(run_id, one_pack(copies))
     assert all_listed(store, run_id) == expected

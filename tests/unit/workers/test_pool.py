@@ -338,14 +338,14 @@ def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwh
     first, second = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     looks = [(Look(ref=_image(tmp_path, "image.dcm"), runs=True), model) for model in (first, second)]
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
-        pool.load_together([first, second])
+        pool.load_as_group([first, second])
         run(pool, first)
         for together in ([second, first], [first], []):
             with stopped(pool):
                 runs = [threads.submit(run, pool, one) for one in (first, second, first)]
                 looked = threads.submit(pool.look_for_each, looks)
                 time.sleep(0.2)  # all but one wait
-                pool.load_together(together)
+                pool.load_as_group(together)
             assert [len(one.result(60).scores) for one in runs] == [1, 2, 1]
             assert [len(seen.answer.scores) for seen in looked.result(60)] == [1, 2]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,20 +21,17 @@ _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*
 def write_json(path: Path, stored: StoredRun) -> None:
     """Write `{"about": {...}, "results": [...]}`; a result has the keys of `content.COLUMNS`.
 
-    Runs of other packs over the same images are told of in a list `"beside"` behind `"about"`. Raises UsageProblem,
+    The packs of a run after the first are told of in a list `"other_packs"` behind `"about"`. Raises UsageProblem,
     StorageProblem.
     """
     from fieldray.reports.content import about_run, rows_of
     from fieldray.reports.outputs import own_text
 
-    about, *beside = (
-        about_run(replace(one, options=stored.options, pseudonym_key=stored.pseudonym_key))
-        for one in (stored, *stored.beside)
-    )
+    about, *others = map(about_run, stored.by_pack())
     with own_text(path, is_own, inputs=stored.inputs) as stream:
         stream.write('{"about": ' + _text(about, indent=1))
-        if beside:
-            stream.write(',\n"beside": ' + _text(beside, indent=1))
+        if others:
+            stream.write(',\n"other_packs": ' + _text(others, indent=1))
         stream.write(',\n"results": [')
         separator = "\n"
         for row in rows_of(stored):

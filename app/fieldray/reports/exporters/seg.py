@@ -13,12 +13,12 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
     from fieldray.reports.dicom_images import lung_mask, segmentation
     from fieldray.reports.dicom_instance import as_file, subjects_of
 
-    written: tuple[int, str] | None = None
+    written: int | None = None  # the row of the last image
     for subject in subjects_of(stored):
-        mask, source, run_id = lung_mask(subject), subject.source, subject.result.run_id
-        if written and written[0] != run_id and written[1] == subject.ref.key:
+        mask, source = lung_mask(subject), subject.source
+        if subject.result.row_id == written:
             continue  # the lungs of an image are the same for every pack
-        written = run_id, subject.ref.key
+        written = subject.result.row_id
         if mask is not None and source is None:
             stored.leave_out(subject.result, reason("no_capture"))
         elif mask is not None and source is not None:

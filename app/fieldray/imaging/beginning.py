@@ -1,0 +1,93 @@
+"""What an object of a server holds, by its first bytes: the process with a network fetches them, and parses none.
+
+A header may be longer than what was fetched. Then more is asked for, until it is whole.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from fieldray.domain.image import ImageRef
+from fieldray.errors import InputProblem
+from fieldray.imaging.discover import IsOwnReport, refs_in
+from fieldray.imaging.identify import MAX_FRAMES, IndexFound, ZipFound
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Beginning:
+    """The first bytes of an object of `size_bytes`; its images are called as `ref`."""
+
+    ref: ImageRef
+    data: NDArray[np.uint8]
+    size_bytes: Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Identified:
+    """What is in an object. Raises ValueError at birth for what none can hold.
+
+    content  `longer` where more bytes are needed to tell
+    ref      stands for all frames of the images
+    """
+
+    content: Literal["images", "zip", "index", "own_report", "longer"]
+    ref: ImageRef | None = None
+
+    def __post_init__(self) -> None:
+        if (self.content == "images") != (self.ref is not None):
+            raise ValueError("images have a reference, and nothing else has one")
+        if self.ref and not 1 <= self.ref.header.number_of_frames <= MAX_FRAMES:
+            raise ValueError("no image has so many frames")
+
+    def refs(self, ref: ImageRef) -> list[ImageRef]:
+        """A reference for each frame, at the place of `ref`, whatever was answered."""
+        found = self.ref
+        frames = range(found.header.number_of_frames) if found else ()
+        return [replace(found, path=ref.path, member=None, frame=frame) for frame in frames if found]
+
+
+Identify = Callable[[Beginning], Identified]
+
+
+def identify_beginning(question: Beginning, *, is_own_report: IsOwnReport = lambda _head: False) -> Identified:
+    """What is in the object. Raises Unreadable, Unusable for one that holds no image."""
+    stream = _Cut(question.data.tobytes(), question.size_bytes)
+    try:
+        found = refs_in(stream, question.ref, is_own_report)
+    except InputProblem:
+        if stream.was_short:
+            return Identified(content="longer")
+        raise
+    if stream.was_short:
+        return Identified(content="longer")
+    if isinstance(found, list):
+        return Identified(content="images", ref=found[0])
+    kinds = {IndexFound: "index", ZipFound: "zip", type(None): "own_report"}
+    return Identified(content=kinds[type(found)])  # type: ignore[arg-type]
+
+
+class _Cut(io.BytesIO):
+    """The beginning of a longer stream, of which it is known whether more was wanted."""
+
+    def __init__(self, data: bytes, size_bytes: int) -> None:
+        super().__init__(data)
+        self._here, self._size = len(data), size_bytes
+        self.was_short = False
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_END:
+            return super().seek(self._size + offset)
+        return super().seek(offset, whence)
+
+    def read(self, size: int | None = -1) -> bytes:
+        until = self._size if size is None or size < 0 else min(self.tell() + size, self._size)
+        self.was_short |= until > self._here
+        return super().read(size)

@@ -1,0 +1,363 @@
+"""What a run asks of its store: that it can be read, takes what came out, and holds what was saved.
+
+What it takes over from earlier runs is known in two ways. `ResultsByStamp` knows a file at its place by its stamp:
+size, times, and a keyed part of its content (see `imaging.source`). Such a file is not even identified, and the results
+of hundreds are taken over at once. `ResultsByContent` knows everything else by the whole of its content, wherever it
+lies. Both know the answers of each pack by themselves: a run of two packs takes over what an earlier run of one of them
+said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
+
+from fieldray.domain.assessment import Assessment
+from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, asked_for, counted_as
+from fieldray.domain.image import ImageHeader, ImageRef
+from fieldray.domain.model import Manifest
+from fieldray.domain.run import (
+    ImageDone,
+    PackOfRun,
+    PackSpec,
+    Publish,
+    ResultsTakenOver,
+    Run,
+    RunSpec,
+    RunState,
+    StoreRepaired,
+)
+from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
+from fieldray.imaging.quality import check_header
+from fieldray.imaging.source import Stamps
+from fieldray.paths import VERSION
+from fieldray.reasons import Reason, reason
+from fieldray.store.bookkeeping import TakenOver
+from fieldray.store.database import is_damage
+from fieldray.store.maintenance import renew_pictures, repair
+from fieldray.store.results import ResultQuery, ResultStore, Stamped
+from fieldray.workers.pool import PoolClosed
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.batch import Work
+
+
+def open_store(database: Path, publish: Publish) -> ResultStore:
+    """The store; a damaged one is set aside first, and a person is told. Raises StorageProblem."""
+    with contextlib.suppress(StorageProblem):  # without pictures there is a run all the same
+        if renewed := renew_pictures(database):
+            publish(StoreRepaired(reason=renewed))
+    try:
+        return ResultStore(database)
+    except StorageProblem as problem:
+        if not is_damage(problem):
+            raise
+        if repaired := repair(database):  # or another program has done it
+            publish(StoreRepaired(reason=repaired))
+        return ResultStore(database)
+
+
+def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
+    """Require that all images of a run are in the store. Raises StorageProblem (results_lost).
+
+    saved  the number of images that the run was given
+    """
+    try:
+        store.run(run_id)
+        found = store.number_of_images(run_id)
+    except UsageProblem:
+        found = -1
+    if found < saved:
+        raise StorageProblem(reason("results_lost", path=store.path, found=max(found, 0), saved=saved))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PackWork:
+    """What is told of one of the packs that go over the images.
+
+    check_header  why an image with this header is refused, None if it is not
+    doubts        what the answers of the pack in a run, all of them stored, say against the pack
+    """
+
+    spec: PackSpec
+    check_header: Callable[[ImageHeader], Reason | None]
+    doubts: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
+
+    @classmethod
+    def of(cls, assessment: Assessment, database: Path) -> Self:
+        """What a pack does in a run."""
+        model = assessment.model
+        return cls(
+            spec=pack_spec(assessment),
+            check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
+            doubts=partial(_doubts, database, model.manifest),
+        )
+
+
+def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason, ...]:
+    from fieldray.pipeline.auditing import doubts_of  # brings much along, and is wanted at the end of a run
+    from fieldray.store.work_list import HistoryQuery
+
+    with HistoryQuery(database) as query:
+        return doubts_of(query, query.run(pack.run_id), pack.position, manifest)
+
+
+def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
+    """What a run of these packs over these absolute paths is known by; a person asked the same of all of them."""
+    return RunSpec(
+        paths=tuple(map(str, paths)),
+        packs=tuple(map(pack_spec, assessments)),
+        program_version=VERSION,
+        ages_confirmed=assessments[0].ages_confirmed,
+        wishes=assessments[0].wishes,
+    )
+
+
+def pack_spec(assessment: Assessment) -> PackSpec:
+    """What a pack of a run is known by."""
+    model = assessment.model
+    return PackSpec(
+        pack_name=model.pack_name,
+        trust=model.trust,
+        fingerprint=model.fingerprint,
+        model_sha256=model.model_sha256,
+        settings_hash=assessment.settings_hash,
+        operating_points=tuple(point for point in assessment.points.values() if point),
+        lungs_pack=model.lungs_pack,
+    )
+
+
+_UNLIKE: Final = "unlike_measured"
+
+
+class RunRecorder:
+    """The run in the store, and what is counted of it.
+
+    last_row  the highest number of an image before it
+    watches   whether the run goes on with what comes: an image may be moved meanwhile
+    """
+
+    def __init__(self, spec: RunSpec, run_id: int, *, last_row: int, keeps_previews: bool, watches: bool) -> None:
+        self.spec, self.run_id = spec, run_id
+        self._before = self._last_row = last_row
+        self._keeps_previews, self._watches = keeps_previews, watches
+        self._saved = 0
+        self._packs = [_PackCounts() for _ in spec.packs]
+
+    def save(self, store: ResultStore, answers: Sequence[Outcome], *, resumed: Collection[int]) -> ImageDone:
+        """Keep what the packs say of an image; what is to be told of it.
+
+        resumed  the positions of those whose answer is taken over
+        """
+        image = store.save(self.run_id, *answers, spec=self.spec, resumed=resumed, keeps_preview=self._keeps_previews)
+        self._count([image.row_id])
+        if self._watches and resumed:
+            moved = store.leave_moved(self.run_id, image.row_id)
+            self._saved -= sum(row > self._before for row in moved)  # those of before were not counted
+        for answer in image.answers:
+            self._packs[answer.position].note([counted_as(answer.outcome)])
+            self._packs[answer.position].by_content += answer.is_resumed
+        return ImageDone(image=image)
+
+    def take_over(self, store: ResultStore, taken: TakenOver) -> ResultsTakenOver:
+        """Take over earlier answers; what is to be told of them."""
+        rows = store.take_over(self.run_id, taken)
+        kinds = store.kinds(rows)
+        self._count(rows)
+        for counts, of_pack in zip(self._packs, kinds, strict=True):
+            counts.note(of_pack)
+            counts.by_sample += len(rows)
+        return ResultsTakenOver(run_id=self.run_id, row_ids=rows, kinds=kinds)
+
+    def end(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
+        """Note that it is over; what a person should know of it, and of the answers of each pack."""
+        if state != "finished":
+            store.set_state(self.run_id, state, reason=why)
+            return (), ()
+        missing = store.finish(self.run_id)
+        notes = (reason("not_present", count=missing),) if missing else ()
+        return notes, tuple(counts.notes for counts in self._packs)
+
+    def require_kept(self, store: ResultStore) -> None:
+        """Require that all of it is in the store. Raises StorageProblem (results_lost)."""
+        require_kept(store, self.run_id, saved=self._saved)
+
+    def _count(self, rows: Sequence[int]) -> None:
+        new = [row for row in rows if row > self._last_row]  # one that was there before keeps its number
+        self._last_row, self._saved = max(new, default=self._last_row), self._saved + len(new)
+
+
+Notes = tuple[Reason, ...]
+
+
+@dataclass(eq=False, slots=True)
+class _PackCounts:
+    """What is counted of the answers of a pack."""
+
+    unlike: int = 0
+    asked_for: int = 0
+    by_sample: int = 0
+    by_content: int = 0
+
+    def note(self, kinds: Iterable[ResultKind]) -> None:
+        for kind in kinds:
+            self.unlike += kind.number * (_UNLIKE in kind.codes)
+            self.asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
+
+    @property
+    def notes(self) -> Notes:
+        taken_over = self.by_sample + self.by_content
+        taken = {"count": taken_over, "sampled": self.by_sample, "whole": self.by_content}
+        return (
+            *([reason("taken_over", **taken)] if taken_over else []),
+            *([reason("unlike_images", count=self.unlike)] if self.unlike else []),
+            *([reason("asked_for_images", count=self.asked_for)] if self.asked_for else []),
+        )
+
+
+def images_done(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
+    """The same, told of each image."""
+    return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
+
+
+_BUNDLE: Final = 256
+_MOST_WAIT_S: Final = 0.2  # for a batch to become full, while a person looks on
+_MOST_RUNS: Final = 8  # that are looked through for a file, the newest first
+_AT_ONCE: Final = 1024
+_ANY_ANSWER: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ResultsByContent:
+    """The outcomes of the same work up to `last_answer`, by content; where folders are watched, all of them.
+
+    Thread-safe: what `query` is used for here, one thread does after another.
+    """
+
+    work: Work
+    last_answer: int
+    query: ResultQuery
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def outcomes(self, ref: ImageRef) -> list[Outcome | None]:
+        """By pack, that of the same bytes, as one of this image; None if there is none.
+
+        The bytes that are hashed here may be others than discovery saw. So only what was found with a header that says
+        what discovery saw is taken over, and no score of an image whose header is refused, unless a person overruled
+        that. Raises StorageProblem, PoolClosed.
+        """
+        packs = self.work.packs
+        if ref.problem:
+            return [None] * len(packs)
+        try:
+            content_sha256, stamp = self.work.content_hash(ref)
+        except (StorageProblem, PoolClosed):
+            raise
+        except (OSError, FieldrayError):
+            return [None] * len(packs)  # the decoder will report what is wrong with the file
+        found = (self._outcome(pack, ref, content_sha256) for pack in packs)
+        return [one and replace(one, facts=replace(one.facts, stamp=stamp)) for one in found]
+
+    def _outcome(self, pack: PackWork, ref: ImageRef, content_sha256: str) -> Outcome | None:
+        last = _ANY_ANSWER if self.work.watch else self.last_answer
+        with self._lock:
+            known = self.query.earlier(pack.spec, content_sha256=content_sha256, frame=ref.frame, up_to_answer_id=last)
+        if known is None or known.ref.header.deciding != ref.header.deciding:
+            return None
+        if isinstance(known, Screened) and not asked_for(known) and pack.check_header(ref.header) is not None:
+            return None
+        return replace(known, ref=replace(ref, turn=known.ref.turn))
+
+
+class ResultsByStamp:
+    """Tells files that have not changed, and hands the rows of their answers over; for the thread that searches.
+
+    hand_over  takes what is taken over
+    """
+
+    def __init__(
+        self,
+        query: ResultQuery,
+        run_id: int,
+        spec: RunSpec,
+        *,
+        stamps: Stamps,
+        hand_over: Callable[[TakenOver], None],
+    ) -> None:
+        known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()
+
+        def files(pack: PackOfRun) -> tuple[_FilesOfRun, int]:
+            """Those of a run, once for all its packs."""
+            return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
+
+        self._packs = [
+            [files(one) for one in (PackOfRun(run_id, position), *_alike(known, pack)[:_MOST_RUNS])]
+            for position, pack in enumerate(spec.packs)
+        ]
+        self._stamps, self._hand_over = stamps, hand_over
+        self._waiting: list[list[tuple[int, int]]] = []  # of each image, the rows of image and answer, by pack
+        self._due_s = 0.0
+
+    def has(self, path: Path, stream: BinaryIO) -> bool:
+        """Whether an open file is one of them for every pack; its image needs nothing more then. Raises OSError."""
+        key = os.fsencode(path)
+        found = [next((one for run, at in runs if (one := run.find(key, at))), _UNKNOWN) for runs in self._packs]
+        stamps = {stamp for *_, stamp in found}
+        if len(stamps) > 1 or not (stamp := stamps.pop()) or self._stamps.now(path, stream) != stamp:
+            return False
+        if not self._waiting:
+            self._due_s = time.monotonic() + _MOST_WAIT_S
+        self._waiting.append([(row_id, answer_id) for row_id, answer_id, _ in found])
+        if len(self._waiting) >= _BUNDLE or time.monotonic() > self._due_s:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        if self._waiting:
+            found, self._waiting = self._waiting, []
+            images = [of_packs[0][0] for of_packs in found]
+            by_pack = zip(*found, strict=True)
+            self._hand_over(TakenOver(images, [[answer_id for _, answer_id in pack] for pack in by_pack]))
+
+
+def _alike(known: Sequence[Run], spec: PackSpec) -> list[PackOfRun]:
+    """Where a pack with the same model and settings gave answers, in the order of the runs that are known."""
+    return [
+        PackOfRun(run.run_id, position)
+        for run in known
+        for position, pack in enumerate(run.spec.packs)
+        if (pack.model_sha256, pack.settings_hash) == (spec.model_sha256, spec.settings_hash)
+    ]
+
+
+_Known = tuple[int, int, bytes | None]  # the row of an image, that of its answer, and the stamp of its file
+_UNKNOWN: Final[_Known] = (0, 0, None)
+
+
+class _FilesOfRun:
+    """The files of a run, best asked for in the order of their names: then the store is asked once for a thousand."""
+
+    def __init__(self, query: ResultQuery, run_id: int) -> None:
+        self._query, self._run_id = query, run_id
+        self._known: dict[bytes, Stamped] = {}
+        self._first, self._last, self._is_end = b"", b"", False
+
+    def find(self, key: bytes, position: int) -> _Known | None:
+        """Where the answer of a pack is; None where the run has no such file, or no answer of that pack."""
+        if not (self._first <= key and (self._is_end or key <= self._last)):
+            found = self._query.stamped(self._run_id, key, limit=_AT_ONCE)
+            self._known = {one.key: one for one in found}
+            self._first, self._is_end = key, len(found) < _AT_ONCE
+            self._last = found[-1].key if found else key
+        image = self._known.get(key)
+        if image is None or position not in image.answers:
+            return None
+        return image.row_id, *image.answers[position]

@@ -1,0 +1,278 @@
+"""A store that an earlier version of the program made, brought to the tables of this one.
+
+There is a step from each version to the next. It fills a new file from the one before, in one transaction. The last of
+these files takes the place of the store, which keeps its rows under another name (`results.version-11-1.sqlite`). So
+whatever ends the program meanwhile, a whole store has the name, and the next start begins again.
+
+A step is written once and never changed: what another version did is in it, and nothing that the program does now. Its
+tables are those of its version: who makes another version puts those of this one here. The pictures have no steps.
+
+A field that is new in what is kept as JSON, and has a default, needs no step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from fieldray.persistence import clear_abandoned, replace_durably, unfinished
+from fieldray.store.bookkeeping import list_images
+from fieldray.store.database import (
+    complete,
+    damaged,
+    free_name,
+    keep_copy,
+    make_file,
+    numbered,
+    opened_to_read,
+    remove_files,
+)
+from fieldray.store.locks import require_exclusive
+from fieldray.store.schema import RESULTS, VERSION, Tables, made_by, schema_of, version_of
+
+log = logging.getLogger(__name__)
+
+
+def migrate(path: Path, *, keeps_old: bool = True) -> None:
+    """Bring the store at `path`, which is of an earlier version, to this one; for who holds its `swap_lock`.
+
+    keeps_old  whether the store of before is kept, under another name
+
+    Raises StorageProblem (store_in_use where another program has it open, database_damaged), sqlite3.Error, OSError.
+    """
+    clear_abandoned(path.parent)
+    require_exclusive(path)
+    with closing(opened_to_read(path)) as found:
+        first = version_of(found)
+    log.info("the store of version %d is brought to version %d", first, VERSION)
+    before = path
+    try:
+        for version in range(first, VERSION):
+            after = unfinished(path)
+            try:
+                _take_step(version, before, after, of=path)
+            except BaseException:
+                remove_files(after)
+                raise
+            finally:
+                if before != path:
+                    remove_files(before)
+            before = after
+        if keeps_old:
+            _keep(path, first)
+        replace_durably(before, path)
+    finally:
+        if before != path:
+            remove_files(before)
+
+
+def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
+    """Make the file of the next version. Raises StorageProblem (database_damaged), sqlite3.Error, OSError."""
+    tables, fill = STEPS[version]
+    with closing(opened_to_read(before)) as found:
+        if schema_of(found) != made_by(tables):  # a trigger or a view would be run with the step
+            raise damaged(of)
+    with closing(make_file(after, _tables_of(version + 1), version + 1)) as connection:
+        connection.row_factory = sqlite3.Row
+        connection.execute("ATTACH ? AS old", (os.fsencode(before),))  # a name may be no valid Unicode
+        connection.execute("PRAGMA foreign_keys = OFF")  # a verdict whose result was lost waits for it
+        connection.execute("BEGIN")
+        fill(connection)
+        if version + 1 == VERSION:
+            list_images(connection)
+        connection.execute("COMMIT")
+        connection.execute("DETACH old")
+        complete(connection)
+
+
+def _tables_of(version: int) -> Tables:
+    return RESULTS if version == VERSION else STEPS[version][0]
+
+
+def _keep(path: Path, version: int) -> None:
+    """Give the store of before its other name, unless a start that was killed has done so."""
+    word = f"version-{version}"
+    copies = numbered(path, word)
+    if not (copies and copies[max(copies)].samefile(path)):
+        keep_copy(path, free_name(path, word))
+
+
+# ---- from 11 to 12: several runs that went over the same images in one pass become one, with an answer of each
+
+_TABLES_11: Final[Tables] = (
+    """CREATE TABLE runs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        request_key TEXT NOT NULL,
+        spec TEXT NOT NULL,
+        model_sha256 TEXT NOT NULL,
+        settings_hash TEXT NOT NULL,
+        state TEXT NOT NULL,
+        reason TEXT,
+        started_s REAL NOT NULL,
+        ended_s REAL,
+        pass_number INTEGER NOT NULL DEFAULT 1,
+        together_id INTEGER
+    )""",
+    "CREATE INDEX runs_by_request ON runs (request_key, id)",
+    "CREATE INDEX runs_by_work ON runs (model_sha256, settings_hash)",
+    "CREATE TABLE secrets (id INTEGER PRIMARY KEY, purpose TEXT NOT NULL UNIQUE, value BLOB NOT NULL)",
+    """CREATE TABLE results (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        run_id INTEGER NOT NULL REFERENCES runs (id),
+        image_key BLOB NOT NULL,
+        pass_number INTEGER NOT NULL,
+        is_resumed INTEGER NOT NULL,
+        saved_s REAL NOT NULL,
+        absent_s REAL,
+        stamp BLOB,
+        content_sha256 BLOB NOT NULL,
+        frame INTEGER NOT NULL,
+        result_hash BLOB NOT NULL,
+        status TEXT NOT NULL,
+        category TEXT NOT NULL,
+        rank INTEGER NOT NULL,
+        score REAL,
+        stage TEXT,
+        reason TEXT,
+        backend TEXT,
+        decode_ms REAL NOT NULL,
+        inference_ms REAL,
+        grey REAL,
+        header TEXT NOT NULL,
+        findings TEXT NOT NULL,
+        notes TEXT NOT NULL,
+        details TEXT NOT NULL,
+        lungs TEXT,
+        class_maps BLOB,
+        lung_shares BLOB,
+        UNIQUE (run_id, image_key)
+    )""",
+    "CREATE INDEX results_by_content ON results (content_sha256, frame)",
+    "CREATE INDEX results_by_rank ON results (run_id, rank, score, absent_s, backend, saved_s)",
+    "CREATE INDEX results_by_quality ON results (saved_s, notes, absent_s) WHERE instr(notes, '\"lungs_') > 0",
+    """CREATE TABLE verdicts (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        result_id INTEGER NOT NULL REFERENCES results (id),
+        result_hash BLOB NOT NULL,
+        choice TEXT,
+        note TEXT NOT NULL,
+        given_s REAL NOT NULL,
+        content_sha256 BLOB NOT NULL,
+        category TEXT NOT NULL,
+        score REAL,
+        UNIQUE (result_id, result_hash)
+    )""",
+    "CREATE TABLE work_list (run_id INTEGER, result_id INTEGER, rank INTEGER,"
+    " score REAL, backend TEXT, patient BLOB, patient_id BLOB, study_date BLOB, file BLOB, view BLOB,"
+    " inference_ms REAL, why TEXT, study INTEGER, person INTEGER, PRIMARY KEY (run_id, result_id)) WITHOUT ROWID",
+    "CREATE INDEX work_list_by_class ON work_list (run_id, rank, score DESC, result_id, backend, person, study)",
+    "CREATE INDEX work_list_by_patient ON work_list (run_id, patient, rank, score DESC, result_id, backend)",
+    "CREATE INDEX work_list_by_patient_id ON work_list (patient_id, result_id) WHERE patient_id != x''",
+    "CREATE TABLE work_counts (run_id INTEGER PRIMARY KEY,"
+    " read_first INTEGER DEFAULT 0, abnormal INTEGER DEFAULT 0, unsure INTEGER DEFAULT 0,"
+    " not_assessed INTEGER DEFAULT 0, normal INTEGER DEFAULT 0, refused INTEGER DEFAULT 0,"
+    " failed INTEGER DEFAULT 0, not_an_image INTEGER DEFAULT 0) WITHOUT ROWID",
+)
+
+# Which run an earlier one is now, and the position of its pack there. The first pack's run gives the run its number.
+_MEMBERS: Final = (
+    "CREATE TEMP TABLE members (old_id INTEGER PRIMARY KEY, lead, pass_number, position, size)",
+    """INSERT INTO members
+       SELECT id, lead, pass_number, ROW_NUMBER() OVER (PARTITION BY lead ORDER BY id != lead, id) - 1,
+              COUNT(*) OVER (PARTITION BY lead)
+       FROM (SELECT id, pass_number, CASE WHEN together_id IS NULL THEN id
+                    ELSE FIRST_VALUE(id) OVER (PARTITION BY together_id ORDER BY id != together_id, id) END AS lead
+             FROM old.runs)""",
+)
+# An image of several runs has the row of the first of them that has it.
+_IMAGES: Final = """
+    INSERT INTO images SELECT found.id, lead, image_key, first.pass_number - members.pass_number + found.pass_number,
+        saved_s, absent_s, stamp, content_sha256, frame, rank, grey, header
+    FROM old.results AS found CROSS JOIN temp.members ON old_id = run_id JOIN old.runs AS first ON first.id = lead
+    WHERE position = 0 OR NOT EXISTS (
+        SELECT 1 FROM temp.members AS earlier JOIN old.results AS same
+        ON same.run_id = earlier.old_id AND same.image_key = found.image_key
+        WHERE earlier.lead = members.lead AND earlier.position < members.position)
+    ORDER BY found.id
+"""
+_ANSWERS: Final = """
+    INSERT INTO answers SELECT found.id, images.id, lead, position, found.is_resumed, found.saved_s, result_hash,
+        status, category, found.rank, score, stage, reason, backend, decode_ms, inference_ms, findings, notes, details,
+        lungs, class_maps, lung_shares
+    FROM old.results AS found CROSS JOIN temp.members ON old_id = found.run_id
+    JOIN images ON images.run_id = lead AND images.image_key = found.image_key
+    ORDER BY found.id
+"""
+# What all answers for an image decide: it is there if one pack saw it, and known by its file if all packs know that.
+_OF_SEVERAL: Final = """
+    UPDATE images SET (rank, absent_s, stamp) = (
+        SELECT MIN(found.rank), CASE WHEN COUNT(*) = COUNT(found.absent_s) THEN MIN(found.absent_s) END,
+               CASE WHEN MIN(found.stamp) = MAX(found.stamp) AND COUNT(found.stamp) = COUNT(*) THEN MIN(found.stamp) END
+        FROM temp.members JOIN old.results AS found ON found.run_id = old_id
+        WHERE lead = images.run_id AND found.image_key = images.image_key)
+    WHERE run_id IN (SELECT lead FROM temp.members WHERE size > 1)
+"""
+_LISTED: Final = """
+    INSERT INTO work_list SELECT listed.* FROM old.work_list AS listed
+    WHERE run_id IN (SELECT old_id FROM temp.members WHERE size = 1)
+"""
+_VERDICTS: Final = """
+    INSERT INTO verdicts SELECT id, result_id, result_hash, choice, note, given_s, content_sha256, category, score
+    FROM old.verdicts
+"""
+_NUMBERS: Final = {"runs": "runs", "images": "results", "answers": "results", "verdicts": "verdicts"}
+_ENDS: Final = ("running", "paused", "failed", "cancelled", "finished")  # of several runs the first of these counts
+
+
+def _give_runs_packs(connection: sqlite3.Connection) -> None:
+    for statement in _MEMBERS:
+        connection.execute(statement)
+    runs = defaultdict[int, list[sqlite3.Row]](list)
+    query = "SELECT runs.*, lead FROM old.runs AS runs JOIN temp.members ON old_id = runs.id ORDER BY lead, position"
+    for row in connection.execute(query):
+        runs[row["lead"]].append(row)
+    for run_id, of_packs in runs.items():
+        _put_run(connection, run_id, of_packs)
+    connection.execute("INSERT INTO secrets SELECT * FROM old.secrets")
+    for statement in (_IMAGES, _ANSWERS, _OF_SEVERAL, _VERDICTS, _LISTED):
+        connection.execute(statement)
+    for table, before in _NUMBERS.items():  # those that were given out once are not given out again
+        (last,) = connection.execute("SELECT MAX(seq) FROM old.sqlite_sequence WHERE name = ?", (before,)).fetchone()
+        connection.execute("DELETE FROM main.sqlite_sequence WHERE name = ?", (table,))
+        connection.execute("INSERT INTO main.sqlite_sequence (name, seq) VALUES (?, ?)", (table, last or 0))
+    connection.execute("DROP TABLE temp.members")
+
+
+def _put_run(connection: sqlite3.Connection, run_id: int, of_packs: list[sqlite3.Row]) -> None:
+    """One run of these, whose packs they were."""
+    specs: list[dict[str, Any]] = [json.loads(row["spec"]) for row in of_packs]
+    first = {name: specs[0].pop(name, default) for name, default in (("paths", []), ("program_version", ""))}
+    packs = [{name: value for name, value in spec.items() if name not in first} for spec in specs]
+    work = [[pack["pack_name"], pack["model_sha256"], pack["settings_hash"]] for pack in packs]
+    key = hashlib.sha256(json.dumps([sorted(first["paths"]), work]).encode()).hexdigest()
+    state = min((row["state"] for row in of_packs), key=_ENDS.index)
+    why = next((row["reason"] for row in of_packs if row["state"] == state), None)
+    ends = [row["ended_s"] for row in of_packs]
+    ended_s = None if None in ends or state in ("running", "paused") else max(ends)
+    begun_s, passes = of_packs[0]["started_s"], of_packs[0]["pass_number"]
+    run = (run_id, key, json.dumps(first), state, why, begun_s, ended_s, passes)
+    connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", run)
+    for position, pack in enumerate(packs):
+        values = (run_id, position, json.dumps(pack), pack["model_sha256"], pack["settings_hash"])
+        connection.execute(
+            "INSERT INTO run_packs (run_id, position, spec, model_sha256, settings_hash) VALUES (?, ?, ?, ?, ?)", values
+        )
+
+
+# By the version that is left: its tables, and what fills those of the next version from it (`old`).
+STEPS: Final[dict[int, tuple[Tables, Callable[[sqlite3.Connection], None]]]] = {
+    11: (_TABLES_11, _give_runs_packs),
+}

@@ -1,0 +1,541 @@
+"""The data step, and what is wrong with a recipe's data before it.
+
+The first step of a recipe: its images and their split, frozen in one file that all later steps take it from.
+
+The parts are training, validation and test images. No patient is in two parts. Images that are duplicates (identical
+files, or so similar that they are the same exposure) are found and reported.
+
+What is wrong with a recipe's data, all of it, before anything is read for hours or trained.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.errors import UsageProblem
+from fieldray.packs.naming import MANIFEST_NAME
+from fieldray.reasons import Reason, reason
+from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
+from fieldray_adapt.data.layouts import (
+    PARTS,
+    Row,
+    alike_patients,
+    evaluated_parts,
+    find_rows,
+    leaks,
+    parts_of,
+    refuse_foreign_table,
+    split_rows,
+    table_counts,
+    table_digest,
+)
+from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
+from fieldray_adapt.files import content_digest, digest, plain, write_atomically
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, Recipe
+from fieldray_adapt.recipes.shared import LabelRule, Source
+from fieldray_adapt.recipes.tables import Location, Problem
+from fieldray_adapt.run import SPLIT, Facts, Run, Step
+from fieldray_adapt.training.classifier import Samples
+
+_THUMBNAIL_SIDE: Final = 32
+_ALIKE: Final = 0.998
+_COMPARED_AT_ONCE: Final = 1024
+_JUDGED: Final = ("validation", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicates:
+    """Pairs of image numbers, the smaller first; `training_copies`: training images that are also evaluated on."""
+
+    exact: tuple[tuple[int, int], ...]
+    near: tuple[tuple[int, int], ...]
+    across: int
+    training_copies: frozenset[int]
+
+    def figures(self, origins: Sequence[str], *, most: int) -> DuplicateFigures:
+        """Counts and the first pairs, by name."""
+
+        def named(pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[str, str], ...]:
+            return tuple((origins[first], origins[second]) for first, second in pairs[:most])
+
+        return DuplicateFigures(
+            exact=len(self.exact),
+            near=len(self.near),
+            across_parts=self.across,
+            training_copies_left_out=len(self.training_copies),
+            exact_examples=named(self.exact),
+            near_examples=named(self.near),
+        )
+
+
+def find_duplicates(
+    images: NDArray[np.uint8], digests: Sequence[str], parts: Sequence[str], files: Sequence[Path]
+) -> Duplicates:
+    """Pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above 0.998.
+
+    One file in two sources is no pair, unless it is in two parts: of another patient there, or of none.
+    """
+    same = frozenset(_exact(digests))
+    exact, near = (
+        tuple(pair for pair in pairs if files[pair[0]] != files[pair[1]] or _is_across(pair, parts))
+        for pairs in (sorted(same), (pair for pair in _near(images) if pair not in same))
+    )
+    pairs = exact + near
+    across = [pair for pair in pairs if _is_across(pair, parts)]
+    copies = frozenset(
+        index
+        for pair in across
+        for index in pair
+        if parts[index] == "training" and any(parts[other] in _JUDGED for other in pair)
+    )
+    return Duplicates(exact=exact, near=near, across=len(across), training_copies=copies)
+
+
+def _is_across(pair: tuple[int, int], parts: Sequence[str]) -> bool:
+    own = {parts[index] for index in pair}
+    return "none" not in own and len(own) > 1
+
+
+def _exact(digests: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    first: dict[str, int] = {}
+    pairs = []
+    for index, content in enumerate(digests):
+        other = first.setdefault(content, index)
+        if other != index:
+            pairs.append((other, index))
+    return tuple(pairs)
+
+
+def _near(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
+    small = thumbnails(images, side=min(_THUMBNAIL_SIDE, *images.shape[1:3])).astype(np.float32)
+    small -= small.mean(axis=1, keepdims=True)
+    small /= np.maximum(np.linalg.norm(small, axis=1, keepdims=True), 1e-6)
+    pairs = []
+    for start in range(0, len(small), _COMPARED_AT_ONCE):
+        alike = small[start : start + _COMPARED_AT_ONCE] @ small[start:].T
+        firsts, seconds = np.nonzero(np.triu(alike, 1) > _ALIKE)
+        pairs += [(start + int(first), start + int(second)) for first, second in zip(firsts, seconds, strict=True)]
+    return tuple(pairs)
+
+
+def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
+    """Area means (n, side * side) of the first channel, 0..255."""
+    rows = _means_matrix(images.shape[1], side)
+    columns = _means_matrix(images.shape[2], side)
+    small = [rows @ image[:, :, 0] @ columns.T for image in images]
+    flat: NDArray[np.float64] = np.stack(small).reshape(len(images), -1)
+    return flat
+
+
+def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
+    """(count, size): each row averages its share of the pixels, exactly, also where the sides do not divide."""
+    edges = np.arange(count + 1) * size / count
+    pixels = np.arange(size)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    shares: NDArray[np.float64] = overlap.clip(0, None) * count / size
+    return shares
+
+
+def targets_of(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
+    """(rows, labels): 1, 0, or nan where a row says nothing about a label."""
+    return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
+
+
+def _target(row: Row, label: LabelRule) -> float:
+    if label.above_years is not None:
+        return float("nan") if row.age_years is None else float(row.age_years > label.above_years)
+    positive, negative = set(label.positive), set(label.negative)
+    cells = {"view": row.view, "sex": row.sex}
+    values = row.classes if label.column == "classes" else {cells[label.column]} - {""}
+    if values & positive:
+        return 1.0
+    if row.unknown & positive or not values:
+        return float("nan")
+    return 0.0 if not negative or values & negative else float("nan")
+
+
+def check_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
+    """Raises UsageProblem, the first of what `empty_classes` finds."""
+    for found in empty_classes(parts, targets, labels):
+        raise UsageProblem(found)
+
+
+def empty_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> Iterator[Reason]:
+    """A data_class_empty for each label that has no positive or no negative image in a part.
+
+    An auxiliary label is needed in training only.
+    """
+    for part in PARTS:
+        members = targets[[name == part for name in parts]]
+        for column, label in enumerate(labels):
+            if label.auxiliary and part != "training":
+                continue
+            for value, pieces in ((1, "positive"), (0, "negative")):
+                if not (members[:, column] == value).any():
+                    yield reason("data_class_empty", label=label.code, kind=pieces, part=part)
+
+
+def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, LabelCounts]:
+    """Numbers of positive, negative and unknown images of a label in each part."""
+    names = {1.0: "positive", 0.0: "negative"}
+    found = Counter((part, names.get(float(t), "unknown")) for part, t in zip(parts, targets[:, column], strict=True))
+    kinds = ("positive", "negative", "unknown")
+    return {part: LabelCounts(**{kind: found[part, kind] for kind in kinds}) for part in PARTS}
+
+
+_COLUMNS: Final = ("source", "path", "sha256", "patient", "fold", "part")
+_REPORTED: Final = 20
+_SAID: Final = 5
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Dataset:
+    """Images with what is known of each label (n, labels) and the part each belongs to.
+
+    Attributes
+    ----------
+    facts
+        Counts, duplicates, what was left out, and the digests of data and split.
+    """
+
+    image_set: ImageSet
+    targets: NDArray[np.float32]
+    parts: tuple[str, ...]
+    facts: DataFigures
+
+    def indices(self, part: str) -> NDArray[np.int64]:
+        """Which images are in a part."""
+        return np.flatnonzero(np.array(self.parts) == part)
+
+    def rows(self, part: str) -> list[Row]:
+        """The rows of a part."""
+        return [self.image_set.rows[index] for index in self.indices(part)]
+
+    def samples(self, part: str) -> Samples:
+        """The training samples of a part."""
+        return self.samples_of(self.indices(part))
+
+    def samples_of(self, chosen: NDArray[np.int64]) -> Samples:
+        """The training samples of some images, by their numbers."""
+        rows = [self.image_set.rows[index] for index in chosen]
+        return Samples(
+            images=self.image_set.images[chosen],
+            targets=self.targets[chosen],
+            sources=tuple(row.source for row in rows),
+            patients=tuple(row.person for row in rows),
+            lungs=None if self.image_set.lungs is None else self.image_set.lungs[chosen],
+        )
+
+
+def data_step(run: Run) -> Facts:
+    """Read the images, split them, look for duplicates; split.csv and facts.json.
+
+    Training images that are also validation or test images are left out. Raises UsageProblem (see
+    `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
+    """
+    recipe = run.recipe
+    rows = _rows(run)
+    split_rows(rows, recipe.split, recipe.data)  # reports a wrong split before reading for an hour
+    image_set = images_of(run, rows)
+    parts = split_rows(image_set.rows, recipe.split, recipe.data)
+    files = [row.path.resolve() for row in image_set.rows]
+    found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts, files)
+    parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
+    parts = _judged_once(image_set.rows, parts)
+    targets = targets_of(image_set.rows, recipe.labels)
+    check_classes(parts, targets, recipe.labels)
+    write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))
+    split = _read_split(run.folder("data") / SPLIT)
+    known, digests = table_counts(rows, recipe.split), _digests(rows, split)
+    people = [row.person for row in image_set.rows]
+    facts = DataFigures(
+        images={part: parts.count(part) for part in (*PARTS, "none")},
+        patients={part: len({who for who, own in zip(people, parts, strict=True) if own == part}) for part in PARTS},
+        without_patient=sum(
+            part != "none" and row.patient in ("", row.path.name)
+            for row, part in zip(image_set.rows, parts, strict=True)
+        ),
+        left_out=len(image_set.left_out),
+        left_out_examples=image_set.left_out[:_REPORTED],
+        duplicates=found.figures([row.origin for row in image_set.rows], most=_REPORTED),
+        labels={label.code: counts(parts, targets, column) for column, label in enumerate(recipe.labels)},
+        patients_of_table=known.get("patients_of_table"),
+        patients_of_table_in_data=known.get("patients_of_table_in_data"),
+        data_sha256=digests.data_sha256,
+        split_sha256=digests.split_sha256,
+    )
+    run.write("data", "facts.json", facts)
+    return {**facts.images, **known, **plain(digests)}
+
+
+def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
+    """The parts, where of a file that is there several times one alone is for validation and test."""
+    judged = set[str]()
+
+    def part(row: Row, own: str) -> str:
+        is_again = own in _JUDGED and row.sha256 in judged
+        judged.update({row.sha256} if own in _JUDGED else ())
+        return "none" if is_again else own
+
+    return [part(row, own) for row, own in zip(rows, parts, strict=True)]
+
+
+def left_out_lines(folder: Path) -> list[str]:
+    """What the data step in the folder of a run left out, and why: sentences; none where it left nothing out."""
+    try:
+        facts = json.loads((folder / DATA.name / "facts.json").read_bytes())
+    except (OSError, ValueError):
+        return []
+    shown = facts["left_out_examples"][:_SAID]
+    more = facts["left_out"] - len(shown)
+    lines = [f"Left out: {origin}: {why}" for origin, why in shown]
+    return [*lines, f"Left out: {more} images more; the first {_REPORTED} are in the report"] if more else lines
+
+
+def dataset_of(run: Run) -> Dataset:
+    """The recipe's images in the parts that the data step froze.
+
+    Raises UsageProblem: step_missing where there is no such split, data_changed where rows, files or split are no
+    longer what it was made of.
+    """
+    folder = run.folder("data")
+    try:
+        facts = run.read("data", "facts.json", DataFigures)
+    except OSError as problem:
+        raise UsageProblem(reason("step_missing", step="data")) from problem
+    rows, split = _rows(run), _read_split(folder / SPLIT)
+    if _digests(rows, split) != DataDigests(data_sha256=facts.data_sha256, split_sha256=facts.split_sha256):
+        raise UsageProblem(reason("data_changed", path=folder / SPLIT))
+    image_set, parts = images_of(run, rows), [line["part"] for line in split]
+    targets = targets_of(image_set.rows, run.recipe.labels)
+    return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), facts=facts)
+
+
+def _rows(run: Run) -> list[Row]:
+    return read_rows(run.recipe.data, folder=run.folder("data"))
+
+
+def images_of(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
+    """Rows as the recipe's network sees them; `name` is that of the file of the run that keeps them."""
+    cache, recipe = run.folder("data") / f"{name}.npz", run.recipe
+    return read_images(
+        rows,
+        recipe.input,
+        cache=cache,
+        progress=run.progress,
+        finder=recipe.lungs,
+        accepted=recipe.pack.accepted,
+    )
+
+
+def _outside(run: Run) -> str:
+    lungs = run.recipe.lungs
+    finder = content_digest(lungs / "manifest.json") if lungs else ""
+    return digest(rows_digest(_rows(run)), finder, table_digest(run.recipe.split))
+
+
+def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> DataDigests:
+    """Digests of the content of tables and files, and of the parts. Where files are stored does not count."""
+    parts = [{name: line[name] for name in _COLUMNS if name != "path"} for line in split]
+    return DataDigests(data_sha256=rows_digest(rows), split_sha256=digest(parts))
+
+
+def _split_file(rows: Sequence[Row], parts: Sequence[str]) -> bytes:
+    """One line per image: its path, digest, patient and part."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row, part in zip(rows, parts, strict=True):
+        writer.writerow([row.source, row.path, row.sha256, row.patient, row.fold, part])
+    return stream.getvalue().encode()
+
+
+def _read_split(path: Path) -> list[dict[str, str]]:
+    """The lines of a split file. Raises UsageProblem (step_missing)."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream))
+    except OSError as problem:
+        raise UsageProblem(reason("step_missing", step=path.parent.name)) from problem
+
+
+DATA: Final = Step(
+    name="data",
+    perform=data_step,
+    recipe_keys=("input", "labels", "data", "split", "lungs"),
+    external_inputs=_outside,
+    outputs=(SPLIT, "facts.json"),
+)
+
+
+_MOST: Final = 20
+_FEW: Final = 3
+_VARIES: Final = re.compile(r"\S*[\d./\\]\S*")
+_SHORTEST_WORD: Final = 4
+
+
+def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
+    """What is wrong with the files and tables that a recipe names.
+
+    Parameters
+    ----------
+    recipe
+        With whole paths.
+    every_image
+        Whether images that are not there count; a run leaves them out, and its report says so.
+
+    Returns
+    -------
+    list of Problem
+        Each at the recipe's key that it is about. Equal ones of a source are one, with their number.
+    """
+    problems: list[Problem] = []
+    rows: list[Row] = []
+    for number, source in enumerate(recipe.data):
+        found, wrong = _source_problems(source, ("data", number), every_image)
+        rows += found
+        problems += wrong
+        problems += _single_class(recipe.kept_labels, source, found, ("data", number))
+        problems += _first(list(_misspelt(recipe, source, found)), ("data", number))
+    for key in ("ood_images", "elsewhere"):
+        source = getattr(recipe.evaluation, key)
+        problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
+    weights, teacher = Path(recipe.network.weights), recipe.training.teacher
+    if recipe.network.weights != NO_WEIGHTS and not weights.exists():
+        problems.append(Problem(("network", "weights"), f"names {weights}, which is not there"))
+    if teacher and not teacher.is_file():
+        problems.append(Problem(("training", "teacher"), f"names {teacher}, which is not there"))
+    if recipe.lungs is not None and not (recipe.lungs / MANIFEST_NAME).is_file():
+        problems.append(Problem(("lungs",), f"names {recipe.lungs}, which is no pack"))
+    # What is missing for a source whose table cannot be read would only be named twice.
+    return problems or [
+        *_class_problems(recipe.labels, rows),
+        *_single_class_groups(recipe, rows),
+        *_split_problems(recipe, rows),
+    ]
+
+
+def _single_class_groups(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
+    """A network that learns from one class alone, to be averaged with others, learns nothing."""
+    for group, shares in recipe.groups.items() if recipe.training.average_sources else ():
+        targets = targets_of([row for row in rows if row.source in shares], recipe.kept_labels)
+        for column, label in enumerate(recipe.kept_labels):
+            if len({value for value in targets[:, column] if value in (0, 1)}) < 2:
+                yield Problem(("data",), f"has one class of {label.code} alone in the group {group}")
+
+
+def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[list[Row], list[Problem]]:
+    rows, wrong = find_rows(source)
+    details = [found.text for found in wrong]
+    missing = [row for row in rows if every_image and not row.path.is_file()]
+    files = [f"names an image that is not there: {row.path} ({row.origin})" for row in missing]
+    return rows, [*_first(details, at, lead="cannot be used: "), *_first(files, at)]
+
+
+def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
+    """Those that differ in names of files and numbers of rows alone are one: a wrong pattern is wrong for all files."""
+    groups: dict[str, list[str]] = {}
+    for detail in details:
+        groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # it is told inside a sentence
+    for alike in list(groups.values())[:_MOST]:
+        shown = alike if len(alike) <= _FEW else alike[:1]
+        more = f" (and {len(alike) - 1} more like it)" if len(alike) > len(shown) else ""
+        yield from (Problem(at, lead + detail + more) for detail in shown)
+    if len(groups) > _MOST:
+        yield Problem(at, f"has {sum(map(len, list(groups.values())[_MOST:]))} more problems of this kind")
+
+
+def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:
+    """A source of one class alone teaches, and measures, where an image comes from and not what it shows."""
+    if not source.evaluated or not rows:
+        return
+    targets = targets_of(rows, labels)
+    known = [{value for value in column if value in (0, 1)} for column in targets.T]
+    if all(len(values) < 2 for values in known):
+        named = {name for label in labels for name in (*label.positive, *label.negative)}
+        found = set().union(*(row.classes for row in rows))
+        classes = ", ".join(sorted(found & named or found)[:8])
+        span = f"from {rows[0].origin} on, classes: {classes}"
+        only = f"the table has only the class {classes}, " if len(found) == 1 else ""
+        yield Problem(at, f"has images of one side of every label only ({only}{span}); set evaluated = false")
+
+
+def _misspelt(recipe: Recipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
+    """Rows with a class, or a value of the split column, that is one keystroke away from one that the recipe names.
+
+    Such a row would say nothing of the label, or be in no part, and nobody would hear of it.
+    """
+    labels = [label for label in recipe.labels if label.column == "classes"]
+    classes = {name for label in labels for name in (*label.positive, *label.negative)}
+    splits = set(source.splits) if recipe.split.by == "column" else set()
+    for row in rows:
+        said = (("class", row.classes - set(source.drop), classes), ("split", {row.split} - {""}, splits))
+        for what, values, named in said:
+            for value in sorted(values - named):
+                if near := [name for name in sorted(named) if _one_keystroke_apart(value, name)]:
+                    yield f"has a row with the {what} {value} ({row.origin}); is {near[0]} meant?"
+
+
+def _one_keystroke_apart(first: str, second: str) -> bool:
+    """Whether two words of four letters or more differ in capitals, or in one letter added, changed or swapped."""
+    one, other = sorted((first.casefold(), second.casefold()), key=len)
+    if one == other or len(one) < _SHORTEST_WORD:
+        return one == other
+    start = next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    rest, other_rest = one[start:], other[start:]
+    if len(one) < len(other):
+        return rest == other_rest[1:]
+    return rest[1:] == other_rest[1:] or (rest[1::-1] == other_rest[:2] and rest[2:] == other_rest[2:])
+
+
+def _class_problems(labels: Sequence[LabelRule], rows: Sequence[Row]) -> Iterator[Problem]:
+    """Classes of a label that no image has."""
+    for number, label in enumerate(labels):
+        if label.column == "age":
+            continue
+        known = {cell for row in rows for cell in _cells(row, label.column)} - {""}
+        for key in ("positive", "negative"):
+            for value in sorted(set(getattr(label, key)) - known):
+                some = ", ".join(sorted(known)[:12])
+                yield Problem(("labels", number, key), f"names {value}, which no image has; there are {some or 'none'}")
+
+
+def _cells(row: Row, column: str) -> frozenset[str]:
+    return {"view": frozenset({row.view}), "sex": frozenset({row.sex}), "classes": row.classes}[column]
+
+
+def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
+    rows = _with_copies_known(rows)
+    alike = [found.text for found in alike_patients(rows, recipe.split)]
+    yield from _first(alike, ("split",), lead="is no split by patient: ")
+    try:
+        refuse_foreign_table(rows, recipe.split)
+        parts = parts_of(rows, recipe.split, recipe.data)
+    except UsageProblem as problem:
+        yield Problem(("split",), f"cannot be made: {problem.reason.text.removesuffix('.')}")
+        return
+    yield from _first([found.text for found in leaks(rows, parts)], ("split",), lead="is no split by patient: ")
+    used = evaluated_parts(rows, parts, recipe.data)
+    empty = [found.text for found in empty_classes(used, targets_of(rows, recipe.labels), recipe.labels)]
+    yield from _first(empty, ("split",), lead="leaves a part without a class: ")
+
+
+def _with_copies_known(rows: Sequence[Row]) -> list[Row]:
+    """With the digests of images without a patient, which are drawn by them, and of files that may be copies."""
+    sizes = [row.path.stat().st_size if row.path.is_file() else 0 for row in rows]
+    times = Counter(sizes)
+    return [
+        row if row.patient and times[size] == 1 else replace(row, sha256=content_digest(row.path))
+        for row, size in zip(rows, sizes, strict=True)
+    ]

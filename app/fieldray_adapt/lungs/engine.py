@@ -1,0 +1,154 @@
+"""What trains a lung-field network: Keras on TensorFlow, for the compact network and the published one alike.
+
+A segmentation is trained by 1 - Dice of the lungs and the cross-entropy of each cell, added. Dice alone has hardly a
+gradient while nothing is found; the cross-entropy alone lets the larger class win.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.metrics import sigmoid
+from fieldray.domain.model import LUNG_CHECKS
+from fieldray_adapt.data.augmentation import UNKNOWN
+from fieldray_adapt.lungs.dataset import shrunk
+from fieldray_adapt.lungs.networks import MARGIN, compact_unet, mask_side, published_unet
+from fieldray_adapt.lungs.recipe import LungNetwork, LungTraining
+from fieldray_adapt.networks.specification import Weights
+from fieldray_adapt.training.keras_engine import KerasGradients, KerasState, build_network, compiled
+
+_SMOOTHING: Final = 1.0
+"""Cells added to both sides of the fraction, so that two empty masks have a loss of 0 and not 0 / 0."""
+
+
+def dice_loss(truth: Any, probabilities: Any) -> Any:
+    """1 - 2 sum(t p) / (sum(t) + sum(p)) of each mask, (n, masks); (n, rows, columns, masks) tensors in 0..1."""
+    from keras import ops
+
+    axes = (1, 2)
+    shared = ops.sum(truth * probabilities, axes)
+    total = ops.sum(truth, axes) + ops.sum(probabilities, axes)
+    return 1 - (2 * shared + _SMOOTHING) / (total + _SMOOTHING)
+
+
+def mask_loss(truth: Any, logits: Any) -> Any:
+    """1 - Dice and mean cross-entropy of each image, added over its masks: (n,).
+
+    `logits` (n, rows, columns, masks) are before the sigmoid. The truth is below 0 where unknown; such a cell teaches
+    nothing, and a mask with one has no Dice.
+    """
+    from keras import ops
+
+    known = ops.cast(truth >= 0, logits.dtype)
+    truth = ops.maximum(truth, 0.0)
+    entropy = ops.mean(ops.binary_crossentropy(truth, logits, from_logits=True) * known, axis=(1, 2))
+    return ops.sum(dice_loss(truth, ops.sigmoid(logits)) * ops.min(known, axis=(1, 2)) + entropy, axis=1)
+
+
+def checks_loss(targets: Any, logits: Any) -> Any:
+    """Cross-entropy of each image (n,), whose mean is that over all that is known.
+
+    Targets (n, checks) are 1, 0, or below 0 where unknown.
+    """
+    from keras import ops
+
+    known = ops.cast(targets >= 0, logits.dtype)
+    each = ops.binary_crossentropy(ops.maximum(targets, 0.0), logits, from_logits=True) * known
+    return ops.sum(each, axis=1) / ops.maximum(ops.mean(ops.sum(known, axis=1)), 1.0)
+
+
+Batch = NDArray[np.float32]
+CLIP: Final = 5.0
+"""The gradient's largest norm."""
+
+_PREDICT_BATCH: Final = 16
+
+
+class MaskEngine(KerasState):
+    """A lung-field network of one input side in training.
+
+    Images are (n, side, side) uint8; the network gives masks of `mask_side` pixels, which cover the whole image. What
+    they should be is (n, mask_side, mask_side, masks) float32 in 0..1, or `UNKNOWN`.
+    """
+
+    def __init__(self, network: LungNetwork, side: int, training: LungTraining) -> None:
+        import keras
+
+        keras.config.set_dtype_policy("float32")
+        self._network, self.side = network, side
+        self.has_checks = network.kind == "compact"
+        if self.has_checks:
+            specification = compact_unet(height=side, width=side, channels=network.channels, masks=network.masks)
+            self.model = build_network(specification, outputs=["mask_logits", "logits"])
+            self.mask_side = side // 2
+        else:
+            self.model = published_unet(side=side, root_channels=network.root_channels)
+            self.mask_side = mask_side(side)
+        self._optimiser = keras.optimizers.AdamW(
+            0.0, weight_decay=training.weight_decay, epsilon=1e-8, global_clipnorm=CLIP
+        )
+        self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        self._optimiser.build(self.model.trainable_variables)
+        per_mask = (training.masks_per_step + training.checks_per_step) / training.masks_per_step
+        if self.has_checks:
+            losses, factors = [mask_loss, checks_loss], [per_mask, training.checks_weight]
+            compiled(self.model, self._optimiser, loss=losses, loss_weights=factors)
+        else:
+            compiled(self.model, self._optimiser, loss=mask_loss)
+        self._gradients = KerasGradients(self.model)
+
+    def prepared(self, images: NDArray[np.uint8]) -> Batch:
+        """Images (n, any side) as the network sees them: (n, side, side, 1) float32 in 0..1."""
+        if self.has_checks:
+            return shrunk(images, self.side).astype(np.float32)[..., None] / 255
+        inner = shrunk(images, self.mask_side)
+        mirrored = np.pad(inner, ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN)), mode="symmetric")
+        return mirrored.astype(np.float32)[..., None] / 255
+
+    def step(self, images: NDArray[np.uint8], masks: Batch, targets: Batch, *, learning_rate: float) -> float:
+        """One step; the batch's loss before it. The first images have masks, the rest have targets for the checks."""
+        self.model.reset_metrics()  # Keras would tell the mean over all steps so far
+        self._optimiser.learning_rate = learning_rate
+        loss = self.model.train_on_batch(*self._batch(images, masks, targets))
+        return float(loss[0] if self.has_checks else loss)
+
+    def gradient(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Weights, float]:
+        """What `step` would learn from a batch, and its loss; by name, see `engine.Engine.gradient`. Not clipped."""
+        return self._gradients.take(*self._batch(images, masks, targets))
+
+    def _batch(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:
+        """Images and targets as Keras takes them."""
+        if not self.has_checks:
+            return self.prepared(images), masks
+        blank = np.full((len(images) - len(masks), *masks.shape[1:]), UNKNOWN, np.float32)
+        unknown = np.full((len(masks), len(LUNG_CHECKS)), UNKNOWN, np.float32)
+        return self.prepared(images), [np.concatenate([masks, blank]), np.concatenate([unknown, targets])]
+
+    def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
+        """Shares of lung (n, mask_side, mask_side, masks) and scores of the checks (n, checks), both in 0..1."""
+        masks, checks = list[Batch](), list[Batch]()
+        for start in range(0, len(images), _PREDICT_BATCH):
+            found = self.model.predict_on_batch(self.prepared(images[start : start + _PREDICT_BATCH]))
+            logits, scores = found if self.has_checks else (found, np.zeros((len(found), 0), np.float32))
+            masks.append(sigmoid(logits).astype(np.float32))
+            checks.append(sigmoid(scores).astype(np.float32))
+        return np.concatenate(masks), np.concatenate(checks)
+
+
+def use_threads(count: int) -> None:
+    """As many CPU threads as the recipe says; TensorFlow takes it only before its first operation."""
+    if not count:
+        return
+    import tensorflow
+
+    for set_count in (
+        tensorflow.config.threading.set_intra_op_parallelism_threads,
+        tensorflow.config.threading.set_inter_op_parallelism_threads,
+    ):
+        try:
+            set_count(count)
+        except RuntimeError:  # it has begun already: another run of this process chose
+            return

@@ -1,0 +1,222 @@
+"""The evaluate step of lung fields: how well masks fit, by source, and how well the checks tell what they should.
+
+Thresholds of the checks come from the validation images; everything else is measured on images that nothing was learnt
+from or chosen on. Intervals are 95 % and count patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+from PIL import Image
+
+from fieldray.domain.metrics import Share, drawn_interval, share
+from fieldray.domain.model import LUNG_CHECKS
+from fieldray_adapt.data.augmentation import WEIGHTS, CheckImages, apply
+from fieldray_adapt.evaluation.figures import Interval
+from fieldray_adapt.lungs.dataset import LungData, data_of
+from fieldray_adapt.lungs.engine import MaskEngine
+from fieldray_adapt.lungs.figures import (
+    CheckFigures,
+    CheckRates,
+    FitDifference,
+    LungFigures,
+    SourceFits,
+)
+from fieldray_adapt.lungs.mask_fit import REFERENCE_SIDE, Fit, fit_of
+from fieldray_adapt.lungs.masks import read_mask
+from fieldray_adapt.lungs.quantise import run_file
+from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
+from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.training.steps import converted_file, trained_weights
+
+Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
+_MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")
+_VALIDATION_CHESTS: Final = 240
+_TEST_CHESTS: Final = 120
+_OOD_IMAGES: Final = 60
+_FRONTAL_BOUNDS: Final = (0.2, 0.8)
+_FRONTAL_STEPS: Final = 61
+
+
+def evaluate_step(run: Run) -> Facts:
+    """Measure; metrics.json, fits.json (by image) and, for a network with checks, thresholds.json."""
+    recipe, data = recipe_of(run), data_of(run)
+    answers = _answers(run)
+    fits = {name: fits_of(recipe, data, answer) for name, answer in answers.items()}
+    best = fits["int8" if "int8" in fits else "trained"]
+    metrics = LungFigures(masks={name: summary(data, found) for name, found in fits.items()})
+    if "int8" in fits:
+        checks, difference = checks_of(recipe, data, answers["int8"]), _difference(fits["int8"], fits["float"])
+        metrics = structs.replace(metrics, int8_less_float=difference, **structs.asdict(checks))
+        run.write("evaluate", "thresholds.json", checks.thresholds)
+    run.write("evaluate", "fits.json", {str(data.image_paths[index]): fit for index, fit in best.items()})
+    run.write("evaluate", "metrics.json", metrics)
+    return {name: found.dice.value for name, found in next(iter(metrics.masks.values())).items()}
+
+
+def _answers(run: Run) -> dict[str, Answer]:
+    """What answers: the int8 and the float file, or the published network as it was trained."""
+    recipe = recipe_of(run)
+    if recipe.network.kind == "compact":
+        files = {name: converted_file(run, name) for name in ("int8", "float")}
+        return {name: partial(run_file, file) for name, file in files.items()}
+    engine = MaskEngine(recipe.network, recipe.input.height, recipe.training)
+    engine.set_weights(trained_weights(run))
+    return {"trained": engine.predict}
+
+
+def enlarged(shares: NDArray[np.float32], shape: tuple[int, ...], threshold: float) -> NDArray[np.bool_]:
+    """A mask (rows, columns) of the image's size from the shares of a network's cells, interpolated linearly."""
+    rows, columns = shape
+    sized = Image.fromarray(shares).resize((columns, rows), Image.Resampling.BILINEAR)
+    return np.asarray(sized) >= threshold
+
+
+def fits_of(
+    recipe: LungRecipe, data: LungData, answer: Answer, *, parts: Sequence[str] = ("test", "evaluate")
+) -> dict[int, Fit]:
+    """How each mask of some parts fits, at the size of the true mask."""
+    chosen = np.concatenate([data.of(part) for part in parts])
+    if not len(chosen):
+        return {}
+    shares, _ = answer(data.images[chosen])
+    fits = {}
+    for index, found in zip(chosen, shares, strict=True):
+        truth = read_mask(Path(data.mask_paths[index]))
+        own = mask_for(recipe, data, index, found)
+        fits[int(index)] = fit_of(enlarged(own, truth.shape, recipe.evaluation.mask_threshold), truth)
+    return fits
+
+
+def mask_for(recipe: LungRecipe, data: LungData, index: int, found: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of an image's masks (rows, columns, masks) the one that shows what its true mask does."""
+    return np.ascontiguousarray(found[..., int(data.image_sources[index] in recipe.region_sources)])
+
+
+def summary(data: LungData, fits: Mapping[int, Fit]) -> dict[str, SourceFits]:
+    """By source: the mean of each measure with its interval, and the least Dice."""
+    found = {}
+    indices = np.array(list(fits), np.int64)
+    for source in sorted(set(data.image_sources[indices])):
+        own = [int(index) for index in indices if data.image_sources[index] == source]
+        patients = [str(data.image_patients[index]) for index in own]
+        means = {name: _mean([getattr(fits[index], name) for index in own], patients) for name in _MEASURES}
+        share_of_width = {
+            key: value / REFERENCE_SIDE * 100 for key, value in structs.asdict(means["average_distance"]).items()
+        }
+        found[str(source)] = SourceFits(
+            images=len(own),
+            patients=len(set(patients)),
+            **means,
+            average_distance_percent_of_width=Interval(**share_of_width),
+            least_dice=min(fits[index].dice for index in own),
+        )
+    return found
+
+
+def _mean(values: list[float], patients: list[str]) -> Interval:
+    scores = np.array(values)
+    none = np.zeros(len(scores), np.bool_)
+    value, low, high = drawn_interval(lambda drawn, _: float(drawn.mean()), scores, none, patients=patients)
+    return Interval(value=value, low=low, high=high)
+
+
+def _difference(integer: Mapping[int, Fit], whole: Mapping[int, Fit]) -> FitDifference:
+    each = np.array([integer[index].dice - whole[index].dice for index in integer])
+    return FitDifference(dice=float(each.mean()), largest=float(np.abs(each).max()))
+
+
+def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> CheckFigures:
+    """Thresholds of the checks, chosen on validation images; by source and kind what they say of test images."""
+    validation = data.checks("validation", {}, side=recipe.input.height)
+    thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
+    if validation is not None:
+        chests = np.concatenate([images for images, _ in validation.chests.values()])
+        refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
+        thresholds = choose_thresholds(
+            _some(chests, _VALIDATION_CHESTS), refusable, answer, keeps=recipe.evaluation.keeps
+        )
+    test = data.checks("test", {}, side=recipe.input.height)
+    if test is None:
+        return CheckFigures(thresholds=thresholds)
+    accepted = {name: check_rates(images, answer, thresholds) for name, (images, _) in test.chests.items()}
+    limit = thresholds[LUNG_CHECKS[0]]
+    refused = {kind: _share(answer(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
+    return CheckFigures(thresholds=thresholds, chests=accepted, ood_images=refused)
+
+
+def choose_thresholds(
+    chests: NDArray[np.uint8], refusable: NDArray[np.uint8], answer: Answer, *, keeps: float
+) -> dict[str, float]:
+    """By check: from which score on it holds.
+
+    A frontal chest image: where accepted chests and refused OOD images are most, added as shares. All others: so that a
+    share of upright chest images is left as it is; what can turn an image away needs a score of at least one half.
+    """
+    scores, strange = answer(chests)[1], answer(refusable)[1][:, 0]
+    tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
+    balance = [(scores[:, 0] >= value).mean() + (strange < value).mean() for value in tried]
+    others = np.quantile(scores[:, 1:], keeps, axis=0)
+    found = {name: float(max(0.5, min(0.95, value))) for name, value in zip(LUNG_CHECKS[1:], others, strict=True)}
+    return {LUNG_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
+
+
+def check_rates(
+    images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
+) -> CheckRates:
+    """Of a source's images, at most so many: how many are accepted upright, and how many each change is noticed in."""
+    images, limits = _some(images, most), np.array([thresholds[name] for name in LUNG_CHECKS])
+    changes = {
+        "rotated_90": partial(apply, turns=1),
+        "rotated_180": partial(apply, turns=2),
+        "rotated_270": partial(apply, turns=3),
+        "inverted": partial(apply, is_inverted=True),
+        "mirrored": partial(apply, is_mirrored=True),
+    }
+    upright = answer(images)[1] >= limits
+    rows = {"frontal_chest": _share(upright[:, 0])}
+    rows["left_as_it_is"] = _share(upright[:, 0] & ~upright[:, 1:5].any(axis=1))
+    for name, change in changes.items():
+        held = answer(np.stack([change(image)[0] for image in images]))[1] >= limits
+        rows[name] = _share(held[:, LUNG_CHECKS.index(name)])
+        rows[f"{name}_false"] = _share(upright[:, LUNG_CHECKS.index(name)])
+    return rows
+
+
+def _kinds(images: CheckImages) -> list[str]:
+    return [*WEIGHTS, *(["files"] if len(images.ood_images) else [])]
+
+
+def _ood_images_of(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
+    """OOD images of a kind, the same whenever they are asked for."""
+    if kind == "files":
+        return _some(images.ood_images, _OOD_IMAGES)
+    generator, settings = np.random.default_rng(len(kind)), recipe.checks_augmentation
+    return np.stack([images.ood_image(settings, generator=generator, kind=kind) for _ in range(_OOD_IMAGES)])
+
+
+def _share(hits: NDArray[np.bool_]) -> Share:
+    return share(hits, patients=[str(index) for index in range(len(hits))])
+
+
+def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
+    """At most so many, evenly over all."""
+    if len(images) <= count:
+        return images
+    chosen: NDArray[np.uint8] = images[np.linspace(0, len(images) - 1, count).round().astype(int)]
+    return chosen
+
+
+LUNG_EVALUATE: Final = Step(
+    name="evaluate",
+    perform=evaluate_step,
+    recipe_keys=("evaluation",),
+    outputs=("metrics.json", "fits.json"),
+)

@@ -1,0 +1,162 @@
+"""Images with masks as they lie in files, and everything that is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import Reason, reason
+from fieldray_adapt.data.layouts import Row, Wrong, table_rows
+from fieldray_adapt.files import content_digest
+from fieldray_adapt.lungs.recipe import MaskSource
+
+_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
+_NEAR_AN_END: Final = 0.16
+"""Of the brightest value: a mask that was stored as JPEG is not quite black and white."""
+_MOST_GREY: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """An image and the file of its mask. `line` is that of the table, 0 without one."""
+
+    row: Row
+    mask: Path
+    table: Path
+    line: int
+    evaluate_only: bool = False
+
+    def problem(self, detail: str) -> Reason:
+        """Something that is wrong with this pair, with file and row."""
+        if self.line:
+            return reason("data_row", path=self.table, line=self.line, detail=detail)
+        return reason("data_unreadable", path=self.row.path, detail=detail)
+
+
+def find_pairs(source: MaskSource) -> tuple[list[Pair], list[Reason]]:
+    """The images of one source with their masks, and everything that is wrong with them.
+
+    That is a table that cannot be read, a file that is not there, a mask that has another size than its image, is
+    empty, is a grey image (an X-ray in the place of a mask) or white in all corners, and an image that is named twice.
+    """
+    wrong: list[Reason] = []
+    pairs = list_pairs(source, wrong.append)
+    if not pairs and not wrong:
+        wrong.append(reason("data_empty", name=source.name, path=source.path))
+    wrong += [found for pair in pairs if (found := _problem_of(pair))]
+    return pairs, wrong
+
+
+def list_pairs(source: MaskSource, wrong: Wrong = lambda _: None) -> list[Pair]:
+    """The images of one source with their masks; nobody looks into a file but the table."""
+    read = _of_table if source.layout == "table" else _of_folders
+    return list(read(source, wrong))
+
+
+def double_images(pairs: Sequence[Pair]) -> Iterator[Reason]:
+    """Images that two rows name, by path or by content: one patient could not be kept on one side of the split."""
+    seen: dict[str, Pair] = {}
+    for pair in pairs:
+        digest = content_digest(pair.row.path) or str(pair.row.path)
+        first = seen.setdefault(digest, pair)
+        if first is pair:
+            continue
+        if first.row.person != pair.row.person or first.evaluate_only != pair.evaluate_only:
+            detail = f"{pair.row.path.name} is also {first.row.origin}, there of the patient {first.row.patient}: it "
+            yield pair.problem(detail + "would be on two sides of the split")
+        else:
+            yield pair.problem(f"{pair.row.path.name} is also {first.row.origin}")
+
+
+def read_mask(path: Path) -> NDArray[np.bool_]:
+    """A mask (rows, columns), true where it is white. Raises OSError or ValueError."""
+    values = _values(path)
+    mask: NDArray[np.bool_] = values > values.max() // 2
+    return mask
+
+
+def shares(mask: NDArray[np.bool_], side: int) -> NDArray[np.uint8]:
+    """The share of lung of each cell of a square of this side, 0..255."""
+    return np.asarray(Image.fromarray(np.uint8(255) * mask).resize((side, side), Image.Resampling.BOX))
+
+
+def _values(path: Path) -> NDArray[np.uint8]:
+    with Image.open(path) as drawn:
+        return np.asarray(drawn.convert("L"))
+
+
+def _of_table(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
+    for line, cells in table_rows(source, wrong, ("film", "mask", "patient_id")):
+        row = Row(
+            path=source.path.parent / cells["film"],
+            source=source.name,
+            classes=frozenset(),
+            patient=cells["patient_id"],
+            origin=f"{source.path.name}, line {line}",
+        )
+        mask = source.path.parent / cells["mask"]
+        yield Pair(row=row, mask=mask, table=source.path, line=line, evaluate_only=source.evaluate_only)
+
+
+def _of_folders(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
+    assert source.masks is not None  # the recipe asks for it
+    for folder in (source.path, source.masks):
+        if not folder.is_dir():
+            wrong(reason("data_unreadable", path=folder, detail="there is no such folder"))
+            return
+    masks = {path.stem: path for path in sorted(source.masks.iterdir())}
+    for path in sorted(source.path.iterdir()):
+        if path.suffix.lower() not in _SUFFIXES:
+            continue
+        row = Row(path=path, source=source.name, classes=frozenset(), patient=path.stem, origin=path.name)
+        mask = masks.get(path.stem, source.masks / f"{path.stem}.png")
+        yield Pair(row=row, mask=mask, table=source.path, line=0, evaluate_only=source.evaluate_only)
+
+
+def _problem_of(pair: Pair) -> Reason | None:
+    for path, what in ((pair.row.path, "the image"), (pair.mask, "the mask")):
+        if not path.is_file():
+            return pair.problem(f"{what} {path.name} is not there")
+    try:
+        values, size = _values(pair.mask), _size(pair.row.path)
+    except (OSError, ValueError) as error:
+        return pair.problem(f"the mask {pair.mask.name} cannot be read ({error})")
+    if detail := _fault(values, size):
+        return pair.problem(f"the mask {pair.mask.name} {detail}")
+    return None
+
+
+def _size(path: Path) -> tuple[int, int] | None:
+    """Rows and columns of an image; None where its header is not one of a picture (DICOM is read later)."""
+    if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
+        return None
+    with Image.open(path) as drawn:
+        return drawn.height, drawn.width
+
+
+def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
+    rows, columns = values.shape
+    if size is not None and size != (rows, columns):
+        return f"has {columns} x {rows} pixels, its image {size[1]} x {size[0]}"
+    highest = int(values.max())
+    if not highest:
+        return "is empty: there is no lung in it"
+    between = (values > highest * _NEAR_AN_END) & (values < highest * (1 - _NEAR_AN_END))
+    if between.mean() > _MOST_GREY:
+        return "is a grey image, not a mask of black and white: perhaps image and mask are swapped"
+    if values[:: max(1, rows - 1), :: max(1, columns - 1)].min() > highest * (1 - _NEAR_AN_END):
+        return "is white in all four corners, where no lung is: perhaps it is inverted"
+    return ""
+
+
+def require_whole(wrong: Sequence[Reason]) -> None:
+    """Raises UsageProblem, the first of what is wrong."""
+    if wrong:
+        raise UsageProblem(wrong[0])

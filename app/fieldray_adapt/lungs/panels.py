@@ -1,0 +1,51 @@
+"""Pictures of images with their true mask and the one found."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+
+from fieldray_adapt.files import write_atomically
+
+Grey = NDArray[np.uint8]
+
+
+_TRUTH_COLOUR: Final = (60, 220, 90)
+_FOUND_COLOUR: Final = (255, 90, 60)
+_PANEL_SIDE: Final = 192
+
+
+def draw_panel(path: Path, images: Iterable[Grey], masks: Iterable[Grey], found: Iterable[NDArray[np.float32]]) -> None:
+    """Write a PNG with a row for each sample: image, true mask, and the share of lung that was predicted."""
+    rows = [
+        np.hstack([_sized(image), _sized(mask), _sized((share * 255).astype(np.uint8))])
+        for image, mask, share in zip(images, masks, found, strict=True)
+    ]
+    write_atomically(path, png(np.vstack(rows)))
+
+
+def overlay(image: Grey, truth: NDArray[np.bool_], found: NDArray[np.bool_], *, side: int = 256) -> Grey:
+    """The image with the true outline in green and the one found in red: (side, side, 3) uint8."""
+    drawn = np.repeat(np.asarray(Image.fromarray(image).resize((side, side)))[..., None], 3, axis=2)
+    for mask, colour in ((truth, _TRUTH_COLOUR), (found, _FOUND_COLOUR)):
+        sized = np.asarray(Image.fromarray(mask).resize((side, side), Image.Resampling.NEAREST))
+        drawn[sized & ~ndimage.binary_erosion(sized)] = colour
+    return drawn
+
+
+def png(pixels: Grey) -> bytes:
+    """A picture (rows, columns) or (rows, columns, 3) uint8 as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _sized(image: Grey) -> Grey:
+    return np.asarray(Image.fromarray(image).resize((_PANEL_SIDE, _PANEL_SIDE), Image.Resampling.BILINEAR))

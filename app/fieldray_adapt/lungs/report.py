@@ -1,0 +1,109 @@
+"""The report of lung fields: how the training went, how the masks fit, and the best, a median and the worst mask."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray_adapt.evaluation.figures import as_text
+from fieldray_adapt.lungs.dataset import LungData, data_of
+from fieldray_adapt.lungs.evaluate import enlarged, mask_for
+from fieldray_adapt.lungs.figures import (
+    LungFigures,
+    SourceFits,
+)
+from fieldray_adapt.lungs.mask_fit import Fit
+from fieldray_adapt.lungs.masks import read_mask
+from fieldray_adapt.lungs.panels import overlay, png
+from fieldray_adapt.lungs.quantise import run_file
+from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
+from fieldray_adapt.reports.page import Code, Figure, Part, Section, Table, Text, facts, keep_page
+from fieldray_adapt.run import HISTORY, Facts, Run, Step
+from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.steps import converted_file
+
+_MEASURE_TITLES: Final = {
+    "dice": "Dice of the lungs",
+    "jaccard": "Jaccard",
+    "average_distance": "average distance of the outlines, pixels of 512",
+    "average_distance_percent_of_width": "the same, % of the width",
+    "distance_95": "95 % of the outline is nearer than, pixels of 512",
+}
+FIT_HEAD: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")
+
+
+def fit_row(name: str, found: SourceFits) -> list[str]:
+    """A source's row of the table below `FIT_HEAD`."""
+    digits = {"dice": ".4f", "jaccard": ".4f"}
+    cells = [as_text(getattr(found, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
+    return [name, str(found.images), str(found.patients), *cells, f"{found.least_dice:.4f}"]
+
+
+def report_step(run: Run) -> Facts:
+    """report.html: how the training went, how the masks fit, and overlays of the best, a median and the worst."""
+    metrics = run.read("evaluate", "metrics.json", LungFigures)
+    history, recipe = run.read("train", HISTORY, list[EpochFigures]), recipe_of(run)
+    curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_seen(row)] for row in history]
+    masks = [
+        Table(rows=[fit_row(*item) for item in found.items()], head=FIT_HEAD, caption=name)
+        for name, found in metrics.masks.items()
+        if found
+    ]
+    sections = [
+        Section(title="How well the masks fit", parts=masks),
+        Section(title="Best, median and worst", parts=_overlays(run) if "int8" in metrics.masks else []),
+        Section(title="Thresholds", parts=[facts(metrics.thresholds)] if metrics.thresholds else []),
+        Section(
+            title="Training",
+            parts=[Table(rows=curves, head=("epoch", "side", "loss", "validation Dice", "least Dice", "frontal"))],
+        ),
+        Section(title="Recipe", parts=[Code(run.text or "{}")]),
+    ]
+    return keep_page(run, f"Lung fields: {recipe.pack.id} {recipe.pack.version}", sections)
+
+
+def _seen(row: EpochFigures) -> list[str]:
+    return ["-" if value is None else str(value) for value in (row.dice, row.least_dice, row.frontal)]
+
+
+def _overlays(run: Run) -> list[Part]:
+    """By source; without the images themselves where they may not be shown."""
+    recipe, data, fits = recipe_of(run), data_of(run), run.read("evaluate", "fits.json", dict[str, Fit])
+    parts: list[Part] = [Text("Green: the true outline; red: the one found.")]
+    for source in sorted({str(data.image_sources[index]) for index in _known(data, fits)}):
+        own = [index for index in _known(data, fits) if data.image_sources[index] == source]
+        ranked = sorted(own, key=lambda index: fits[str(data.image_paths[index])].dice)
+        chosen = {"best": ranked[-1], "median": ranked[len(ranked) // 2], "worst": ranked[0]}
+        drawn = np.hstack([_drawn(run, recipe, data, index) for index in chosen.values()])
+        said = ", ".join(f"{name} {fits[str(data.image_paths[i])].dice:.3f}" for name, i in chosen.items())
+        parts.append(Figure(svg=_embedded(drawn), caption=f"{source}: {said}"))
+    return parts
+
+
+def _known(data: LungData, fits: Mapping[str, Fit]) -> list[int]:
+    return [index for index, path in enumerate(data.image_paths) if str(path) in fits]
+
+
+def _drawn(run: Run, recipe: LungRecipe, data: LungData, index: int) -> NDArray[np.uint8]:
+    truth = read_mask(Path(str(data.mask_paths[index])))
+    shares, _ = run_file(converted_file(run, "int8"), data.images[index : index + 1])
+    found = enlarged(mask_for(recipe, data, index, shares[0]), truth.shape, recipe.evaluation.mask_threshold)
+    image = data.images[index] if recipe.evaluation.shows_images else np.zeros_like(data.images[index])
+    return overlay(image, truth, found)
+
+
+def _embedded(pixels: NDArray[np.uint8]) -> str:
+    rows, columns = pixels.shape[:2]
+    data = base64.b64encode(png(pixels)).decode()
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {columns} {rows}" width="{columns}">'
+        f'<image width="{columns}" height="{rows}" href="data:image/png;base64,{data}"/></svg>'
+    )
+
+
+LUNG_REPORT: Final = Step(name="report", perform=report_step, recipe_keys=("evaluation",))

@@ -1,0 +1,428 @@
+"""The networks of the toolchain, as specifications, and the weights that they start from.
+
+Layers carry the names Keras gives them in `keras.applications`, where it has the network. Parameters as published, that
+is with three channels and 1000 labels, without what batch normalisation notes:
+
+- ResNet50 V1 and ResNet-34: He et al. 2016, arXiv:1512.03385; ResNet-34 has 21,797,672.
+- MobileNet v1: Howard et al. 2017, arXiv:1704.04861.
+- VGG-16: Simonyan and Zisserman 2015, arXiv:1409.1556; 138,357,544. Its dense layers are convolutions over the whole
+  image, as the paper tests it (section 3.2); `vgg16_dense` has them, for the small input of the MNIST study.
+- SqueezeNet 1.0: Iandola et al. 2016, arXiv:1602.07360, table 1; 1,248,424.
+- GoogLeNet: Szegedy et al. 2015, arXiv:1409.4842, table 1; 6,998,552. Without auxiliary heads and without local
+  response normalisation, which learns nothing.
+
+All but `vgg16_dense` end in the class-map head: a 1x1 convolution to one map per label, the mean of each map is the
+label's logit. So a map is the classifier's evidence, and the head has as many parameters as a dense layer on the means.
+Every whole-map mean is an average pool: the Edge TPU maps that for any number of channels.
+
+Weights to start from: those of a pack.
+
+A pack holds a network written for use: each convolution has its batch normalisation folded in. Training needs the two
+apart. The convolution's output over some images gives each channel's mean and variance; gamma and beta then cancel what
+they do, so that the network starts with the file's answers and trains like any other. The last layers, which were
+trained for other labels, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from numpy.typing import NDArray
+
+from fieldray.errors import UsageProblem
+from fieldray.packs.verified import read_pack, require_classifier
+from fieldray.reasons import reason
+from fieldray_adapt.networks.specification import (
+    INPUT,
+    Activation,
+    Kind,
+    Layer,
+    Specification,
+    Weights,
+    initial_weights,
+)
+from fieldray_adapt.training.keras_engine import build_network, set_weights
+
+LABELS: Final = "labels"
+_RESNET_BLOCKS: Final = (3, 4, 6, 3)
+_VGG_BLOCKS: Final = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+_VGG_DENSE: Final = 4096
+_SQUEEZES: Final = (16, 16, 32, 32, 48, 48, 64, 64)  # of the fire modules 2 to 9
+# Outputs of an inception module: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after the pool.
+_INCEPTIONS: Final[Mapping[str, tuple[int, int, int, int, int, int]]] = {
+    "3a": (64, 96, 128, 16, 32, 32),
+    "3b": (128, 128, 192, 32, 96, 64),
+    "4a": (192, 96, 208, 16, 48, 64),
+    "4b": (160, 112, 224, 24, 64, 64),
+    "4c": (128, 128, 256, 24, 64, 64),
+    "4d": (112, 144, 288, 32, 64, 64),
+    "4e": (256, 160, 320, 32, 128, 128),
+    "5a": (256, 160, 320, 32, 128, 128),
+    "5b": (384, 192, 384, 48, 128, 128),
+}
+_MOBILENET_BLOCKS: Final = (
+    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
+    *((512, 1),) * 5,
+    *((1024, 2), (1024, 1)),
+)
+
+
+def resnet50(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, **head: int) -> Specification:
+    """ResNet50 V1; channel sets "conv1", one per stage sum, two inside each block. See `_resnet`."""
+    return _resnet("resnet50", blocks, last_stride, kernels=(1, 3, 1), **head)
+
+
+def resnet34(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, **head: int) -> Specification:
+    """ResNet-34, shortcuts by projection where the shape changes; channel sets one per stage sum, one in each block.
+
+    The first stage adds to what the first convolution gives, so that has its channel set. See `_resnet`.
+    """
+    return _resnet("resnet34", blocks, last_stride, kernels=(3, 3), **head)
+
+
+def _resnet(
+    name: str,
+    blocks: tuple[int, ...],
+    last_stride: int,
+    *,
+    kernels: tuple[int, ...],
+    **head: int,
+) -> Specification:
+    """A residual network.
+
+    Parameters
+    ----------
+    blocks
+        Per stage. Three stages end at a sixteenth of the side instead of a thirty-second: their class maps have four
+        times as many cells. Fewer blocks make a shorter network of the same kind, for quick trials.
+    last_stride
+        Of the last stage's first block; 1 leaves the class maps as fine as the stage before.
+    kernels
+        Of a block's convolutions. Where there are three, the last one widens its output to four times the others'.
+    """
+    is_deep = len(kernels) == 3
+    stem = "conv1" if is_deep else "conv2"
+    made = _Layers()
+    made.layers.append(convolution("conv1", INPUT, stem, kernel=7, stride=2))
+    made.channels[stem], last = 64, made.pool("pool1", "conv1")
+    for stage, count in enumerate(blocks, start=2):
+        inner = 64 * 2 ** (stage - 2)
+        stride = 1 if stage == 2 else last_stride if stage == len(blocks) + 1 else 2
+        for block in range(1, count + 1):
+            own, begins = f"conv{stage}_block{block}", block == 1
+            is_projected = begins and f"conv{stage}" != stem
+            made.layers += _residual(
+                own, last, f"conv{stage}", kernels=kernels, stride=stride if begins else 1, is_projected=is_projected
+            )
+            made.channels |= {f"{own}_{number}": inner for number in range(1, len(kernels))}
+            made.channels[f"conv{stage}"], last = 4 * inner if is_deep else inner, f"{own}_out"
+    return replace(made.with_class_maps(name, last, **head), epsilon=1.001e-5)
+
+
+def mobilenet(**head: int) -> Specification:
+    """MobileNet v1; a depthwise layer keeps the channel set it reads."""
+    made = _Layers()
+    made.layers.append(convolution("conv1", INPUT, "conv1", kernel=3, stride=2, activation="relu6"))
+    made.channels["conv1"], last = 32, "conv1"
+    for number, (count, stride) in enumerate(_MOBILENET_BLOCKS, start=1):
+        depthwise, pointwise = f"conv_dw_{number}", f"conv_pw_{number}"
+        made.layers.append(depthwise_convolution(depthwise, last, stride=stride, activation="relu6"))
+        made.layers.append(convolution(pointwise, depthwise, pointwise, activation="relu6"))
+        made.channels[pointwise], last = count, pointwise
+    return made.with_class_maps("mobilenet", last, **head)
+
+
+def vgg16_dense(
+    *,
+    height: int = 28,
+    width: int = 28,
+    labels: int = 10,
+    input_channels: int = 1,
+    dense_units: int = _VGG_DENSE,
+    dropout: float = 0.5,
+) -> Specification:
+    """VGG-16 with its dense head. Pools round up, so 28 x 28 ends as 1 x 1; no batch normalisation, as published."""
+    made = _Layers()
+    last = made.add("flatten", "flatten", _vgg_blocks(made))
+    for name in ("fc1", "fc2"):
+        made.channels[name] = dense_units
+        last = made.add(name, "dense", last, channels=name, activation="relu")
+        last = made.add(f"{name}_dropout", "dropout", last, rate=dropout)
+    made.add("logits", "dense", last, channels=LABELS)
+    made.add("scores", "activation", "logits", activation="softmax")
+    return Specification(
+        name="vgg16",
+        height=height,
+        width=width,
+        input_channels=input_channels,
+        layers=tuple(made.layers),
+        channels={**made.channels, LABELS: labels},
+        outputs={"logits": "logits", "scores": "scores"},
+    )
+
+
+def vgg16(**head: int) -> Specification:
+    """VGG-16 for images of any size: fc1 is a 7x7 convolution, fc2 and the head are 1x1 ones."""
+    made = _Layers()
+    last = _vgg_blocks(made)
+    for name, kernel in (("fc1", 7), ("fc2", 1)):
+        last = made.add(f"{name}_dropout", "dropout", made.conv(name, last, _VGG_DENSE, kernel=kernel), rate=0.5)
+    return made.with_class_maps("vgg16", last, **head)
+
+
+def squeezenet(**head: int) -> Specification:
+    """SqueezeNet 1.0; the published network rectifies its class maps, which would leave no logit below 0."""
+    made = _Layers()
+    last = made.pool("pool1", made.conv("conv1", INPUT, 96, kernel=7, stride=2))
+    for number, squeeze in enumerate(_SQUEEZES, start=2):
+        name = f"fire{number}"
+        narrow = made.conv(f"{name}_squeeze", last, squeeze)
+        wide = [made.conv(f"{name}_expand{kernel}x{kernel}", narrow, 4 * squeeze, kernel=kernel) for kernel in (1, 3)]
+        last = made.add(name, "concat", *wide)
+        if number in (4, 8):
+            last = made.pool(f"pool{number}", last)
+    return made.with_class_maps("squeezenet", made.add("dropout", "dropout", last, rate=0.5), **head)
+
+
+def googlenet(**head: int) -> Specification:
+    """GoogLeNet without auxiliary heads."""
+    made = _Layers()
+    last = made.pool("pool1", made.conv("conv1", INPUT, 64, kernel=7, stride=2))
+    last = made.conv("conv2", made.conv("conv2_reduce", last, 64), 192, kernel=3)
+    stage = ""
+    for name, (single, before_three, three, before_five, five, pooled) in _INCEPTIONS.items():
+        if name[0] != stage:
+            stage, last = name[0], made.pool(f"pool{name[0]}", last)
+        own = f"inception_{name}"
+        branches = [
+            made.conv(f"{own}_1x1", last, single),
+            made.conv(f"{own}_3x3", made.conv(f"{own}_3x3_reduce", last, before_three), three, kernel=3),
+            made.conv(f"{own}_5x5", made.conv(f"{own}_5x5_reduce", last, before_five), five, kernel=5),
+            made.conv(f"{own}_projection", made.pool(f"{own}_pool", last, stride=1), pooled),
+        ]
+        last = made.add(own, "concat", *branches)
+    return made.with_class_maps("googlenet", made.add("dropout", "dropout", last, rate=0.4), **head)
+
+
+NETWORKS: Final[Mapping[str, Callable[..., Specification]]] = {
+    "resnet50": resnet50,
+    "resnet34": resnet34,
+    "mobilenet": mobilenet,
+    "vgg16": vgg16,
+    "squeezenet": squeezenet,
+    "googlenet": googlenet,
+}
+
+
+class _Layers:
+    """The layers of a network, one after another; each that is added gives its name, to be read."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+        self.channels: dict[str, int] = {}
+
+    def add(self, name: str, kind: Kind, *inputs: str, **more: Any) -> str:
+        """Any layer."""
+        self.layers.append(Layer(name=name, kind=kind, inputs=inputs, **more))
+        return name
+
+    def conv(self, name: str, source: str, count: int, *, kernel: int = 1, stride: int = 1) -> str:
+        """A rectified convolution with a bias, whose channel set has its name."""
+        self.channels[name] = count
+        return self.add(name, "conv", source, channels=name, kernel=kernel, stride=stride, activation="relu")
+
+    def pool(self, name: str, source: str, *, kernel: int = 3, stride: int = 2) -> str:
+        """A maximum over windows."""
+        return self.add(name, "max_pool", source, kernel=kernel, stride=stride)
+
+    def with_class_maps(
+        self, name: str, source: str, *, height: int, width: int, labels: int, input_channels: int = 1
+    ) -> Specification:
+        """The network, with the class-map head on what `source` gives."""
+        self.add("class_maps", "conv", source, channels=LABELS)
+        self.add("logits", "average_all", "class_maps")
+        self.add("scores", "activation", "logits", activation="sigmoid")
+        self.add("features", "average_all", source)
+        return Specification(
+            name=name,
+            height=height,
+            width=width,
+            input_channels=input_channels,
+            layers=tuple(self.layers),
+            channels={**self.channels, LABELS: labels},
+            outputs={name: name for name in ("logits", "scores", "class_maps", "features")},
+        )
+
+
+def _vgg_blocks(made: _Layers) -> str:
+    last = INPUT
+    for block, (count, convolutions) in enumerate(_VGG_BLOCKS, start=1):
+        for number in range(1, convolutions + 1):
+            last = made.conv(f"block{block}_conv{number}", last, count, kernel=3)
+        last = made.pool(f"block{block}_pool", last, kernel=2)
+    return last
+
+
+def convolution(
+    name: str, source: str, channels: str, *, kernel: int = 1, stride: int = 1, activation: Activation = "relu"
+) -> Layer:
+    """A convolution with batch normalisation."""
+    return Layer(
+        name=name,
+        kind="conv",
+        inputs=(source,),
+        channels=channels,
+        kernel=kernel,
+        stride=stride,
+        batch_norm=True,
+        activation=activation,
+    )
+
+
+def depthwise_convolution(name: str, source: str, *, stride: int, activation: Activation = "relu") -> Layer:
+    """A 3x3 convolution of each channel by itself, with batch normalisation."""
+    return Layer(
+        name=name,
+        kind="depthwise",
+        inputs=(source,),
+        kernel=3,
+        stride=stride,
+        batch_norm=True,
+        activation=activation,
+    )
+
+
+def _residual(
+    name: str, source: str, stage: str, *, kernels: tuple[int, ...], stride: int, is_projected: bool
+) -> list[Layer]:
+    """Convolutions, the first with the stride (as in V1), added to the shortcut, which may be projected."""
+    layers = [convolution(f"{name}_0", source, stage, stride=stride, activation="none")] if is_projected else []
+    shortcut, last = f"{name}_0" if is_projected else source, source
+    for number, kernel in enumerate(kernels, start=1):
+        own, is_last = f"{name}_{number}", number == len(kernels)
+        activation: Activation = "none" if is_last else "relu"
+        channels = stage if is_last else own
+        layers.append(convolution(own, last, channels, kernel=kernel, stride=stride, activation=activation))
+        stride, last = 1, own
+    return [*layers, Layer(name=f"{name}_out", kind="add", inputs=(shortcut, last), activation="relu")]
+
+
+Folded = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+
+
+def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArray[np.uint8]) -> Weights:
+    """The weights of the layers that have a normalisation.
+
+    Parameters
+    ----------
+    specification
+        The network to start; its height and width may differ from those of the images.
+    folded
+        By layer: kernel (height, width, in, out) and bias (out,).
+    images
+        (n, height, width, channels), a few dozen: they give the statistics.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` naming the layer whose kernel has another shape.
+    """
+    sized = replace(specification, height=images.shape[1], width=images.shape[2])
+    layers = [layer for layer in sized.layers if layer.kind == "conv" and layer.batch_norm]
+    found = initial_weights(sized, seed=0)
+    for layer in layers:
+        kernel, bias = folded[layer.name]
+        if kernel.shape != found[f"{layer.name}/kernel"].shape:
+            raise UsageProblem(reason("weights_unfit", path=layer.name))
+        found[f"{layer.name}/kernel"], found[f"{layer.name}/beta"] = kernel, bias
+        found[f"{layer.name}/gamma"] = np.ones_like(bias)
+        found[f"{layer.name}/variance"] = np.full_like(bias, 1 - sized.epsilon)
+    outputs = _normalised_outputs(sized, layers, found, images.astype(np.float32) / 255)
+    for layer, output in zip(layers, outputs, strict=True):
+        mean, variance = output.mean((0, 1, 2)), output.var((0, 1, 2))
+        found[f"{layer.name}/mean"] = mean - found[f"{layer.name}/beta"]
+        found[f"{layer.name}/variance"] = variance
+        found[f"{layer.name}/gamma"] = np.sqrt(variance + sized.epsilon)
+        found[f"{layer.name}/beta"] = mean
+    names = {layer.name for layer in layers}
+    return {key: array for key, array in found.items() if key.rpartition("/")[0] in names}
+
+
+def _normalised_outputs(
+    specification: Specification, layers: list[Layer], weights: Weights, images: NDArray[np.float32]
+) -> list[NDArray[np.float32]]:
+    """What each layer's normalisation gives, before the activation."""
+    import keras
+
+    model = build_network(specification, outputs=["logits"])
+    set_weights(model, weights)
+    inside = keras.Model(model.input, [model.get_layer(f"{layer.name}_bn").output for layer in layers])
+    return [np.asarray(value, np.float32) for value in inside.predict_on_batch(images)]
+
+
+_INT8: Final = 9
+
+
+def pack_weights(folder: Path, specification: Specification) -> Weights:
+    """The weights of the convolutions of a pack's network that a network like it has too.
+
+    Each channel's statistics come from the pack's own golden images.
+
+    Parameters
+    ----------
+    specification
+        The network to start; of another side it may be, without the last stages, and with other labels.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` where the pack has no golden images or another network.
+    PackProblem
+    """
+    folded, images = _read_pack(folder, specification)
+    if images is None:
+        raise UsageProblem(reason("weights_unfit", path=folder))
+    return unfold_batchnorm(specification, folded, images)
+
+
+def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
+    """How many channels each hidden channel set of a network has in a pack. Raises as `pack_weights`."""
+    folded, _ = _read_pack(folder, specification)
+    return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
+
+
+def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
+    """Kernel and bias of each convolution below the head by the name it has here, and the pack's golden images."""
+    pack = read_pack(folder)
+    require_classifier(pack.manifest.description)
+    layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
+    operators = list(convolutions(pack.model.files["litert"]))[:-1]  # the last one is the head, for other labels
+    pairs = list(zip(layers, operators, strict=False))
+    if not layers or len(pairs) < len(layers) or any(layer.name not in name for layer, (name, _, _) in pairs):
+        raise UsageProblem(reason("weights_unfit", path=folder))
+    folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in pairs}
+    return folded, None if pack.model.golden is None else pack.model.golden.inputs
+
+
+def convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
+    """Name of the output, kernel (height, width, in, out) and bias (out,) of each convolution, in the file's order."""
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    graph = model.subgraphs[0]
+    for operator in graph.operators:
+        code = model.operatorCodes[operator.opcodeIndex]
+        if max(code.builtinCode, code.deprecatedBuiltinCode) == schema.BuiltinOperator.CONV_2D:
+            kernel, bias = (_numbers(model, graph.tensors[index]) for index in operator.inputs[1:3])
+            yield graph.tensors[operator.outputs[0]].name.decode(), kernel.transpose(1, 2, 3, 0), bias
+
+
+def _numbers(model: Any, tensor: Any) -> NDArray[np.float32]:
+    """A constant of the file as float32; scales run along its first axis."""
+    raw = np.asarray(model.buffers[tensor.buffer].data, np.uint8).tobytes()
+    whole = np.frombuffer(raw, np.int8 if tensor.type == _INT8 else np.int32).reshape(tensor.shape)
+    scale = np.asarray(tensor.quantization.scale, np.float32).reshape(-1, *[1] * (whole.ndim - 1))
+    return np.asarray(whole.astype(np.float32) * scale, np.float32)

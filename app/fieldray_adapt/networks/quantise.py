@@ -1,0 +1,338 @@
+"""From trained weights to TensorFlow Lite files, full int8 (uint8 in and out) and float, and their answers to images.
+
+A network is converted as one function whose variables are constants: the converter would leave them as variables, and
+a saved model of the same network takes five times as long and gives the same answers. The representative images decide
+the ranges of the integers: they come from training images only.
+
+Three steps keep the int8 network close to the float network:
+
+- `equalise`: an int8 tensor has one scale for all its channels, set by the largest, so a channel far below it keeps
+  only a few of the 255 levels. Rectified layers pass a factor on: a channel is multiplied where it is computed and
+  divided where it is used, and the network computes the same [1]_, section 4.1. Channels that are added share a factor.
+- `correct_rounding`: a convolution that takes differences of large values changes its mean by the sum of the rounding
+  errors times the mean input. Both are known, so the bias compensates [1]_, section 4.2.
+- `refit_head`: quantisation noise adds up over the stages, partly in one direction. The head is linear and comes last:
+  ridge regression of the float logits on the int8 features, towards the head there was. It needs no labels.
+
+References
+----------
+.. [1] Nagel M. et al., Data-Free Quantization Through Weight Equalization and Bias Correction, ICCV 2019,
+   arXiv:1906.04721.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import Ridge
+
+from fieldray.domain.model import InputSpec, OutputRoles
+from fieldray.inference.litert import Network, NetworkSpec, load_runtime
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, channel_sets, weight_axes
+from fieldray_adapt.training.keras_engine import build_network, layer_reader, set_weights
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Answers:
+    """Raw scores (n, labels) in 0..1, pooled features (n, f), class maps (n, labels, rows, columns) as logits."""
+
+    scores: NDArray[np.float64]
+    features: NDArray[np.float32]
+    class_maps: NDArray[np.float32]
+
+
+def answer(
+    file: bytes,
+    images: NDArray[np.uint8],
+    *,
+    spec: InputSpec,
+    outputs: OutputRoles,
+    labels: int,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Answers:
+    """Run every image (n, height, width, channels) uint8 on one thread. Raises BackendProblem."""
+    network = Network(file, NetworkSpec(input=spec, outputs=outputs, labels=labels), runtime=load_runtime(), threads=1)
+    found = []
+    for index, image in enumerate(images):
+        found.append(network.run(image))
+        progress(index + 1, len(images))
+    none = np.zeros(0, np.float32)
+    return Answers(
+        scores=np.stack([one.scores for one in found]).astype(np.float64),
+        features=np.stack([none if one.features is None else one.features for one in found]),
+        class_maps=np.stack([none if one.class_maps is None else one.class_maps for one in found]),
+    )
+
+
+_LARGEST_FACTOR: Final = 16.0
+_TINY: Final = 1e-6
+_BATCH: Final = 16
+
+Factors = dict[str, NDArray[np.float32]]
+
+
+def equalise(
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
+) -> Weights:
+    """Weights of a network that computes the same, with channels of like range.
+
+    Channel sets that are written by anything but rectified and linear layers stay as they are, and so do the labels.
+
+    Parameters
+    ----------
+    representative
+        (n, height, width, channels) training images, whose ranges count.
+    """
+    factors = {
+        name: np.clip(1 / share, 1, _LARGEST_FACTOR).astype(np.float32)
+        for name, share in _shares(specification, weights, representative).items()
+    }
+    return scale_channels(specification, weights, factors)
+
+
+def scale_channels(
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], factors: Factors
+) -> Weights:
+    """The weights with each channel of the sets named multiplied where it is made and divided where it is read."""
+    scaled = Weights()
+    for key, axes in weight_axes(specification).items():
+        name, _, part = key.rpartition("/")
+        array = np.array(weights[key], np.float32)
+        for position, axis in enumerate(axes):
+            if not factors.keys().isdisjoint(axis.parts):
+                power = _power(part, is_read=position == len(axes) - 2, layer=specification.layer(name))
+                shape = [-1 if dim == position else 1 for dim in range(array.ndim)]
+                own = [factors.get(one, np.ones(specification.channels[one], np.float32)) for one in axis.parts]
+                array *= np.tile(np.concatenate(own), axis.repeats).reshape(shape) ** power
+        scaled[key] = array
+    return scaled
+
+
+def _power(part: str, *, is_read: bool, layer: Layer) -> int:
+    """Whether an axis of this part is multiplied by the factors of its set (1), divided (-1) or left alone (0).
+
+    Where a normalisation follows, it is the normalisation that makes the channel.
+    """
+    if part == "kernel":
+        return -1 if is_read else int(not layer.batch_norm)
+    return int(part in ("gamma", "beta", "bias"))
+
+
+def _shares(
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], images: NDArray[np.uint8]
+) -> Factors:
+    """By channel set: the range of each channel as a share of its tensor's, in the tensor where that is largest."""
+    sets = channel_sets(specification)
+    shares: Factors = {}
+    for name, ranges in _ranges(specification, weights, images, names=_levelled(specification)).items():
+        share = np.maximum(ranges / max(float(ranges.max()), _TINY), _TINY)
+        shares[sets[name]] = np.maximum(shares.get(sets[name], np.float32(0)), share)
+    return shares
+
+
+def _levelled(specification: Specification) -> list[str]:
+    """The layers whose outputs count."""
+    sets = channel_sets(specification)
+    kept = {specification.label_set} | {
+        sets[layer.name] for layer in specification.layers if layer.activation not in ("none", "relu")
+    }
+    return [
+        layer.name
+        for layer in specification.layers
+        if (layer.has_weights or layer.kind == "add") and sets[layer.name] not in kept
+    ]
+
+
+def _ranges(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    images: NDArray[np.uint8],
+    *,
+    names: list[str],
+) -> Factors:
+    """By layer: the largest absolute value of each channel of its output."""
+    if not names:
+        return {}
+    read = layer_reader(specification, weights, names)
+    found: Factors = {}
+    for start in range(0, len(images), _BATCH):
+        for name, value in read(images[start : start + _BATCH].astype(np.float32) / 255).items():
+            largest = np.abs(value).reshape(-1, value.shape[-1]).max(0)
+            found[name] = np.maximum(found.get(name, np.float32(0)), largest)
+    return found
+
+
+_LARGEST: Final = 127
+
+
+def correct_rounding(
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
+) -> Weights:
+    """Weights whose convolutions keep their mean output once they are int8 with a scale for each output channel.
+
+    Parameters
+    ----------
+    representative
+        (n, height, width, channels) training images; borders, where padding counts, are neglected.
+    """
+    layers = [layer for layer in specification.layers if layer.kind in ("conv", "depthwise")]
+    means = _input_means(specification, weights, layers, representative)
+    corrected = {key: np.array(array) for key, array in weights.items()}
+    for layer in layers:
+        shift = _mean_shift(layer, weights, means[layer.inputs[0]], specification.epsilon)
+        corrected[f"{layer.name}/{'beta' if layer.batch_norm else 'bias'}"] -= shift
+    return corrected
+
+
+def _input_means(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    layers: list[Layer],
+    images: NDArray[np.uint8],
+) -> dict[str, NDArray[np.float32]]:
+    """The mean of each channel of what the layers read, by the name of the layer read."""
+    names = sorted({layer.inputs[0] for layer in layers} - {INPUT})
+    read = layer_reader(specification, weights, names)
+    sums: dict[str, NDArray[np.float32]] = {}
+    for start in range(0, len(images), _BATCH):
+        batch = images[start : start + _BATCH].astype(np.float32) / 255
+        for name, array in {INPUT: batch, **read(batch)}.items():
+            sums[name] = sums.get(name, np.float32(0)) + array.mean((1, 2)).sum(0)
+    return {name: (total / len(images)).astype(np.float32) for name, total in sums.items()}
+
+
+def _mean_shift(
+    layer: Layer, weights: Mapping[str, NDArray[np.float32]], means: NDArray[np.float32], epsilon: float
+) -> NDArray[np.float32]:
+    """How far the mean of each output channel moves when the folded kernel is rounded."""
+    kernel = weights[f"{layer.name}/kernel"]
+    if layer.kind == "depthwise":
+        kernel = kernel[..., 0]
+    if layer.batch_norm:
+        kernel = kernel * weights[f"{layer.name}/gamma"] / np.sqrt(weights[f"{layer.name}/variance"] + epsilon)
+    axes = tuple(range(kernel.ndim - 1))
+    scale = np.abs(kernel).max(axes) / _LARGEST
+    scale = np.where(scale > 0, scale, 1)
+    error = np.rint(kernel / scale) * scale - kernel
+    if layer.kind == "depthwise":
+        return np.asarray(error.sum(axes) * means, np.float32)
+    return np.asarray(np.einsum("hwio,i->o", error, means), np.float32)
+
+
+PENALTY_SHARE: Final = 0.3
+_KERNEL: Final = "class_maps/kernel"
+_BIAS: Final = "class_maps/bias"
+
+
+def refit_head(weights: Mapping[str, NDArray[np.float32]], *, whole: Answers, integer: Answers) -> Weights:
+    """The weights with a head (1, 1, features, labels) that gives the float logits from the int8 features.
+
+    Parameters
+    ----------
+    whole, integer
+        Answers of the float and the int8 file to the same training images.
+    """
+    kernel = weights[_KERNEL].reshape(-1, weights[_KERNEL].shape[-1]).astype(np.float64)
+    features = integer.features.astype(np.float64)
+    missing = whole.class_maps.mean(axis=(2, 3), dtype=np.float64) - features @ kernel
+    fitted = Ridge(alpha=PENALTY_SHARE * len(features), solver="cholesky").fit(features, missing)
+    change, bias = fitted.coef_.reshape(-1, len(features[0])).T, np.atleast_1d(fitted.intercept_)
+    refitted = Weights({name: np.array(array) for name, array in weights.items()})
+    refitted[_KERNEL] = (kernel + change).reshape(weights[_KERNEL].shape).astype(np.float32)
+    refitted[_BIAS] = bias.astype(np.float32)
+    return refitted
+
+
+OUTPUTS: Final = ("scores", "class_maps", "features", "mask")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Converted:
+    """A TensorFlow Lite file and which of its outputs is what, by index."""
+
+    data: bytes
+    outputs: Mapping[str, int]
+
+    def roles(self, specification: Specification) -> OutputRoles:
+        """As the manifest states it."""
+        activation = specification.layer(specification.outputs["scores"]).activation
+        if activation not in ("sigmoid", "softmax"):
+            raise ValueError(f"the scores need a sigmoid or softmax, not {activation}")
+        return OutputRoles(activation=activation, **self.outputs)
+
+
+def quantise(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    representative: NDArray[np.uint8],
+) -> Converted:
+    """The full int8 file: weights and every tensor int8, image and outputs uint8.
+
+    Parameters
+    ----------
+    representative
+        (n, height, width, channels) training images as the network sees them, 100 to 300 are enough.
+
+    Raises
+    ------
+    ValueError
+        Without images or if the converter cannot express the network in integers.
+    """
+    if not len(representative):
+        raise ValueError("quantising needs representative images")
+
+    def configure(converter: Any, tensorflow: Any) -> None:
+        converter.optimizations = [tensorflow.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: _one_by_one(representative)
+        converter.target_spec.supported_ops = [tensorflow.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.inference_input_type = tensorflow.uint8
+        converter.inference_output_type = tensorflow.uint8
+
+    return _convert(specification, correct_rounding(specification, weights, representative=representative), configure)
+
+
+def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> Converted:
+    """The same network in float32, to compare with; the image is float32 in 0..1."""
+    return _convert(specification, weights, None)
+
+
+def _one_by_one(images: NDArray[np.uint8]) -> Iterator[list[NDArray[np.float32]]]:
+    for image in images:
+        yield [image[None].astype(np.float32) / 255]
+
+
+def _convert(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    configure: Callable[[Any, Any], None] | None,
+) -> Converted:
+    import keras
+    import tensorflow
+    from ai_edge_litert.interpreter import Interpreter
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    keras.config.set_dtype_policy("float32")
+    names = [name for name in OUTPUTS if name in specification.outputs]
+    model = build_network(specification, outputs=names)
+    set_weights(model, weights)
+    shape = (1, specification.height, specification.width, specification.input_channels)
+    network = tensorflow.function(
+        lambda image: model(image, training=False), input_signature=[tensorflow.TensorSpec(shape)], autograph=False
+    )
+    constant = convert_variables_to_constants_v2(network.get_concrete_function())
+    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([constant])
+    if configure is not None:
+        configure(converter, tensorflow)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Statistics for quantized inputs")  # the representative images give them
+        data: bytes = converter.convert()
+    # The converter may reorder the outputs, and keeps the names of the function's tensors.
+    order = [row["name"] for row in Interpreter(model_content=data).get_output_details()]
+    tensors = zip(names, constant.outputs, strict=True)
+    return Converted(data, {name: order.index(tensor.op.name) for name, tensor in tensors})

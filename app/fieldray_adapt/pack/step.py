@@ -1,0 +1,178 @@
+"""The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Final, TypeVar
+
+import numpy as np
+
+from fieldray.domain.model import (
+    GoldenVectors,
+    Label,
+    Manifest,
+    OodGate,
+    OutputRoles,
+    Requirement,
+)
+from fieldray.errors import UsageProblem
+from fieldray.packs.signing import own_key
+from fieldray.packs.verified import read_verified_manifest, write_pack
+from fieldray.reasons import reason
+from fieldray.translation import Translator, languages
+from fieldray.typed_json import decoded
+from fieldray_adapt.evaluation.cross import CROSS_RESULTS
+from fieldray_adapt.evaluation.figures import (
+    Choices,
+    ClassifierFigures,
+    CrossFigures,
+    DataFigures,
+    PublishedCross,
+)
+from fieldray_adapt.files import as_json, content_digest, digest, plain, reading, undone_on_failure
+from fieldray_adapt.pack.card import model_card, warnings_of
+from fieldray_adapt.pack.figures import PackFigures, PackLabel
+from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, is_as_written, phantom, provenance, written_pack
+from fieldray_adapt.prune.tasks import PrunedNetwork
+from fieldray_adapt.recipes.classifier import what_is_made, what_is_trained
+from fieldray_adapt.recipes.shared import LabelRule
+from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.training.steps import answers_of, converted_file, last_network
+
+T = TypeVar("T")
+
+
+_GOLDEN_IMAGES: Final = 6
+_GOLDEN_CANDIDATES: Final = 36
+
+
+def pack_step(run: Run) -> Facts:
+    """Write the pack; the signing key is made where the recipe says, if it is not there.
+
+    Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
+    """
+    recipe = run.recipe
+    results, chosen = evaluated(run, ClassifierFigures), evaluated(run, Choices, "points.json")
+    file, (specification, _) = converted_file(run, "int8"), last_network(run)
+    manifest = _manifest(run, file.roles(specification), results, chosen)
+    files = {"litert": file.data}
+    card = model_card(
+        recipe,
+        specification=specification,
+        files=files,
+        results=results,
+        tools=manifest.provenance,
+        cross=cross_validation_of(run),
+        pruned=run.read("prune", "table.json", list[PrunedNetwork]) if recipe.prune else [],
+    )
+    golden = _golden(run, manifest)
+    with undone_on_failure(recipe.signing_key, recipe.packs_folder):
+        key = own_key(recipe.signing_key)
+        folder = write_pack(recipe.packs_folder, manifest=manifest, files=files, card=card, golden=golden, key=key)
+    warnings = tuple(manifest.warnings["en"].splitlines()) if manifest.warnings else ()
+    return dict(plain(written_pack(folder, warnings=warnings)))
+
+
+def evaluated(run: Run, kind: type[T], name: str = "metrics.json") -> T:
+    """What the evaluation left under this name. Raises UsageProblem `step_missing`."""
+    try:
+        return run.read("evaluate", name, kind)
+    except OSError as problem:
+        raise UsageProblem(reason("step_missing", step="evaluate")) from problem
+
+
+def cross_validation_of(run: Run) -> Mapping[str, CrossFigures] | None:
+    """The figures of the published cross-validation; None if there is none, or one of another recipe or other data.
+
+    Raises StorageProblem (run_file_damaged).
+    """
+    path = run.recipe.published / CROSS_RESULTS
+    try:
+        data_sha256 = run.read("data", "facts.json", DataFigures).data_sha256
+        with reading(path):
+            found = decoded(path.read_bytes(), PublishedCross)
+    except OSError:
+        return None
+    wanted = (what_is_trained(run.recipe), what_is_made(run.recipe))
+    trained, made = (json.loads(as_json(document)) for document in wanted)
+    is_of_this = found.trained == trained and found.made in (None, made)
+    return found.labels if is_of_this and found.data_sha256 == data_sha256 else None
+
+
+def _manifest(run: Run, outputs: OutputRoles, results: ClassifierFigures, chosen: Choices) -> Manifest:
+    recipe, texts = run.recipe, run.recipe.pack
+    return Manifest(
+        pack_id=texts.id,
+        version=texts.version,
+        names=texts.names,
+        descriptions=texts.descriptions,
+        intended_use=texts.intended_use,
+        limits=texts.limits,
+        input=recipe.input,
+        class_names=asdict(texts.class_names) if texts.class_names else None,
+        warnings=_warning_texts(recipe.kept_labels, results),
+        labels=tuple(
+            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
+        ),
+        outputs=outputs,
+        operating_points=chosen.points,
+        calibration=chosen.calibration,
+        ood_gate=_ood_gate(run),
+        accepted=texts.accepted,
+        requires=_requires(run),
+        provenance=provenance(run, data=[source.name for source in recipe.data]),
+        metrics=plain(_figures(run, results)),
+    )
+
+
+def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
+    return PackFigures(
+        labels={code: PackLabel.of(found) for code, found in results.labels.items()},
+        ood_gate=results.gate,
+        evidence_inside=results.labels[run.recipe.kept_labels[0].code].evidence_inside,
+    )
+
+
+def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> dict[str, str] | None:
+    """A line for each warning, in every language of the program; None where there is none."""
+    texts = {}
+    for translator in map(Translator, languages()):
+        meanings = {label.code: translator.pick(label.meaning) for label in labels}
+        found = warnings_of(results, meanings=meanings)
+        texts[translator.language] = "\n".join(map(translator.reason, found))
+    return texts if any(texts.values()) else None
+
+
+def _requires(run: Run) -> tuple[Requirement, ...]:
+    """The lung-field pack it was trained and measured with, or a later version by the same key."""
+    if run.recipe.lungs is None:
+        return ()
+    found = read_verified_manifest(run.recipe.lungs)
+    pack_id, version = found.description.id, found.description.version
+    return (Requirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)
+
+
+def _ood_gate(run: Run) -> OodGate:
+    with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
+        return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
+
+
+def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
+    """Synthetic images, no patient's, whose scores lie far apart, and what the file gives for them here."""
+    inputs = np.stack([phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
+    scores = answers_of(run, "int8", inputs, "golden vectors").scores
+    spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]
+    return GoldenVectors(inputs=inputs[spread], scores=scores[spread].astype(np.float32), tolerance=GOLDEN_TOLERANCE)
+
+
+PACK: Final = Step(
+    name="pack",
+    perform=pack_step,
+    recipe_keys=("pack", "packs_folder", "results", "signing_key"),
+    external_inputs=lambda run: digest(
+        content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.pack.credits_text
+    ),
+    is_valid=is_as_written,
+)

@@ -1,0 +1,140 @@
+"""A pack that a step writes, of whatever kind: golden images, provenance, and whether the pack is still there."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from fieldray.domain.image import Image
+from fieldray.domain.model import (
+    InputSpec,
+)
+from fieldray.errors import PackProblem
+from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.packs.manifest import SCHEMA_VERSION, Input, PackManifest
+from fieldray.packs.signing import own_key
+from fieldray.packs.verified import list_files, read_verified_manifest, require_pack, write_described
+from fieldray.typed_json import converted
+from fieldray_adapt.evaluation.figures import (
+    DataDigests,
+)
+from fieldray_adapt.files import digest, plain, undone_on_failure
+from fieldray_adapt.recipes.classifier import PackRecipe
+from fieldray_adapt.run import Facts, Run, Step
+
+_GOLDEN_SIDE: Final = 512
+# The kernels of two processors differ by up to 3 steps of the 8-bit scale; a score may move by more where it is steep.
+GOLDEN_TOLERANCE: Final = 0.06
+_TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
+
+
+class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the status has of a pack that was written: its folder, by whom it is signed, and what was warned of."""
+
+    pack: str
+    signer: str = ""
+    manifest_sha256: str
+    bytes: int
+    warnings: tuple[str, ...] = ()
+
+
+def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> Facts:
+    """Write the signed pack of the recipe of a square, grey network; the facts of its step."""
+    texts, spec = recipe.pack, recipe.input
+    whole = kind(
+        schema_version=SCHEMA_VERSION,
+        id=texts.id,
+        version=texts.version,
+        names=dict(texts.names),
+        descriptions=dict(texts.descriptions),
+        intended_use=dict(texts.intended_use),
+        limits=dict(texts.limits),
+        input=Input(
+            height=spec.height,
+            width=spec.width,
+            channels=1,
+            dtype="uint8",
+            intensity=spec.intensity,
+            fit=spec.fit,
+            margin=spec.margin,
+        ),
+        files=list_files(contents),
+        **facts,
+    )
+    with undone_on_failure(recipe.signing_key, recipe.packs_folder):
+        key = own_key(recipe.signing_key)
+        folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=key)
+    return dict(plain(written_pack(folder)))
+
+
+def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
+    """What the status has of a pack that was written, by which `is_as_written` knows it again."""
+    signed = read_verified_manifest(folder)
+    return WrittenPack(
+        pack=str(folder),
+        signer=signed.fingerprint,
+        manifest_sha256=signed.manifest_sha256,
+        bytes=sum(path.stat().st_size for path in folder.iterdir()),
+        warnings=warnings,
+    )
+
+
+def is_as_written(facts: Facts) -> bool:
+    """Whether the very pack that a step wrote is where it wrote it, whole and alone."""
+    written = converted(facts, WrittenPack)
+    folder = Path(written.pack)
+    try:
+        require_pack(folder, fingerprint=written.signer)
+        return bool(read_verified_manifest(folder).manifest_sha256 == written.manifest_sha256)
+    except (PackProblem, OSError):
+        return False
+
+
+def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
+    """What a pack was made of and with; `data` are the names of its sources."""
+    recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json", DataDigests)
+    licences = {name: getattr(run.recipe.pack, name) for name in ("data_licence", "weights_licence")}
+    return {
+        "data": ", ".join(data),
+        **{name: text for name, text in licences.items() if text},
+        "split": f"by patient, {run.recipe.split.by}",
+        "seed": str(run.recipe.training.seed),
+        "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
+        **plain(facts),
+        "python": platform.python_version(),
+        **{name: found for name in _TOOLS if (found := _version(name))},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
+    """A synthetic chest as a network sees it: (height, width, channels)."""
+    pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
+    values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
+    return values
+
+
+def whole_pack_step(perform: Callable[[Run], Facts]) -> Step:
+    """The step of a pack that is written by `write_whole`."""
+    return Step(
+        name="pack",
+        perform=perform,
+        recipe_keys=("pack", "packs_folder", "signing_key"),
+        external_inputs=lambda run: digest(run.recipe.pack.credits_text),
+        is_valid=is_as_written,
+    )

@@ -1,0 +1,92 @@
+"""A study's network as an int8 file, with what both get right of the test images; made once for each network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from fieldray.typed_json import decoded
+from fieldray_adapt.files import as_json, digest, reading, write_atomically
+from fieldray_adapt.networks.quantise import quantise
+from fieldray_adapt.training.engine import (
+    EngineSettings,
+    Labelled,
+    quality,
+)
+from fieldray_adapt.training.profile import Network
+
+T = TypeVar("T")
+
+
+class _Tested(Struct, frozen=True, kw_only=True):
+    """tested.json: of which network, and the shares of test images that it and its int8 file get right."""
+
+    key: str
+    accuracy: float
+    accuracy_int8: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversion:
+    """A network's int8 file, and the share of test images that the float network and the int8 file get right."""
+
+    int8: bytes
+    accuracy: float
+    accuracy_int8: float
+
+
+def convert_and_test(
+    network: Network,
+    *,
+    folder: Path,
+    images: NDArray[np.uint8],
+    test: Labelled,
+    settings: EngineSettings,
+    say: Callable[[], None] = lambda: None,
+) -> Conversion:
+    """Convert and test a network, or take what `folder` keeps of this very one; `say` is told if there is work to do.
+
+    Parameters
+    ----------
+    images
+        Training images (n, height, width, channels) uint8 that decide the ranges of the integers.
+    """
+    key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
+    tested = read_kept(path, _Tested)
+    if tested is None or tested.key != key:
+        say()
+        data = quantise(*network, representative=images).data
+        right, _ = quality(*network, data=test, settings=settings)
+        write_atomically(file, data)
+        tested = _Tested(key=key, accuracy=right, accuracy_int8=file_accuracy(data, test))
+        write_atomically(path, as_json(tested))
+    return Conversion(file.read_bytes(), tested.accuracy, tested.accuracy_int8)
+
+
+def read_kept(path: Path, kind: type[T]) -> T | None:
+    """What a JSON file of a run holds, None without the file. Raises StorageProblem (run_file_damaged)."""
+    if not path.is_file():
+        return None
+    with reading(path):
+        return decoded(path.read_bytes(), kind)
+
+
+def file_accuracy(data: bytes, test: Labelled) -> float:
+    """Share of images, 0..1, whose highest score from a TensorFlow Lite file (uint8 in and out) is the right one."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=data, num_threads=1)
+    interpreter.allocate_tensors()
+    entrance, exit_ = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
+    right = 0
+    for image, targets in zip(test.images, test.targets, strict=True):
+        interpreter.set_tensor(entrance, np.rint(image[None] * 255).astype(np.uint8))
+        interpreter.invoke()
+        right += int(interpreter.get_tensor(exit_)[0].argmax() == targets.argmax())
+    return right / len(test)

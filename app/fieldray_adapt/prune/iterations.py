@@ -1,0 +1,117 @@
+"""The iterations of a pruning run in their folder.
+
+What an iteration did is a line of JSON beside its weights, so that a run can resume after a kill at any point.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+from fieldray.typed_json import decoded
+from fieldray_adapt.files import write_atomically
+from fieldray_adapt.networks.specification import (
+    Specification,
+    Weights,
+    load_network,
+    save_network,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The values of the laws that one iteration ran with."""
+
+    batch_size: float
+    epochs: float
+    learning_rate: float
+    cut_off: float
+    minimum_channels: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One line of the table. Iteration 0 is the original, which has no settings.
+
+    Attributes
+    ----------
+    quality_before, quality
+        On the validation part, before and after retraining (0..1).
+    loss
+        On the validation part, after retraining.
+    seconds_per_image
+        Of inference in the engine that trains.
+    batch_size_proposed
+        By the profile, for training the network as it is after this iteration; None without one.
+    wall_seconds
+        That the iteration took.
+    """
+
+    number: int
+    parameters: int
+    multiply_adds: int
+    quality_before: float
+    quality: float
+    loss: float
+    seconds_per_image: float
+    batch_size_proposed: int | None
+    wall_seconds: float
+    settings: Settings | None = None
+
+
+class RunFolder:
+    """The iterations of one pruning run.
+
+    An iteration counts from the moment its line is in `iterations.jsonl`, which is written last and as a whole.
+    """
+
+    def __init__(self, folder: Path, *, fingerprint: str, begins_again: bool = False) -> None:
+        """Open a run, or one that its first iteration begins.
+
+        begins_again    what another fingerprint left is removed; else it raises UsageProblem (run_differs)
+        """
+        self.folder, self._fingerprint, self._marker = folder, fingerprint, folder / "settings.json"
+        if self._marker.exists() and self._marker.read_text() != fingerprint:
+            if not begins_again:
+                raise UsageProblem(reason("run_differs", path=folder))
+            self._clear()
+
+    def _clear(self) -> None:
+        """The list first, by which iterations count, and the marker last: a kill in between ends in the same."""
+        paths = [self.folder / "iterations.jsonl", *self.folder.glob("iteration-*"), self._marker]
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def iterations(self) -> tuple[Iteration, ...]:
+        """Those that are complete, in order. Raises StorageProblem (run_damaged)."""
+        path = self.folder / "iterations.jsonl"
+        if not path.exists():
+            return ()
+        try:
+            return tuple(decoded(line, Iteration) for line in path.read_text().splitlines())
+        except (OSError, ValueError) as problem:
+            raise StorageProblem(reason("run_damaged", path=path)) from problem
+
+    def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:
+        """Keep an iteration: first its network, then its line."""
+        rows = (*self.iterations(), iteration)
+        if not self._marker.exists():
+            write_atomically(self._marker, self._fingerprint.encode())
+        save_network(*self._paths(iteration.number), specification, weights)
+        lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+        write_atomically(self.folder / "iterations.jsonl", lines.encode())
+
+    def network(self, number: int) -> tuple[Specification, Weights]:
+        """The network after an iteration. Raises StorageProblem (run_damaged)."""
+        path, text = self._paths(number)
+        try:
+            return load_network(path, text)
+        except (OSError, StorageProblem) as problem:
+            raise StorageProblem(reason("run_damaged", path=text)) from problem
+
+    def _paths(self, number: int) -> tuple[Path, Path]:
+        name = f"iteration-{number:02d}"
+        return self.folder / f"{name}.npz", self.folder / f"{name}.json"

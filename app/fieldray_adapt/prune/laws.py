@@ -1,0 +1,150 @@
+"""The laws by which the settings of pruning move from one iteration to the next.
+
+The four laws of the dissertation (Taran 2022, formulas 3.1-3.4): constant, linear, multiplicative, and dependent on
+the context, which is how much size, loss and time changed in the last iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from fieldray_adapt.prune.iterations import Iteration
+from fieldray_adapt.recipes.tables import Key, key, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the last iteration changed, as ratios after / before, each above 0.
+
+    Attributes
+    ----------
+    size
+        Of the number of parameters, at most 1.
+    loss
+        Of the validation loss after retraining.
+    time
+        Of the seconds per image.
+    batch
+        The batch size that the profile proposes for the network as it is now, over the one used last.
+    """
+
+    size: float = 1.0
+    loss: float = 1.0
+    time: float = 1.0
+    batch: float = 1.0
+
+    @classmethod
+    def between(cls, earlier: Iteration, last: Iteration) -> Context:
+        """What the last of two iterations changed; it has settings."""
+        used = last.settings.batch_size if last.settings else math.nan
+        return cls(
+            size=last.parameters / earlier.parameters,
+            loss=max(last.loss, 1e-6) / max(earlier.loss, 1e-6),
+            time=last.seconds_per_image / earlier.seconds_per_image,
+            batch=(last.batch_size_proposed or used) / used,
+        )
+
+
+@table
+class Range:
+    """Bounds a law's values stay in."""
+
+    lowest: float = key("No value is below this.", default=-math.inf)
+    highest: float = key("No value is above this.", default=math.inf)
+
+    def __post_init__(self) -> None:
+        if self.lowest > self.highest:
+            raise ValueError(f"lowest {self.lowest} is above highest {self.highest}")
+
+    def clip(self, value: float) -> float:
+        """The nearest value within the bounds."""
+        return min(max(value, self.lowest), self.highest)
+
+
+@table
+class Constant:
+    """Always the same value (3.1)."""
+
+    start: float = key("The value.")
+
+    def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - the same door as the other laws
+        """The start value."""
+        return self.start
+
+
+@table
+class Linear:
+    """A step added each time (3.2)."""
+
+    start: float = key("The first value.")
+    step: float = key("Added after each iteration.")
+    bounds: Range = key("Bounds that every value stays in.", default=Range())
+
+    def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
+        """`previous` plus the step."""
+        return self.bounds.clip(previous + self.step)
+
+
+@table
+class Multiplicative:
+    """A factor each time (3.3)."""
+
+    start: float = key("The first value.")
+    factor: float = key("Multiplies the value after each iteration.", above=0)
+    bounds: Range = key("Bounds that every value stays in.", default=Range())
+
+    def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
+        """`previous` times the factor."""
+        return self.bounds.clip(previous * self.factor)
+
+
+@table
+class ContextDependent:
+    """Follows what the last iteration changed (3.4): each strength weighs a ratio r of after to before."""
+
+    start: float = key("The first value.")
+    size: float = key("Strength of the change in parameters.", default=0.0)
+    loss: float = key("Strength of the change in validation loss.", default=0.0)
+    time: float = key("Strength of the change in time per image.", default=0.0)
+    batch: float = key("Strength of the batch size proposed over the one used last.", default=0.0)
+    form: Literal["product", "sum"] = key(
+        "product: value x r ^ strength, for values above 0; sum: value + strength x log2 r, for values that may be 0 "
+        "or negative.",
+        default="product",
+    )
+    bounds: Range = key("Bounds that every value stays in.", default=Range())
+
+    def next(self, previous: float, context: Context) -> float:
+        """`previous`, moved by the context."""
+        doublings = (
+            self.size * math.log2(context.size)
+            + self.loss * math.log2(context.loss)
+            + self.time * math.log2(context.time)
+            + self.batch * math.log2(context.batch)
+        )
+        return self.bounds.clip(previous + doublings if self.form == "sum" else previous * 2.0**doublings)
+
+
+_OWN_KEYS: Final[Mapping[str, type]] = {
+    "step": Linear,
+    "factor": Multiplicative,
+    **dict.fromkeys(("size", "loss", "time", "batch", "form"), ContextDependent),
+}
+"""Keys that one law alone has, by which a recipe names the law."""
+
+
+def law_of(law: Mapping[str, object]) -> type:
+    """The law of a recipe's table: the one that has the table's key for itself, constant where there is none.
+
+    Raises ValueError where the keys are of several laws.
+    """
+    named = {name: _OWN_KEYS[name] for name in law if name in _OWN_KEYS}
+    if len(set(named.values())) > 1:
+        raise ValueError(f"has keys of several laws: {', '.join(named)}")
+    return next(iter(named.values()), Constant)
+
+
+AnyLaw = Annotated[Constant | Linear | Multiplicative | ContextDependent, Key(kind="a law", choose=law_of)]

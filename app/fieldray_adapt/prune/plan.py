@@ -1,0 +1,81 @@
+"""The pruning part of a recipe: how settings move, what is cut, and when to stop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import Final
+
+from fieldray_adapt.prune.iterations import Iteration, Settings
+from fieldray_adapt.prune.laws import AnyLaw, Context
+from fieldray_adapt.prune.selection import CutKind
+from fieldray_adapt.recipes.tables import key, table
+
+
+@table
+class Stop:
+    """When to stop: whichever rule comes first."""
+
+    iterations: int = key("At most.", low=1, example=3)
+    lowest_quality: float = key(
+        "Stop once retraining does not bring the validation quality back to this.", default=0.0, low=0, high=1
+    )
+    target_parameters: int | None = key("Stop once at most so many parameters are left.", default=None, low=1)
+
+    def why(self, rows: tuple[Iteration, ...]) -> str | None:
+        """The rule that ends the run after these iterations, or None."""
+        last = rows[-1]
+        if last.number and last.quality < self.lowest_quality:
+            return "lowest_quality"
+        if self.target_parameters is not None and last.parameters <= self.target_parameters:
+            return "target_parameters"
+        if last.number and last.parameters == rows[-2].parameters:
+            return "nothing_left"
+        return "iterations" if last.number >= self.iterations else None
+
+
+@table
+class PruneRecipe:
+    """Iterative pruning: five settings that move by laws, and when to stop.
+
+    A law is a table: { start } constant, { start, step } linear, { start, factor } multiplicative, { start, size, loss,
+    time, batch, form } dependent on the context; all but the first also take bounds = { lowest, highest }.
+    """
+
+    batch_size: AnyLaw = key("Images in a step of retraining.", example={"start": 32})
+    epochs: AnyLaw = key("Epochs of retraining after each cut.", example={"start": 1.0})
+    learning_rate: AnyLaw = key("Of retraining.", example={"start": 3e-4})
+    cut_off: AnyLaw = key("Where the cut lies; its meaning is in cut_kind.", example={"start": 0.3})
+    minimum_channels: AnyLaw = key("Fewest channels left in a layer.", example={"start": 16})
+    stop: Stop = key("When to stop.")
+    batch_sizes: tuple[int, ...] = key(
+        "After each iteration a profile proposes one of these batch sizes; none for no profile.", default=(), low=1
+    )
+    cut_kind: CutKind = key(
+        "level: channels that are used less than the cut-off; deviation: less than the mean by so many standard "
+        "deviations.",
+        default="deviation",
+    )
+    largest_share: float = key("Of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1)
+    multiple: int = key("Channel counts stay multiples of this.", default=1, unit="channels", low=1)
+    calibration: int = key("Training images that the use is measured on.", default=200, unit="images", low=1)
+
+    @property
+    def fingerprint(self) -> str:
+        """A stable text of all but the stop rules: a run may be continued with others."""
+        return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
+
+    def first(self) -> Settings:
+        """The settings of iteration 1."""
+        return Settings(**{name: getattr(self, name).start for name in _SETTINGS})
+
+    def following(self, rows: tuple[Iteration, ...]) -> Settings:
+        """The settings of the iteration that follows these."""
+        last = rows[-1]
+        if last.settings is None:
+            return self.first()
+        context = Context.between(rows[-2], last)
+        return Settings(**{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS})
+
+
+_SETTINGS: Final = tuple(field.name for field in fields(Settings))

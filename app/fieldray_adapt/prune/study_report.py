@@ -1,0 +1,105 @@
+"""The page of a pruning study: a table for each run, and accuracy against iteration and speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fieldray_adapt.files import publish
+from fieldray_adapt.prune.iterations import Settings
+from fieldray_adapt.prune.study_results import ORIGINAL, MeasuredIteration, NetworkFigures, RunResults, StudyResults
+from fieldray_adapt.reports.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
+from fieldray_adapt.training.profile import profile_parts
+
+_HEAD: Final = (
+    *("network", "parameters", "removed", "times fewer", "accuracy before retraining", "after", "test", "test, int8"),
+    "test, from random weights",
+    *("times faster: int8", "float32, batches of 100"),
+)
+_CURVES: Final = """Accuracy on the test part against the iteration (dotted: on the validation part before retraining),
+how many times faster the int8 file is than the original's, and one against the other. Crosses are one-shot pruning."""
+_NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
+test part, which chose nothing, and "test, int8" the int8 file; "from random weights" is the same shape trained anew:
+the median of its seeds, the least and the largest. The last two columns are times faster than the original
+of the same kind on one thread: the int8 file image by image, and float32 in the engine that trains in batches of 100.
+All networks were timed alternating in one run."""
+
+
+def write_report(path: Path, results: StudyResults) -> None:
+    """Write the page of a study's results. Raises StorageProblem."""
+    runs = {name: found for name, found in results.runs.items() if found.measured}
+    curves = [_curve(name, found.measured, results.original) for name, found in runs.items()]
+    others = {name: (row.speed_up["int8"], row.test_accuracy) for name, row in results.baselines.items()}
+    profiled = profile_parts(results.profile) if results.profile else []
+    sections = [
+        Section(title="Original", parts=[_table({ORIGINAL: results.original}), _milliseconds(results.original)]),
+        Section(title="Accuracy and speed", parts=_plots(curves, others)),
+        *[Section(title=f"Run {name}", parts=_run(found)) for name, found in runs.items()],
+        Section(title="One-shot pruning", parts=[_table(results.baselines)] if results.baselines else []),
+        Section(title="Time per iteration of the original", parts=profiled),
+    ]
+    publish(path, page(Report(title=f"Pruning study {results.study}", lead=_NOTE, sections=sections)))
+
+
+def _plots(curves: Sequence[Curve], others: Mapping[str, tuple[float, float]]) -> list[Part]:
+    if not curves:
+        return []
+    return [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
+
+
+def _run(found: RunResults) -> list[Part]:
+    names = [field.name for field in fields(Settings)]
+    settings = [
+        [str(row.iteration), *(f"{getattr(row.settings, name):.4g}" for name in names)] for row in found.measured
+    ]
+    head = ("iteration", *(name.replace("_", " ") for name in names))
+    return [
+        Text(f"Stopped by: {found.stopped_by.replace('_', ' ')}."),
+        _table({str(row.iteration): row for row in found.measured}),
+        Table(head=head, rows=settings, caption="The settings of each iteration."),
+    ]
+
+
+def _table(rows: Mapping[str, NetworkFigures] | Mapping[str, MeasuredIteration]) -> Table:
+    return Table(head=_HEAD, rows=[_cells(name, row) for name, row in rows.items()])
+
+
+def _cells(name: str, row: NetworkFigures | MeasuredIteration) -> list[str]:
+    validation, seeds = ["-", "-"], None
+    if isinstance(row, MeasuredIteration):
+        validation = [f"{row.validation_accuracy_before_retraining:.4f}", f"{row.validation_accuracy:.4f}"]
+        seeds = row.test_accuracy_from_random_weights
+    return [
+        name,
+        f"{row.parameters:,}",
+        f"{row.removed_share:.2%}",
+        f"{row.times_fewer_parameters:.1f}",
+        *validation,
+        f"{row.test_accuracy:.4f}",
+        f"{row.test_accuracy_int8:.4f}",
+        _spread(seeds or ()),
+        *(f"{row.speed_up[kind]:.1f}" for kind in ("int8", "engine_batch") if kind in row.speed_up),
+    ]
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median, least and largest of the seeds."""
+    return f"{np.median(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else "-"
+
+
+def _milliseconds(row: NetworkFigures) -> Table:
+    kinds = [[kind.replace("_", " "), f"{taken:.3f}"] for kind, taken in row.milliseconds_per_image.items()]
+    return Table(head=("the original as", "ms per image"), rows=kinds)
+
+
+def _curve(name: str, rows: Sequence[MeasuredIteration], original: NetworkFigures) -> Curve:
+    return Curve(
+        name=name,
+        quality=[original.test_accuracy, *(row.test_accuracy for row in rows)],
+        before=[None, *(row.validation_accuracy_before_retraining for row in rows)],
+        speed_up=[original.speed_up["int8"], *(row.speed_up["int8"] for row in rows)],
+    )

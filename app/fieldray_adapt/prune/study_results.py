@@ -1,0 +1,121 @@
+"""What a pruning study measures: the original, the iterations of its runs, and one-shot baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from fieldray_adapt.networks.specification import (
+    multiply_adds,
+    parameters,
+)
+from fieldray_adapt.prune.conversion import Conversion
+from fieldray_adapt.prune.iterations import Iteration, Settings
+from fieldray_adapt.training.profile import Network, Profile
+
+ORIGINAL: Final = "original"
+
+
+class NetworkFigures(Struct, frozen=True, kw_only=True):
+    """What a network of a study was measured to be, compared with the original.
+
+    Accuracies are shares of the test images, of the float network and of its int8 file. Milliseconds and how many times
+    faster than the original are by kind (see `time_networks`), channels by the name of their set.
+    """
+
+    parameters: int
+    times_fewer_parameters: float
+    removed_share: float
+    multiply_adds: int
+    test_accuracy: float
+    test_accuracy_int8: float
+    milliseconds_per_image: dict[str, float]
+    speed_up: dict[str, float]
+    int8_bytes: int
+    channels: dict[str, int]
+
+
+class IterationFigures(Struct, frozen=True, kw_only=True):
+    """What a run recorded of an iteration; accuracies are of the validation part, 0..1."""
+
+    iteration: int
+    settings: Settings | None
+    validation_accuracy_before_retraining: float
+    validation_accuracy: float
+    batch_size_proposed: int | None
+    wall_seconds: float
+
+
+class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaults=True):
+    """An iteration with its network, as in `NetworkFigures`; by seed, what the shape gets right from random weights."""
+
+    parameters: int
+    times_fewer_parameters: float
+    removed_share: float
+    multiply_adds: int
+    test_accuracy: float
+    test_accuracy_int8: float
+    milliseconds_per_image: dict[str, float]
+    speed_up: dict[str, float]
+    int8_bytes: int
+    channels: dict[str, int]
+    test_accuracy_from_random_weights: tuple[float, ...] | None = None
+
+
+class RunResults(Struct, frozen=True, kw_only=True):
+    """A run's iterations, the first without a network of its own, and the rule that ended it."""
+
+    stopped_by: str
+    iterations: tuple[IterationFigures, ...]
+
+    @property
+    def measured(self) -> list[MeasuredIteration]:
+        """Those with a network of their own."""
+        return [row for row in self.iterations if isinstance(row, MeasuredIteration)]
+
+
+class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """results.json: the original, its runs and one-shot baselines by name, and the profile where there is one."""
+
+    study: str
+    original: NetworkFigures
+    runs: dict[str, RunResults]
+    baselines: dict[str, NetworkFigures]
+    profile: Profile | None = None
+
+
+Milliseconds = Mapping[str, float]
+"""Of an image, by kind (see `time_networks`)."""
+
+
+def row_of(
+    network: Network, *, of: Conversion, timed: Milliseconds, original: tuple[Network, Milliseconds]
+) -> NetworkFigures:
+    """A network's line of the table; `original` is what it is compared with."""
+    whole, here = parameters(original[0][0]), parameters(network[0])
+    return NetworkFigures(
+        parameters=here,
+        times_fewer_parameters=whole / here,
+        removed_share=1 - here / whole,
+        multiply_adds=multiply_adds(network[0]),
+        test_accuracy=of.accuracy,
+        test_accuracy_int8=of.accuracy_int8,
+        milliseconds_per_image=dict(timed),
+        speed_up={kind: original[1][kind] / own for kind, own in timed.items()},
+        int8_bytes=len(of.int8),
+        channels=dict(network[0].channels),
+    )
+
+
+def recorded(iteration: Iteration) -> IterationFigures:
+    """What a run recorded of an iteration, as the table has it."""
+    return IterationFigures(
+        iteration=iteration.number,
+        settings=iteration.settings,
+        validation_accuracy_before_retraining=iteration.quality_before,
+        validation_accuracy=iteration.quality,
+        batch_size_proposed=iteration.batch_size_proposed,
+        wall_seconds=iteration.wall_seconds,
+    )

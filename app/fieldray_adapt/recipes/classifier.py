@@ -1,0 +1,385 @@
+"""The recipe of a classifier: all that makes a pack, as one typed TOML document.
+
+Paths are relative to the recipe's folder. Each key is described where it is defined; the checks, the template and the
+recipe reference come from there. Credits and licences are in a file beside the recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
+
+from fieldray.domain.model import HeaderRules, InputSpec
+from fieldray.packs.manifest import class_names_problem
+from fieldray.translation import Translator, languages
+from fieldray_adapt.data.augmentation import Augmentation
+from fieldray_adapt.prune.plan import PruneRecipe
+from fieldray_adapt.recipes.shared import (
+    LabelRule,
+    ProfileChoice,
+    Source,
+    Split,
+    Texts,
+    pack_id_problem,
+)
+from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
+from fieldray_adapt.training.engine import EngineName, Precision
+
+NO_WEIGHTS: Final = "none"
+"""Beginnings of a network that are no path."""
+
+INPUT_KEYS: Final = {
+    "height": Key("Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
+    "width": Key("Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
+    "channels": Key("1 for grey; 3 where the weights come from a network for colour.", low=1, high=3),
+    "intensity": Key(
+        "as_displayed: the file's own window; percentile: besides, its 1st to 99th percentile becomes 0..255."
+    ),
+    "fit": Key("How an image of another shape is fitted: stretched, padded with black, or cropped."),
+    "margin": Key("Share of each side that is cut off before fitting.", low=0, high=0.2),
+    "crop": Key(
+        "lungs: only the lungs that can be seen are fitted, as the lung-field pack finds them; lung_region: all of "
+        "where lung belongs; the pack then requires one."
+    ),
+    "crop_margin": Key("Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5),
+}
+
+
+@table
+class ClassNames:
+    """What the two classes of an image are called."""
+
+    abnormal: Texts = key("From the zone's upper edge on.", example={"en": "Signs of pneumonia"})
+    normal: Texts = key("Below its lower edge.", example={"en": "None found by this pack"})
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        problem = class_names_problem({"abnormal": self.abnormal, "normal": self.normal})
+        return [(False, *problem)] if problem else []
+
+
+@table
+class PackTexts:
+    """What the manifest and the model card say in words."""
+
+    id: str = key(
+        "Name of the pack's folder: lower-case letters, digits and hyphens.", example="my-pack", check=pack_id_problem
+    )
+    version: str = key("Version of the pack, in three numbers.", default="0.1.0")
+    names: Texts = key(
+        "Name of the pack for people; its id by default.", default_factory=dict, example={"en": "My pack"}
+    )
+    descriptions: Texts = key(
+        "One sentence on what the pack does.",
+        default_factory=lambda: {"en": "Sorts chest X-rays by the labels that it was trained on."},
+    )
+    intended_use: Texts = key(
+        "What the pack is for, and what not.",
+        default_factory=lambda: {"en": "Research and education. Research use only. Not for diagnostic use."},
+    )
+    limits: Texts = key(
+        "Whom and what the pack was not measured on.",
+        default_factory=lambda: {"en": "Results on images of another site were not measured, and may be worse."},
+    )
+    class_names: ClassNames | None = key(
+        "What the two classes of an image are called, in place of *abnormal* and *normal*.", default=None
+    )
+    credits: Path | None = key(
+        "File with sources, licences and citations; NAME.credits.md beside NAME.toml by default.", default=None
+    )
+    data_licence: str = key("Licence of the images it learnt from; stands in the manifest and on the card.", default="")
+    weights_licence: str = key("The same of the network's weights.", default="")
+    accepted_views: tuple[str, ...] = key("View positions that the pack accepts.", default=("PA", "AP"))
+    accepted_ages_years: tuple[int, int] | None = key(
+        "Youngest and oldest patient; any age by default.", default=None, unit="years"
+    )
+
+    def defaults(self) -> Mapping[str, Any]:
+        """As `tables.table`."""
+        return {"names": {"en": self.id}}
+
+    @property
+    def credits_text(self) -> str:
+        """Sources, licences and citations from the file of credits; empty where there is none."""
+        path = self.credits
+        return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
+
+    @property
+    def accepted(self) -> HeaderRules:
+        """Whose images the pack is for, by their headers."""
+        return HeaderRules(views=self.accepted_views, ages_years=self.accepted_ages_years)
+
+
+@table
+class NetworkChoice:
+    """Which network is trained, and where its weights come from."""
+
+    kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "squeezenet", "googlenet"] = key(
+        "The architecture.", default="resnet50"
+    )
+    width: float = key("Share of every hidden channel count.", default=1.0, above=0, high=2)
+    blocks: tuple[int, ...] = key(
+        "Blocks of each stage of a ResNet; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with class maps "
+        "of twice the side.",
+        default=(),
+        low=1,
+    )
+    channels: Mapping[str, int] = key(
+        "Channel counts that differ from that, by the layers' names.", default_factory=dict
+    )
+    weights: str = key(
+        "none, or a path: a weights file of this toolchain, or the folder of a pack, whose widths are then taken over "
+        "(of a ResNet or a MobileNet).",
+        default=NO_WEIGHTS,
+    )
+    last_stride: int = key(
+        "Stride of a ResNet's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
+    )
+    frozen: tuple[str, ...] = key(
+        'Layers whose names begin with one of these stay as they are: ["conv1", "conv2"] the first two stages of a '
+        'ResNet50, ["conv"] all but the head.',
+        default=(),
+    )
+
+    def resolve_paths(self, base: Path) -> NetworkChoice:
+        """As `tables.resolve_paths`."""
+        return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        return (
+            (self.is_residual or not self.blocks, "blocks", "is for a resnet50 or resnet34"),
+            (self.is_residual or self.last_stride == 2, "last_stride", "is for a resnet50 or resnet34"),
+        )
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether it has stages of blocks."""
+        return self.kind in ("resnet50", "resnet34")
+
+
+@table
+class Training:
+    """How the network is trained: AdamW, a warm-up, cosine decay, averaged weights."""
+
+    epochs: int = key("Passes over the training images.", default=20, low=1, example=20)
+    batch_size: int = key("Images in a step.", default=32, unit="images", low=1)
+    learning_rate: float = key("The highest rate.", default=1e-3, above=0)
+    warm_up_epochs: float = key("The rate rises from 0 for so long.", default=1.0, unit="epochs", low=0)
+    average_epochs: float = key("How far back the averaged weights reach.", default=1.0, unit="epochs", low=0)
+    label_smoothing: float = key("Targets are moved towards 0.5 by this share.", default=0.0, low=0, high=1)
+    images_per_epoch: int = key("Draws in an epoch; 0: as many as images.", default=0, unit="images", low=0)
+    weight_decay: float = key("Of AdamW, on kernels only.", default=0.05, low=0)
+    average_sources: bool = key(
+        "A network is trained on each group of sources alone, all from the same weights, and their weights are "
+        "averaged in the groups' shares. What one hospital alone teaches then counts for less. It needs a network that "
+        "has learnt before, and rates that do not lead far from it.",
+        default=False,
+    )
+    evidence_outside: float = key(
+        "Weight of a second loss: what the pack's class maps have above 0 outside the lungs. It needs the key lungs.",
+        default=0.0,
+        low=0,
+    )
+    teacher: Path | None = key(
+        "Weights of an EfficientNet-Lite0 (.npz, PyTorch's names): the targets become the mean of an image's label and "
+        "what a logistic regression on that network's features, fitted to other patients, makes of the image.",
+        default=None,
+    )
+    seed: int = key("Of initial weights, order and augmentation.", default=0)
+    engine: EngineName = key(
+        "The framework that trains; auto: PyTorch where it is installed, and without Triton (as for the CPU alone), "
+        "which cannot be in one process with TensorFlow.",
+        default="auto",
+    )
+    precision: Precision = key("bfloat16 is faster where the CPU has it.", default="float32")
+    threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
+
+
+@table
+class Point:
+    """An operating point. Its threshold and its band are chosen on the validation images."""
+
+    name: str = key("Name in settings and on the command line.", example="balanced")
+    titles: Texts = key("Name for people; the name by default.", default_factory=dict)
+    rule: Literal["balance", "sensitivity"] = key(
+        "balance: the largest sum of sensitivity and specificity; sensitivity: at least the one given below.",
+        default="balance",
+    )
+    sensitivity: float = key("With the rule sensitivity: at least this.", default=0.95, low=0.5, high=1)
+    band_catches: float = key(
+        "Share of the positive images that are not below the not-sure band.", default=0.98, low=0.5, high=1
+    )
+    band_clears: float = key(
+        "Share of the negative images that are not above the not-sure band.", default=0.95, low=0.5, high=1
+    )
+
+    def defaults(self) -> Mapping[str, Any]:
+        """As `tables.table`."""
+        return {"titles": {"en": self.name.replace("-", " ").capitalize()}}
+
+
+def _the_test_part() -> Mapping[str, str]:
+    """In every language that says it, with the fields of `Evaluation.measured_on`."""
+    fields, found = {name: f"{{{name}}}" for name in ("images", "patients")}, dict[str, str]()
+    for translator in map(Translator, languages()):
+        # Translators: completes "Measured on", in the case that this asks for.
+        text = translator.text("the test part ({images} images, {patients} patients)", **fields)
+        if text not in found.values():  # a language that lacks it has the English text
+            found[translator.language.replace("_", "-")] = text
+    return found
+
+
+@table
+class Evaluation:
+    """What is measured: operating points, and the out-of-distribution (OOD) gate."""
+
+    points: tuple[Point, ...] = key(
+        "The operating points; one, balanced, by default.", default=(Point(name="balanced"),)
+    )
+    measured_on: Texts = key(
+        "Completes 'Measured on ...' in the program; {images} and {patients} become numbers.",
+        default_factory=_the_test_part,
+    )
+    ood_images: Source | None = key("Images that are no chest X-rays, which the gate must refuse.", default=None)
+    elsewhere: Source | None = key(
+        "Labelled images of another hospital. Nothing is trained or chosen on them; the pack is measured on them with "
+        "the thresholds that it has.",
+        default=None,
+    )
+    ood_side: int = key(
+        "Test images are shrunk to this side before they are compared with the OOD images, so that sharpness alone "
+        "decides nothing; 0: as they are.",
+        default=0,
+        unit="pixels",
+        low=0,
+    )
+    ood_gate_keeps: float = key(
+        "Share of the validation images that the gate accepts.", default=0.99, low=0.9, high=0.99999
+    )
+    ood_gate_components: int = key("Components of the gate's whitening.", default=64, low=1)
+    example_images: int = key(
+        "Images with class maps in the report; 0 for a report that is published.", default=8, low=0
+    )
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        names = [point.name for point in self.points]
+        return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
+
+
+CalibrationImages = Annotated[int, Key("Training images that decide the ranges of the integers.", unit="images", low=1)]
+PackInput = Annotated[InputSpec, Key("The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
+PatientSplit = Annotated[Split, Key("Which patients are for training, validation and test.")]
+
+
+@table
+class PackRecipe:
+    """What every recipe has of which a pack is made."""
+
+    kind: str
+    run: Path = key("Folder for everything that a run leaves.", default=Path("run"))
+    signing_key: Path = key("Private key that signs the pack; made there if absent.", default=Path("signing.pem"))
+    packs_folder: Path = key("Folder that gets the pack.", default=Path("packs"))
+    calibration_images: CalibrationImages = 100
+    pack: PackTexts = key("What the pack says of itself.")
+    input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
+
+
+@table
+class Recipe(PackRecipe):
+    """A classifier: from labelled images to a signed pack."""
+
+    kind: Literal["classifier"] = key("What the recipe makes.", default="classifier")
+    results: Path | None = key("Folder for what is published of cross-validations; the run by default.", default=None)
+    calibration_images: CalibrationImages = 200
+    lungs: Path | None = key(
+        "Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside.", default=None
+    )
+    network: NetworkChoice = key("The network.", default=NetworkChoice())
+    labels: tuple[LabelRule, ...] = key("What the pack looks for.")
+    data: tuple[Source, ...] = key("Where the images are.")
+    split: PatientSplit = field(default_factory=Split)
+    augmentation: Augmentation = key("Random changes of training images.", default_factory=Augmentation)
+    training: Training = key("How the network is trained.", default=Training())
+    prune: PruneRecipe | None = key("How the trained network is pruned; without it, it is not.", default=None)
+    profile: ProfileChoice = key("What `fieldray adapt profile` measures.", default_factory=ProfileChoice)
+    evaluation: Evaluation = key("What is measured.", default=Evaluation())
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        codes = [label.code for label in self.labels]
+        has_kept = any(not label.auxiliary for label in self.labels)
+        return (
+            (bool(self.data), "data", "must name at least one source"),
+            (has_kept, "labels", "must have at least one label that is not auxiliary"),
+            (len(set(codes)) == len(codes), "labels", "must have different codes"),
+            (
+                self.lungs is not None or (self.input.crop == "none" and not self.training.evidence_outside),
+                "lungs",
+                "is needed where the input is cropped to the lungs or evidence outside of them counts",
+            ),
+            (
+                not self.training.average_sources or all(any(shares.values()) for shares in self.groups.values()),
+                "data",
+                "with average_sources must draw from every group: a share above 0",
+            ),
+        )
+
+    @property
+    def published(self) -> Path:
+        """The folder for what is published."""
+        return self.results or self.run
+
+    @property
+    def groups(self) -> dict[str, dict[str, float]]:
+        """By group: the share of each of its sources, by name."""
+        found: dict[str, dict[str, float]] = {}
+        for source in self.data:
+            found.setdefault(source.group, {})[source.name] = source.share
+        return found
+
+    @property
+    def kept_labels(self) -> tuple[LabelRule, ...]:
+        """The labels of the pack."""
+        return tuple(label for label in self.labels if not label.auxiliary)
+
+
+Whole = TypeVar("Whole")
+
+
+def with_whole_paths(recipe: Whole, path: Path) -> Whole:
+    """The recipe of a file, of any kind, with its paths made whole; its credits lie beside it where it names none."""
+    whole: Any = resolve_paths(recipe, path.resolve().parent)
+    if (pack := getattr(whole, "pack", None)) and pack.credits is None:
+        whole = replace(whole, pack=replace(pack, credits=path.resolve().parent / f"{path.stem}.credits.md"))
+    return cast("Whole", whole)
+
+
+def what_is_trained(recipe: Recipe) -> dict[str, Any]:
+    """What decides a training, ready to be published as JSON: no paths but the names of what they lead to."""
+    network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
+    sources = [
+        {"name": source.name, "where": dict(source.where), "share": source.share, "evaluated": source.evaluated}
+        | ({"group": source.group} if source.group != source.name else {})
+        for source in recipe.data
+    ]
+    training = asdict(recipe.training)
+    if teacher := training.pop("teacher"):  # without one nothing is said, as before there were teachers
+        training["teacher"] = teacher.name
+    return {
+        "input": asdict(recipe.input),
+        "network": network,
+        "labels": {label.code: label.weight for label in recipe.labels},
+        "lungs": recipe.lungs.name if recipe.lungs else None,
+        "data": sources,
+        "training": training,
+        "augmentation": asdict(recipe.augmentation),
+    }
+
+
+def what_is_made(recipe: Recipe) -> dict[str, Any]:
+    """What decides how a trained network becomes the int8 file of a pack, ready to be published as JSON."""
+    return {"prune": asdict(recipe.prune) if recipe.prune else None, "calibration_images": recipe.calibration_images}

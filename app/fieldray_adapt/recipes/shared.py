@@ -1,0 +1,200 @@
+"""Tables that recipes share (labels, sources of images, the split, the profile), and rules for single values.
+
+The rules are those that a type and a range do not express: languages, patterns, names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from fieldray.packs.look_alikes import has_shape
+from fieldray_adapt.recipes.tables import Key, Rules, key, table
+
+_LANGUAGE: Final = re.compile(
+    r"[A-Za-z]{2,3}(-[A-Za-z]{4})?(-([A-Za-z]{2}|\d{3}))?(-([A-Za-z\d]{5,8}|\d[A-Za-z\d]{3}))*"
+)
+
+
+_PACK_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]*")
+
+
+def texts_problem(texts: Mapping[str, str]) -> str | None:
+    """What is wrong with a text by language: its keys are BCP 47 tags, one is `en`, and none is empty to the eye."""
+    unknown = [tag for tag in texts if not _LANGUAGE.fullmatch(tag)]
+    if unknown:
+        return f"must have language tags (BCP 47, for example en, uk, pt-BR) as its keys, not {unknown[0]}"
+    empty = [tag for tag, text in texts.items() if not has_shape(text)]
+    if empty:
+        return f"has no text in {empty[0]}"
+    return None if "en" in texts else "needs the language en"
+
+
+def pattern_problem(pattern: str) -> str | None:
+    """What is wrong with a regular expression that finds the patient in its first group."""
+    try:
+        return (
+            None
+            if not pattern or re.compile(pattern).groups
+            else "needs a group in (parentheses): what the first one matches is the patient"
+        )
+    except re.error as error:
+        return f"is no regular expression: {error}"
+
+
+def pack_id_problem(name: str) -> str | None:
+    """What is wrong with the id of a pack, which is also the name of a folder."""
+    return None if _PACK_ID.fullmatch(name) else f"must be lower-case letters, digits and hyphens, not {name}"
+
+
+Texts = Annotated[Mapping[str, str], Key(unit="text by language, en is needed", check=texts_problem)]
+"""A text by language."""
+
+
+Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
+UncertainRule = Literal["positive", "negative", "unknown", "drop"]
+SplitName = Literal["training", "validation", "test", "none"]
+
+
+@table
+class LabelRule:
+    """A label, and the classes of the data that mean it.
+
+    An image is positive if it has a class of `positive`; negative if it has one of `negative` (or, where that is empty,
+    any other class); else nothing is known of it, and it does not count.
+    """
+
+    code: str = key("Short name of the label, without spaces.", example="pneumonia")
+    meaning: Texts = key("The label for people; its code by default.", default_factory=dict)
+    positive: tuple[str, ...] = key(
+        "Classes of the data that mean yes; the code by default.", default=(), example=["pneumonia"]
+    )
+    negative: tuple[str, ...] = key("Classes that mean no; all others by default.", default=())
+    scheme: str = key("Coding scheme of the code, for example SCT for SNOMED CT.", default="fieldray")
+    auxiliary: bool = key(
+        "Trained because it helps the other labels, and removed before the pack is made.", default=False
+    )
+    weight: float = key("Of its loss, relative to the other labels.", default=1.0, above=0)
+    column: Literal["classes", "view", "sex", "age"] = key(
+        "What decides; an auxiliary label may also be of the view, the sex or the age.", default="classes"
+    )
+    above_years: float | None = key("With column age: positive above this age.", default=None, unit="years")
+
+    def defaults(self) -> Mapping[str, Any]:
+        """As `tables.table`."""
+        return {
+            "meaning": {"en": self.code.replace("_", " ").capitalize()},
+            "positive": (self.code,) if self.column == "classes" else (),
+        }
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        is_age, both = self.column == "age", sorted(set(self.positive) & set(self.negative))
+        return (
+            (bool(self.code.strip()), "code", "must not be empty"),
+            (bool(self.positive) != is_age, "positive", "is needed for every column but age, and only there"),
+            (is_age == (self.above_years is not None), "above_years", "belongs to the column age, which needs it"),
+            (self.column == "classes" or self.auxiliary, "column", "may differ for auxiliary labels only"),
+            (not both, "negative", f"holds classes that are positive too: {', '.join(both)}"),
+        )
+
+
+@table
+class Source:
+    """One source of labelled images."""
+
+    path: Path = key("The folder with one folder per class, or the CSV file.", example="images")
+    layout: Layout = key(
+        "folders: a folder per class; csv: a table with columns of your own; or a published layout.", default="folders"
+    )
+    name: str = key("Training draws evenly within each name; the path's last part by default.", default="")
+    images: Path | None = key("Folder that file names count from; the CSV file's own by default.", default=None)
+    where: Mapping[str, tuple[str, ...]] = key(
+        "Only rows whose columns have one of these values.", default_factory=dict
+    )
+    drop: tuple[str, ...] = key("Rows with one of these classes are left out.", default=())
+    columns: Mapping[str, str] = key(
+        "Layout csv: which column holds path, classes, patient, split, fold, view, age, sex.", default_factory=dict
+    )
+    splits: Mapping[str, SplitName] = key(
+        "What values of the split column mean; other rows are left out.", default_factory=dict
+    )
+    uncertain: UncertainRule | None = key("Layout chexpert: what -1 means. It has to be said there.", default=None)
+    patient: str = key(
+        "Layout folders: a regular expression whose first group, found in the file name, is the patient. Without it, "
+        "each file counts as a patient of its own.",
+        default="",
+        check=pattern_problem,
+    )
+    group: str = key(
+        "With average_sources: sources of one group train one network. Of lung fields: the hospital, which `adapt "
+        "cross` leaves out. The name by default.",
+        default="",
+    )
+    share: float = key(
+        "How often it is drawn, relative to the other sources; 0: it is measured and never learnt from.",
+        default=1.0,
+        low=0,
+    )
+    evaluated: bool = key(
+        "Whether results may be measured on it. Use a confounded source for training only.", default=True
+    )
+
+    def defaults(self) -> Mapping[str, Any]:
+        """As `tables.table`."""
+        return {"name": self.path.stem or "data", "group": self.name or self.path.stem or "data"}
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        wanted = "is needed for the layout chexpert: positive, negative, unknown or drop"
+        return ((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted),)
+
+
+@table
+class Split:
+    """Which patients are trained on, and which are for validation and test."""
+
+    by: Literal["random", "column", "fold"] = key(
+        "column: the source's own split column; fold: its fold column; random: each patient by a hash with the seed, "
+        "so that nobody moves when others are added.",
+        default="random",
+    )
+    validation_folds: tuple[int, ...] = key("With fold: the folds for validation.", default=())
+    test_folds: tuple[int, ...] = key("With fold: the folds for the test.", default=())
+    cross_folds: tuple[int, ...] = key(
+        "Folds of a cross-validation: each is scored by a network trained on all others.", default=()
+    )
+    validation_share: float = key("With random: share of the patients.", default=0.15, above=0, high=0.9)
+    test_share: float = key("With random: share of the patients.", default=0.15, above=0, high=0.9)
+    seed: int = key("With random: another seed gives another split.", default=0)
+    table: Path | None = key(
+        "With random: a CSV file with the columns patient and part, for patients who are not drawn: whoever the "
+        "starting network has learnt from is for training again. Parts are training, validation, test, none. A column "
+        "patient_sha256 in place of patient names nobody in the open. For classifiers without cross_folds.",
+        default=None,
+    )
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        return (
+            (self.table is None or self.by == "random", "table", "is for a split by random"),
+            (self.table is None or not self.cross_folds, "table", "is not for a cross-validation, which has folds"),
+            (self.validation_share + self.test_share < 1, "test_share", "and validation_share leave none to train on"),
+            (self.by != "fold" or bool(self.validation_folds), "validation_folds", "is needed for a split by fold"),
+            (self.by != "fold" or bool(self.test_folds), "test_folds", "is needed for a split by fold"),
+        )
+
+
+@table
+class ProfileChoice:
+    """What a profile measures: the time of an iteration against batch size and image size."""
+
+    batch_sizes: tuple[int, ...] = key("Images in a step.", default=(8, 16, 32, 64), unit="images", low=1)
+    sides: tuple[int, ...] = key("Image sides; the recipe's own by default.", default=(), unit="pixels", low=8)
+    iterations: int = key("Of each size; the first two are kept apart.", default=6, low=3)
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        return ((bool(self.batch_sizes), "batch_sizes", "must have one or more"),)

@@ -1,0 +1,563 @@
+"""TOML tables as frozen dataclasses that describe themselves: each key's type, meaning, unit, range and default.
+
+A table is a class below `@table`, its keys are fields: `epochs: int = key("Passes over the images.", low=1)`. The
+checks, the templates and the reference all come from there. Reading finds every problem of a document at
+once, each with its key and line.
+
+Recipes described by their own types: a commented template to begin with. The reference of every key is made of them by
+`tools/recipe_reference.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform
+
+from fieldray.errors import UsageProblem
+from fieldray.plain_text import visible
+from fieldray.reasons import reason
+
+T = TypeVar("T")
+Location = tuple[str | int, ...]
+"""Where a value stands in a document: the names of tables and keys, and numbers from 0 in lists."""
+
+_WRONG: Final = object()
+_KEY: Final = "key"
+_NAMES: Final = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+    bool: "true or false",
+    Path: "a path",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a recipe's key means; for a type that several keys share, as `Annotated[int, Key(...)]`.
+
+    Parameters
+    ----------
+    doc
+        One or two sentences.
+    unit
+        Of a number, for example "pixels".
+    low, high, above
+        Bounds of a number, or of each number of a list: `low` and `high` are allowed themselves, `above` is not.
+    example
+        The value that a template writes. Without one, the key is a comment there that shows its default.
+    check
+        Says what is wrong with a value of the right type; None where nothing is.
+    keys
+        The keys of a table whose class comes from another room and has no descriptions of its own.
+    kind
+        What a table is called that may be of several classes, for example "a law".
+    choose
+        The class of such a table, by what stands in it; raises ValueError where it is of none.
+    """
+
+    doc: str = ""
+    _: KW_ONLY
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    example: Any = None
+    check: Callable[[Any], str | None] | None = None
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    kind: str = ""
+    choose: Callable[[Mapping[str, Any]], type] | None = None
+
+    @property
+    def allowed(self) -> str:
+        """The range in words; empty where every value of the type is allowed."""
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g}..{self.high:g}"
+        bounds = (("{:g} or more", self.low), ("above {:g}", self.above), ("at most {:g}", self.high))
+        return " and ".join(form.format(bound) for form, bound in bounds if bound is not None)
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with a value of the right type; None where nothing is."""
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and not self._holds(number):
+                return f"must be {self.allowed}, not {number}"
+        return self.check(value) if self.check else None
+
+    def _holds(self, number: float) -> bool:
+        return (
+            (self.low is None or number >= self.low)
+            and (self.high is None or number <= self.high)
+            and (self.above is None or number > self.above)
+        )
+
+
+def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING, **meaning: Any) -> Any:
+    """A field of a table: what its key means, as `Key` says, and what counts where a document does not have it."""
+    known = Key(doc, **meaning)
+    return field(default=default, default_factory=default_factory, metadata={_KEY: known})
+
+
+Kind = TypeVar("Kind", bound=type)
+Rules = Iterable[tuple[bool, str, str]]
+"""Of each rule: whether it holds, the key that it is about, and what is wrong with it otherwise."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, field))
+def table(kind: Kind) -> Kind:
+    """A frozen dataclass that is whole and right from birth.
+
+    Its method `defaults` gives values for keys that are empty, `rules` says how keys fit each other. Keys are in their
+    ranges before they are asked. A new one raises KeyProblems.
+    """
+    if "__post_init__" not in vars(kind):
+        kind.__post_init__ = _settle  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)  # type: ignore[return-value]
+
+
+def _settle(made: Any) -> None:
+    if defaults := getattr(made, "defaults", None):
+        for name, value in defaults().items():
+            if not getattr(made, name):
+                object.__setattr__(made, name, value)
+    require_ranges(made)
+    if rules := getattr(made, "rules", None):
+        require(*rules())
+
+
+PUBLISHED: Final = ("run", "results", "signing_key", "packs_folder")
+"""Paths that are printed, kept in the run and pasted elsewhere: without `..`."""
+
+
+def resolve_paths(made: T, base: Path) -> T:
+    """A table whose relative paths, and those of the tables in it, count from the folder `base`.
+
+    A table with a method `resolve_paths` knows by itself.
+    """
+    if own := getattr(made, "resolve_paths", None):
+        return typing.cast("T", own(base))
+    changes = dict[str, Any]()
+    for name in (known.name for known in fields(typing.cast("Any", made))):
+        before = getattr(made, name)
+        after = _resolved(before, base)
+        changes |= {name: after.resolve() if name in PUBLISHED and after else after} if after is not before else {}
+    return replace(typing.cast("Any", made), **changes) if changes else made
+
+
+def _resolved(value: Any, base: Path) -> Any:
+    if isinstance(value, Path):
+        return base / value
+    if isinstance(value, tuple):
+        found = tuple(_resolved(item, base) for item in value)
+        return value if all(new is old for new, old in zip(found, value, strict=True)) else found
+    return resolve_paths(value, base) if is_dataclass(value) else value
+
+
+class KeyProblems(ValueError):
+    """Keys of one table that do not fit each other: (key, what is wrong)."""
+
+    def __init__(self, *problems: tuple[str, str]) -> None:
+        super().__init__("; ".join(" ".join(problem) for problem in problems))
+        self.problems = problems
+
+
+def require(*rules: tuple[bool, str, str]) -> None:
+    """Raises KeyProblems with (key, text) of every rule (holds, key, text) that does not hold."""
+    broken = [(key, text) for holds, key, text in rules if not holds]
+    if broken:
+        raise KeyProblems(*broken)
+
+
+def require_ranges(table: Any) -> None:
+    """Raises KeyProblems where a value of a dataclass is out of its key's range."""
+    found = [(name, known.key.problem(getattr(table, name))) for name, known in keys_of(type(table)).items()]
+    if any(problem for _, problem in found):
+        raise KeyProblems(*[(name, problem) for name, problem in found if problem])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """A key of a table: its type without the description, the description, and its default (MISSING: none)."""
+
+    kind: Any
+    key: Key
+    default: Any
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a document has to have it."""
+        return self.default is MISSING
+
+
+def keys_of(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
+    """The keys of a table, a dataclass, in their order. `described` describes those that do not do so themselves."""
+    hints = typing.get_type_hints(table, include_extras=True)
+    found = {}
+    for known in fields(table):
+        kind, keys = _described(hints[known.name])
+        own = known.metadata.get(_KEY)
+        keys = [*keys, own] if own else keys or [(described or {}).get(known.name, Key())]
+        found[known.name] = KnownKey(kind=kind, key=_merged(keys), default=_default(known))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with one key of a document."""
+
+    location: Location
+    detail: str
+
+    @property
+    def key(self) -> str:
+        """The key as a person writes it, for example `data[2].path`."""
+        text = ""
+        for part in self.location:
+            text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        return text or "recipe"
+
+
+def parse(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
+    """A dataclass from a table, or everything that is wrong with the table.
+
+    Nested dataclasses come from nested tables; of a union of dataclasses the one that the key chooses, else the one
+    that has all of a table's keys. A type whose values are written in several ways reads itself: its class method
+    `from_document` takes what TOML gave and raises ValueError.
+    """
+    problems: list[Problem] = []
+    value = _Reading(problems).value(kind, table, (), Key())
+    return problems or typing.cast("T", value)
+
+
+def line_of(text: str, location: Location) -> int:
+    """The line, from 1, on which the value or the nearest table around it begins; 1 for the document as a whole."""
+    lines = _lines_of(text)
+    while location and location not in lines:
+        location = location[:-1]
+    return lines.get(location, 1)
+
+
+class _Reading:
+    """Reads values and keeps what is wrong with them."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+
+    def value(self, kind: Any, value: object, at: Location, key: Key) -> Any:
+        """The value of its type, or _WRONG with a problem kept."""
+        kind, own = _described(kind)
+        key = _merged([key, *own]) if own else key
+        read = self._of_type(kind, value, at, key)
+        if read is not _WRONG and read is not None and (detail := key.problem(read)):
+            return self._wrong(at, detail)
+        return read
+
+    def _of_type(self, kind: Any, value: object, at: Location, key: Key) -> Any:
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin in (typing.Union, types.UnionType):
+            return self._of_union(arguments, value, at, key)
+        if origin is typing.Literal:
+            allowed = ", ".join(map(str, arguments))
+            return value if value in arguments else self._wrong(at, f"must be one of {allowed}, not {value}")
+        if origin is tuple:
+            return self._tuple(arguments, value, at)
+        if origin in (dict, Mapping):
+            if not isinstance(value, Mapping):
+                return self._wrong(at, f"must be a table of keys, not {value}")
+            items = {name: self.value(arguments[1], item, (*at, name), Key()) for name, item in value.items()}
+            return _WRONG if any(item is _WRONG for item in items.values()) else items
+        return self._whole(kind, value, at, key.keys)
+
+    def _of_union(self, kinds: tuple[Any, ...], value: object, at: Location, key: Key) -> Any:
+        try:
+            chosen = key.choose(value) if key.choose and isinstance(value, Mapping) else _nearest(kinds, value)
+        except ValueError as problem:
+            return self._wrong(at, str(problem))
+        return self.value(chosen, value, at, Key(keys=key.keys))
+
+    def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
+        """Of a type that is made of no other: one that reads itself, a table, or a plain value."""
+        if reads_itself := getattr(kind, "from_document", None):
+            try:
+                return reads_itself(value)
+            except ValueError as problem:
+                return self._wrong(at, str(problem))
+        return self._table(kind, value, at, described) if is_dataclass(kind) else self._plain(kind, value, at)
+
+    def _tuple(self, kinds: tuple[Any, ...], value: object, at: Location) -> Any:
+        if not isinstance(value, list):
+            return self._wrong(at, f"must be a list in [brackets], not {value}")
+        if Ellipsis not in kinds and len(value) != len(kinds):
+            return self._wrong(at, f"must be a list of {len(kinds)}, not of {len(value)}")
+        items = tuple(
+            self.value(kinds[0] if Ellipsis in kinds else kinds[index], item, (*at, index), Key())
+            for index, item in enumerate(value)
+        )
+        return _WRONG if any(item is _WRONG for item in items) else items
+
+    def _plain(self, kind: type, value: object, at: Location) -> Any:
+        if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
+            return float(value)
+        if kind is Path and isinstance(value, str):
+            try:
+                return Path(value).expanduser()
+            except RuntimeError:
+                return self._wrong(at, f"begins with the home of a user who is not known here: {value}")
+        if type(value) is not kind:
+            shown = f'"{value}"' if isinstance(value, str) else value  # or nobody sees what is wrong with "12"
+            return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {shown}")
+        return value
+
+    def _table(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
+        if not isinstance(value, Mapping):
+            return self._wrong(at, f"must be a table of keys, not {value}")
+        known, before = keys_of(kind, described), len(self._problems)
+        for name in value:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f" (is {near[0]} meant?)" if near else ""
+                self._wrong((*at, name), f"is not known{hint}; there are {', '.join(known)}")
+        for name in known:
+            if known[name].is_needed and name not in value:
+                self._wrong((*at, name), "is missing")
+        read = {
+            name: self.value(known[name].kind, item, (*at, name), known[name].key)
+            for name, item in value.items()
+            if name in known
+        }
+        return _WRONG if len(self._problems) > before else self._made(kind, read, at)
+
+    def _made(self, kind: Any, values: Mapping[str, Any], at: Location) -> Any:
+        try:
+            return kind(**values)
+        except KeyProblems as found:
+            for name, detail in found.problems:
+                self._wrong((*at, name) if name else at, detail)
+        except ValueError as problem:
+            self._wrong(at, str(problem))
+        return _WRONG
+
+    def _wrong(self, at: Location, detail: str) -> Any:
+        self._problems.append(Problem(at, detail))
+        return _WRONG
+
+
+def _nearest(kinds: tuple[Any, ...], value: object) -> Any:
+    """Of a union, the first that has all the table's keys, so that messages speak of the nearest one."""
+    chosen = [kind for kind in kinds if kind is not types.NoneType]
+    if isinstance(value, Mapping):
+        tables = [kind for kind in chosen if is_dataclass(kind)]
+        fitting = [kind for kind in tables if set(value) <= {known.name for known in fields(kind)}]
+        chosen = sorted(fitting or tables, key=lambda kind: len(fields(kind))) or chosen
+    return chosen[0]
+
+
+def _described(kind: Any) -> tuple[Any, list[Key]]:
+    if typing.get_origin(kind) is not Annotated:
+        return kind, []
+    return typing.get_args(kind)[0], [item for item in kind.__metadata__ if isinstance(item, Key)]
+
+
+def _merged(keys: list[Key]) -> Key:
+    """One description from those of an alias and of the field that uses it; the later one counts."""
+    merged = {}
+    for known in fields(Key):
+        given = [getattr(key, known.name) for key in keys if getattr(key, known.name) not in (None, "", {})]
+        merged[known.name] = given[-1] if given else getattr(Key(), known.name)
+    return Key(**merged)
+
+
+def _default(known: Field[Any]) -> Any:
+    return known.default_factory() if known.default_factory is not MISSING else known.default
+
+
+def _lines_of(text: str) -> dict[Location, int]:
+    """The line on which each value of a document begins, found by reading it line by line until it reads."""
+    lines, known, start = text.splitlines(keepends=True), dict[Location, int](), 1
+    for number in range(1, len(lines) + 1):
+        try:
+            document = tomllib.loads("".join(lines[:number]))
+        except tomllib.TOMLDecodeError:
+            continue  # within a value of several lines
+        for location in _locations(document, ()):
+            known.setdefault(location, start)
+        start = number + 1
+    return known
+
+
+def _locations(value: object, at: Location) -> Iterator[Location]:
+    items: Any = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield (*at, name)
+        yield from _locations(item, (*at, name))
+
+
+class RecipeProblems(UsageProblem):
+    """Everything that is wrong with a recipe or its data: `lines` of text, and the first of them in the reason."""
+
+    def __init__(self, path: Path, lines: Sequence[str]) -> None:
+        super().__init__(reason("recipe_problems", path=path.name, count=len(lines), problem=lines[0]))
+        self.lines = tuple(visible(line) for line in lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A recipe as it was read, before anybody knows whether it is right."""
+
+    path: Path
+    tables: Mapping[str, Any]
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> Document:
+        """Read a file. Raises UsageProblem (recipe_unreadable)."""
+        try:
+            text = path.read_text(encoding="utf-8")
+            return cls(path=path, tables=tomllib.loads(text), text=text)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+            raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
+
+    def parsed(self, kind: type[T]) -> T:
+        """The tables as a dataclass. Raises RecipeProblems with everything that is wrong."""
+        found = parse(kind, self.tables)
+        if isinstance(found, list):
+            raise RecipeProblems(self.path, self.lines(found))
+        return found
+
+    def lines(self, problems: Sequence[Problem]) -> list[str]:
+        """The problems in the order of their lines, for example `line 12: training.epochs is missing`."""
+        found = [(line_of(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
+        return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]
+
+
+_TYPE_NAMES: Final = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}
+_WIDTH: Final = 110
+
+
+def template(schema: type[Any]) -> str:
+    """A recipe of this type, in TOML: what has to be there with an example, all else as comments with its default."""
+    head = f"# {summary(schema)}\n# To set a key, remove the # before it and before the [table] above it.\n"
+    return head + "\n".join(_table_lines(schema, "", {})) + "\n"
+
+
+def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
+    """A table's own keys, then the tables within it."""
+    for name, key in keys_of(table, described).items():
+        if _inner(key) is None:
+            yield from _key_lines(name, key)
+    for key, inner, whole in inner_tables(table, path, described):
+        lines = [headed(key, whole), *_table_lines(inner, whole, key.key.keys)]
+        yield ""
+        yield from _comment(key.key.doc)
+        yield from lines if key.is_needed else map(_commented, lines)
+
+
+def _key_lines(name: str, known: KnownKey) -> Iterator[str]:
+    key = known.key
+    value = key.example if key.example is not None else None if known.is_needed else known.default
+    if value is None and known.is_needed:
+        value = typing.get_args(known.kind)[0] if typing.get_origin(known.kind) is typing.Literal else ""
+    notes = [kind_name(known), key.unit, key.allowed]
+    yield from _comment(f"{key.doc} ({'; '.join(dict.fromkeys(note for note in notes if note))})")
+    is_set = known.is_needed or key.example is not None
+    if value is None or value in ((), {}, ""):
+        yield f"#{name} = ..."
+    else:
+        yield f"{'' if is_set else '#'}{name} = {toml_text(value)}"
+
+
+def _comment(text: str) -> Iterator[str]:
+    line = "#"
+    for word in text.split():
+        if len(line) + 1 + len(word) > _WIDTH:
+            yield line
+            line = "#"
+        line += f" {word}"
+    yield line
+
+
+def _commented(line: str) -> str:
+    return line if not line or line.startswith("#") else f"#{line}"
+
+
+def inner_tables(
+    table: type[Any], path: str, described: Mapping[str, Key]
+) -> Iterator[tuple[KnownKey, type[Any], str]]:
+    """Each key that is a table, its dataclass, and its full name; one of many tables with own names is called NAME."""
+    for name, known in keys_of(table, described).items():
+        if inner := _inner(known):
+            own = f"{name}.NAME" if typing.get_origin(_described(known.kind)[0]) is Mapping else name
+            yield known, inner, f"{path}.{own}" if path else own
+
+
+def headed(known: KnownKey, whole: str) -> str:
+    """The line above a table, or above each of a list of them."""
+    return f"[[{whole}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{whole}]"
+
+
+def _inner(known: KnownKey) -> type[Any] | None:
+    """The dataclass of a key that is a table, or many tables; None for any other, and for a choice of tables."""
+    tables = tables_of(known)
+    return tables[0] if len(tables) == 1 else None
+
+
+def tables_of(known: KnownKey) -> list[type[Any]]:
+    """The dataclasses that a key's table, or a table of its list, may be; one that is read its own way is none."""
+    found = [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
+    return [kind for kind in found if not hasattr(kind, "from_document")]
+
+
+def _members(kind: Any) -> list[Any]:
+    kind = _described(kind)[0]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return [member for argument in typing.get_args(kind) for member in _members(argument)]
+    number = {tuple: 0, Mapping: 1}.get(typing.get_origin(kind))
+    return [kind] if number is None else _members(typing.get_args(kind)[number])
+
+
+def kind_name(known: KnownKey) -> str:
+    """What a key's value is, in words."""
+    return known.key.kind or type_name(known.kind)
+
+
+def type_name(kind: Any) -> str:
+    """What a value of a type is, in words."""
+    kind = _described(kind)[0]
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return " or ".join(map(str, arguments))
+    if origin in (typing.Union, types.UnionType):
+        names = [type_name(argument) for argument in arguments if argument is not types.NoneType]
+        return " or ".join(dict.fromkeys(names))
+    if origin is tuple:
+        return f"list of {type_name(arguments[0])}"
+    if origin is Mapping:
+        return f"table of {type_name(arguments[1])}"
+    if hasattr(kind, "from_document"):
+        return "value, list or range"
+    return "table" if is_dataclass(kind) else _TYPE_NAMES.get(kind, str(kind))
+
+
+def summary(table: type[Any]) -> str:
+    """The first lines of a class's docstring, in one line."""
+    return " ".join((table.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def toml_text(value: Any) -> str:
+    """A value as TOML text on one line."""
+    if isinstance(value, Path):
+        return json.dumps(value.as_posix())
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {toml_text(item)}" for name, item in value.items()) + " }"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(toml_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

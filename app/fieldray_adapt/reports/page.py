@@ -1,0 +1,368 @@
+"""Pages and their charts.
+
+A report as one HTML page that needs nothing else to be read: sections of tables, figures and text.
+
+The reports say what is in them; how it looks, on a screen and on paper, is in templates/report.html alone.
+
+The plots of the reports, as SVG text without any link to the outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from fieldray.domain.metrics import Scores, Truth
+from fieldray.paths import VERSION
+from fieldray.reports.outputs import GENERATOR
+from fieldray_adapt.evaluation.figures import PointFigures
+from fieldray_adapt.files import write_atomically
+from fieldray_adapt.run import Run
+from fieldray_adapt.training.engine import EpochFigures
+
+_NUMBER: Final = re.compile(r"[-+]?[\d,]+(\.\d+)?( ?%| ms| s| MiB)?")
+_NOTHING: Final = ("", "-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows below a head. The first cell of a row names it; columns of numbers are set right."""
+
+    rows: Sequence[Sequence[str]]
+    head: Sequence[str] = ()
+    caption: str = ""
+    kind: str = "table"
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The columns, from 0, that hold nothing but numbers."""
+        columns = list(zip(*self.rows, strict=True))[1:]
+        return frozenset(index for index, cells in enumerate(columns, start=1) if _are_numbers(cells))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A plot as SVG text, and what it shows."""
+
+    svg: str
+    caption: str
+    kind: str = "figure"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "svg", Markup(self.svg))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    kind: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A text as it was written, for example a recipe."""
+
+    text: str
+    kind: str = "code"
+
+
+Part = Table | Figure | Text | Code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What stands under one heading."""
+
+    title: str
+    parts: Sequence[Part]
+
+    @property
+    def anchor(self) -> str:
+        """Its name in links."""
+        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A whole page. `lead` says in a few sentences what it is about."""
+
+    title: str
+    sections: Sequence[Section]
+    lead: str = ""
+
+
+def page(report: Report) -> bytes:
+    """The page as HTML; sections without parts are left out."""
+    environment = Environment(
+        loader=PackageLoader("fieldray_adapt"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    kept = Report(title=report.title, lead=report.lead, sections=[own for own in report.sections if own.parts])
+    context = {
+        "report": kept,
+        "generator": Markup(GENERATOR),
+        "version": VERSION,
+        "number": lambda is_number: Markup(' class="number"') if is_number else "",
+    }
+    return environment.get_template("report.html").render(context).encode()
+
+
+def keep_page(run: Run, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
+    """Write report.html of a run; the facts of the step. Raises StorageProblem."""
+    path = run.recipe.run / "report.html"
+    write_atomically(path, page(Report(title=title, lead=lead, sections=sections)))
+    return {"report": str(path)}
+
+
+def facts(rows: Mapping[str, object], *, caption: str = "") -> Table:
+    """A table of names and values."""
+    return Table(rows=[[name, value_text(value)] for name, value in rows.items()], caption=caption)
+
+
+def settings(document: Mapping[str, Any]) -> list[Part]:
+    """A nested document, for example what a training was decided by, as one table per group."""
+    own = {name: value for name, value in document.items() if not _is_group(value)}
+    parts: list[Part] = [facts({_spoken(name): value for name, value in own.items()})] if own else []
+    for name, value in document.items():
+        if isinstance(value, Mapping) and value:
+            parts.append(facts({_spoken(key): item for key, item in value.items()}, caption=_spoken(name)))
+        elif _is_group(value):
+            head = list(dict.fromkeys(key for item in value for key in item))
+            rows = [[value_text(item.get(key)) for key in head] for item in value]
+            parts.append(Table(rows=rows, head=[_spoken(key) for key in head], caption=_spoken(name)))
+    return parts
+
+
+def value_text(value: object) -> str:
+    """A value for a person: no brackets, no None, four digits."""
+    if value is None or value in ((), [], {}, ""):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_spoken(str(key))} {value_text(item)}" for key, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(value_text(item) for item in value)
+    return str(value)
+
+
+def duration_text(seconds: float) -> str:
+    """A time for a person, for example `1 h 02 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes} min {left:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _is_group(value: object) -> bool:
+    is_rows = isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
+    return is_rows or (isinstance(value, Mapping) and bool(value))
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    known = [cell for cell in cells if cell not in _NOTHING]
+    return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
+
+
+with contextlib.chdir(Path(__file__).parent):  # it takes settings from the current directory, which may be anybody's
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure as PlotFigure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+
+_BLUE: Final = "#0a6ebd"
+_RED: Final = "#c2410c"
+_GREY: Final = "#8a8f98"
+# A label may be called anything: dollars in its meaning are no formula.
+_STYLE: Final = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+}
+_BINS: Final = 10
+_METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+
+
+def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -> str:
+    """Loss, and AUC of each label on the validation images, against the epoch."""
+    with rc_context(_STYLE):
+        figure, (left, right) = _figure_of(2)
+        epochs = [row.epoch for row in history]
+        left.plot(epochs, [row.loss for row in history], color=_BLUE)
+        left.set(xlabel="epoch", ylabel="training loss")
+        for axes in (left, right):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for column, label in enumerate(labels):
+            areas = [row.auc[column] if row.auc else None for row in history]
+            right.plot(epochs, [np.nan if area is None else area for area in areas], label=label)
+        right.set(xlabel="epoch", ylabel="validation AUC", ylim=(min(0.5, *right.get_ylim()), 1.01))
+        right.legend(frameon=False, fontsize=7)
+        return _svg(figure)
+
+
+def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: str, best: str) -> str:
+    """The figure of each trial, by its name, against the epoch; the best one stands out."""
+    with rc_context(_STYLE):
+        whole, (axes,) = _figure_of(1)
+        for name, rows in trials.items():
+            is_best = name == best
+            axes.plot(
+                [epoch for epoch, _ in rows], [value for _, value in rows], "o-", markersize=2,
+                color=_BLUE if is_best else _GREY, linewidth=2 if is_best else 0.7, zorder=2 if is_best else 1,
+                label=name if is_best else None,
+            )  # fmt: skip
+        axes.set(xlabel="epoch", ylabel=f"validation {figure}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if best in trials:
+            axes.legend(frameon=False)
+        return _svg(whole)
+
+
+def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigures]) -> str:
+    """ROC curve with the operating points, calibration, and the two classes' calibrated scores."""
+    with rc_context(_STYLE):
+        figure, (roc, calibration, spread) = _figure_of(3)
+        _draw_roc(roc, scores, truth, points)
+        _draw_calibration(calibration, scores, truth)
+        bins = list(np.linspace(0, 1, 41))
+        spread.hist(scores[~truth], bins=bins, color=_BLUE, alpha=0.6, label="without")
+        spread.hist(scores[truth], bins=bins, color=_RED, alpha=0.6, label="with")
+        for point in points.values():
+            spread.axvline(point.threshold, color=_GREY, linewidth=1)
+        spread.set(xlabel="score", ylabel="images (logarithmic)", yscale="log", xlim=(0, 1), ylim=(0.8, None))
+        _label_plainly(spread.yaxis)
+        spread.legend(frameon=False)
+        return _svg(figure)
+
+
+def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
+    """Images (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
+    with rc_context(_STYLE):
+        figure = PlotFigure(figsize=(9, 2.4 * -(-len(images) // 4)), layout="constrained")
+        cells = []
+        rows, columns = images.shape[1:]
+        limit = float(np.abs(maps).max()) or 1.0
+        for number, (image, evidence, title) in enumerate(zip(images, maps, titles, strict=True), start=1):
+            axes = figure.add_subplot(-(-len(images) // 4), 4, number)
+            axes.imshow(image, cmap="gray", extent=(0, columns, rows, 0))
+            shown = axes.imshow(
+                evidence, cmap="coolwarm", alpha=0.35, vmin=-limit, vmax=limit, extent=(0, columns, rows, 0),
+                interpolation="bilinear",
+            )  # fmt: skip
+            axes.set_title(title, fontsize=8)
+            axes.set_axis_off()
+            cells.append(axes)
+        figure.colorbar(shown, ax=cells, shrink=0.6, label="evidence against / for (logit)")
+        return _svg(figure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One run: for each iteration, from the original on, the quality after retraining and how many times faster.
+
+    Attributes
+    ----------
+    before
+        The quality before retraining, None for the original.
+    """
+
+    name: str
+    quality: Sequence[float]
+    before: Sequence[float | None]
+    speed_up: Sequence[float]
+
+
+def pruning_plots(curves: Sequence[Curve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
+    """Quality and speed-up against the iteration, and quality against speed-up; `quality` names it.
+
+    Parameters
+    ----------
+    points
+        Other networks (speed-up, quality) by name.
+    """
+    with rc_context(_STYLE):
+        figure, (left, middle, right) = _figure_of(3)
+        for curve in curves:
+            steps = range(len(curve.quality))
+            line = left.plot(steps, curve.quality, "o-", markersize=3, label=curve.name)[0]
+            known = [(step, value) for step, value in enumerate(curve.before) if value is not None]
+            left.plot(*zip(*known, strict=True), ":", color=line.get_color(), linewidth=0.8) if known else None
+            middle.plot(steps, curve.speed_up, "o-", markersize=3, color=line.get_color())
+            right.plot(curve.speed_up, curve.quality, "o-", markersize=3, color=line.get_color())
+        for name, (speed_up, value) in points.items():
+            right.plot(speed_up, value, "x", label=name)
+        worst = min(value for curve in curves for value in curve.quality)
+        left.set(xlabel="iteration (dotted: before retraining)", ylabel=quality)
+        middle.set(xlabel="iteration", ylabel="times faster", yscale="log")
+        right.set(xlabel="times faster", ylabel=quality, xscale="log", ylim=(max(worst - 0.005, 0), 1.0))
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        middle.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _label_plainly(middle.yaxis)
+        _label_plainly(right.xaxis)
+        left.legend(frameon=False, fontsize=7)
+        if points:
+            right.legend(frameon=False, fontsize=7)
+        return _svg(figure)
+
+
+def _draw_roc(axes: Axes, scores: Scores, truth: Truth, points: Mapping[str, PointFigures]) -> None:
+    order = np.argsort(-scores, kind="stable")
+    caught = np.concatenate([[0], np.cumsum(truth[order]) / truth.sum()])
+    alarms = np.concatenate([[0], np.cumsum(~truth[order]) / (~truth).sum()])
+    axes.plot(alarms, caught, color=_BLUE)
+    axes.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
+    for name, point in points.items():
+        axes.plot(1 - point.specificity.value, point.sensitivity.value, "o", label=name)
+    axes.set(xlabel="1 - specificity", ylabel="sensitivity", aspect="equal")
+    if points:
+        axes.legend(frameon=False, loc="lower right")
+
+
+def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:
+    parts = [part for part in np.array_split(np.argsort(scores, kind="stable"), _BINS) if len(part)]
+    axes.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
+    axes.plot([scores[part].mean() for part in parts], [truth[part].mean() for part in parts], "o-", color=_BLUE)
+    axes.set(
+        xlabel="mean score", ylabel="share with the finding", aspect="equal", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03)
+    )
+
+
+def _label_plainly(axis: Axis) -> None:
+    """Label a logarithmic axis with 1, 2, 5, 10 and so on, and not with powers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _figure_of(count: int) -> tuple[PlotFigure, list[Axes]]:
+    """A figure with so many plots side by side."""
+    figure = PlotFigure(figsize=(3.2 * count, 3), layout="constrained")
+    return figure, [figure.add_subplot(1, count, number + 1) for number in range(count)]
+
+
+def _svg(figure: PlotFigure) -> str:
+    """The figure as SVG text, without a date and without what only describes it."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return _METADATA.sub("", text[text.index("<svg") :])

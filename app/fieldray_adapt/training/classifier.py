@@ -1,0 +1,361 @@
+"""The training of a classifier (loop: `engine.train_epochs`): what its steps are drawn from, and how it is looked at.
+
+Sources are drawn in given shares, and within each source its classes equally often. Otherwise the network learns to
+recognise the source (its letters, collimation, grey levels) instead of the finding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from fieldray.domain.metrics import auc
+from fieldray_adapt.data.augmentation import Augmentation, augment, draw_motion, moved
+from fieldray_adapt.files import digest
+from fieldray_adapt.networks.specification import Specification, Weights
+from fieldray_adapt.training.engine import (
+    Engine,
+    EngineName,
+    EngineSettings,
+    EpochFigures,
+    Progress,
+    cosine_rate,
+    open_engine,
+    seed_dropout,
+    train_whole,
+)
+
+
+def balanced_draw(
+    sources: Sequence[str],
+    classes: Sequence[str],
+    *,
+    count: int,
+    shares: Mapping[str, float],
+    generator: np.random.Generator,
+) -> NDArray[np.int64]:
+    """`count` indices in random order; small groups repeat, but nothing repeats before its whole group was drawn.
+
+    A source that `shares` does not name counts 1. Raises ValueError without images.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, key in enumerate(zip(sources, classes, strict=True)):
+        groups.setdefault(key, []).append(index)
+    if not groups:
+        raise ValueError("there are no images to draw from")
+    names = sorted({source for source, _ in groups})
+    weight = {name: shares.get(name, 1.0) / sum(1 for source, _ in groups if source == name) for name in names}
+    total = sum(weight[source] for source, _ in groups)
+    drawn = [_repeated(groups[key], round(count * weight[key[0]] / total), generator) for key in sorted(groups)]
+    return generator.permutation(np.concatenate(drawn))
+
+
+def _repeated(members: list[int], count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    rounds = [generator.permutation(members) for _ in range(-(-count // len(members)))]
+    return np.concatenate(rounds)[:count] if rounds else np.zeros(0, np.int64)
+
+
+_PREDICT_BATCH: Final = 64
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Samples:
+    """Images (n, height, width, channels) uint8 with targets (n, labels) in 0..1 or nan, their source and patient.
+
+    Attributes
+    ----------
+    lungs
+        (n, rows, columns) uint8, the share of lung in each cell of the image, 255 being all; None if not known.
+    """
+
+    images: NDArray[np.uint8]
+    targets: NDArray[np.float32]
+    sources: tuple[str, ...]
+    patients: tuple[str, ...]
+    lungs: NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        known = [] if self.lungs is None else [len(self.lungs)]
+        lengths = {len(self.images), len(self.targets), len(self.sources), len(self.patients), *known}
+        if len(lengths) != 1 or self.targets.ndim != 2 or self.images.ndim != 4:
+            raise ValueError("images, targets, sources and patients differ in number")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def of_sources(self, names: Collection[str]) -> Samples:
+        """Those of some sources."""
+        chosen = np.flatnonzero(np.isin(self.sources, list(names)))
+        return Samples(
+            images=self.images[chosen],
+            targets=self.targets[chosen],
+            sources=tuple(self.sources[index] for index in chosen),
+            patients=tuple(self.patients[index] for index in chosen),
+            lungs=None if self.lungs is None else self.lungs[chosen],
+        )
+
+    def classes(self) -> tuple[str, ...]:
+        """The class of each image for balanced drawing: its first known target, as text."""
+        return tuple(_class_of(row) for row in self.targets)
+
+
+def _class_of(targets: NDArray[np.float32]) -> str:
+    known = np.flatnonzero(~np.isnan(targets))
+    return f"{known[0]}:{round(float(targets[known[0]]))}" if len(known) else "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long and how fast.
+
+    Attributes
+    ----------
+    images_per_epoch
+        0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none.
+    shares
+        How often each source is drawn, 1 where not named.
+    groups
+        Names of sources that train a network alone, to be averaged in the groups' shares; none: one network of all.
+    """
+
+    epochs: int
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    warm_up_epochs: float = 1.0
+    average_epochs: float = 1.0
+    label_smoothing: float = 0.0
+    images_per_epoch: int = 0
+    seed: int = 0
+    shares: tuple[tuple[str, float], ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2 or not self.learning_rate > 0:
+            raise ValueError("epochs must be 1 or more, batch_size 2 or more, learning_rate above 0")
+
+    def rate(self, epoch: float) -> float:
+        """Learning rate at a time in epochs: linear warm-up, then a half cosine to 0."""
+        return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, least=0.02)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """How a classifier is trained: how long and fast, on which changes of its images, by which engine."""
+
+    schedule: Schedule
+    augmentation: Augmentation
+    settings: EngineSettings
+    engine: EngineName = "auto"
+
+
+def train(
+    specification: Specification,
+    weights: Weights,
+    *,
+    training: Samples,
+    validation: Samples,
+    options: TrainingOptions,
+    folder: Path,
+    progress: Progress = lambda _: None,
+) -> tuple[Weights, list[EpochFigures]]:
+    """Train, or resume this very training from the folder's checkpoint; the averaged weights, and figures by epoch.
+
+    It resumes as it would have gone on, but for what a dropout draws. The checkpoint stays until the caller has kept
+    what came of it. Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch
+    before stays), StorageProblem when a checkpoint cannot be written.
+    """
+    schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
+    seed_dropout(schedule.seed, name=options.engine)
+    own = open_engine(specification, weights, settings=settings, name=options.engine)
+    return train_whole(
+        ClassifierTask(own, training, validation, schedule, augmentation),
+        own,
+        average={key: array.copy() for key, array in weights.items()},
+        epochs=schedule.epochs,
+        folder=folder,
+        key=digest(specification, weights, training, validation, schedule, augmentation, settings),
+        progress=progress,
+    )
+
+
+def train_groups(
+    specification: Specification,
+    weights: Weights,
+    *,
+    training: Samples,
+    validation: Samples,
+    options: TrainingOptions,
+    folder: Path,
+    progress: Callable[[Path], Progress],
+    one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
+) -> tuple[Weights, list[EpochFigures]]:
+    """Train a network, or the mean of one for each of the schedule's groups; its weights, and figures by epoch.
+
+    `progress` gives what is told of each epoch of a network that is trained in a folder; `one` trains it as `train`
+    does. Raises as `train`.
+    """
+
+    def on(own: Samples, own_folder: Path) -> tuple[Weights, list[EpochFigures]]:
+        return one(
+            specification,
+            dict(weights),
+            training=own,
+            validation=validation,
+            options=options,
+            folder=own_folder,
+            progress=progress(own_folder),
+        )
+
+    schedule = options.schedule
+    groups = [names for names in schedule.groups if set(names) & set(training.sources)]
+    if not groups:
+        return on(training, folder)
+    parts = [on(training.of_sources(names), folder / f"group-{number}") for number, names in enumerate(groups)]
+    share = dict(schedule.shares)
+    mean = _mean([sum(share.get(name, 1.0) for name in names) for names in groups], [own for own, _ in parts])
+    last, history = open_engine(specification, mean, settings=options.settings, name=options.engine), parts[-1][1]
+    recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=options.augmentation)
+    averaged = last.weights()
+    areas = validation_areas(last, averaged, validation)
+    history[-1] = structs.replace(history[-1], auc=areas)  # of what goes on from here, not of the last group's network
+    return averaged, history
+
+
+def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
+    """The weighted mean of networks that began alike. Of linear heads alone, its logits are the mean of theirs."""
+    parts = [(share / sum(shares), weights) for share, weights in zip(shares, found, strict=True)]
+    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
+
+
+@dataclass(eq=False, slots=True)
+class ClassifierTask:
+    """Steps of balanced draws; every step has its share in the mean, and young means forget faster."""
+
+    engine: Engine
+    training: Samples
+    validation: Samples
+    schedule: Schedule
+    augmentation: Augmentation
+    _steps_per_epoch: int = 1
+
+    def steps(self, epoch: int) -> Iterator[float]:
+        """As `TrainingTask`."""
+        samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
+        order = balanced_draw(
+            samples.sources,
+            samples.classes(),
+            count=schedule.images_per_epoch or len(samples),
+            shares=dict(schedule.shares),
+            generator=generator,
+        )
+        self._steps_per_epoch = steps = max(1, len(order) // schedule.batch_size)
+        for step in range(steps):
+            chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
+            images, lungs = augmented_batch(samples, chosen, self.augmentation, generator)
+            targets = smoothed(samples.targets[chosen], schedule.label_smoothing)
+            yield self.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps), lungs=lungs)
+
+    def share(self, steps: int) -> float:
+        """As `TrainingTask`."""
+        horizon = self.schedule.average_epochs * self._steps_per_epoch
+        return max(1 / max(horizon, 1.0), 9 / (steps + 9))
+
+    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
+        """As `TrainingTask`: the AUC of each label."""
+        return structs.replace(ended, auc=validation_areas(self.engine, average, self.validation))
+
+
+def predict(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Logits (n, labels) of images (n, height, width, channels) uint8."""
+    parts = [
+        engine.logits(scaled(images[start : start + _PREDICT_BATCH])) for start in range(0, len(images), _PREDICT_BATCH)
+    ]
+    return np.concatenate(parts)
+
+
+def validation_areas(engine: Engine, weights: Weights, samples: Samples) -> tuple[float | None, ...]:
+    """AUC of each label (None where a class is missing) with the weights given; the engine keeps its own."""
+    if not len(samples):
+        return ()
+    kept = engine.weights()
+    engine.set_weights(weights)
+    logits = predict(engine, samples.images)
+    engine.set_weights(kept)
+    areas = list[float | None]()
+    for label in range(samples.targets.shape[1]):
+        known = ~np.isnan(samples.targets[:, label])
+        area = auc(logits[known, label].astype(np.float64), samples.targets[known, label] >= 0.5)
+        areas.append(None if math.isnan(area) else area)
+    return tuple(areas)
+
+
+_NOTED_BATCHES: Final = 60
+
+
+def recalibrate_batchnorm(
+    engine: Engine,
+    specification: Specification,
+    samples: Samples,
+    *,
+    schedule: Schedule,
+    augmentation: Augmentation,
+) -> None:
+    """Have the batch normalisations note their statistics anew, as a training does; no other weight changes.
+
+    The mean of networks that began alike computes on the way what none of them does [1]_, so that what each noted of
+    its own activations does not fit.
+
+    References
+    ----------
+    .. [1] Wortsman M. et al., Model soups, ICML 2022, arXiv:2203.05482; Izmailov P. et al., Averaging Weights Leads to
+       Wider Optima and Better Generalization, UAI 2018, arXiv:1803.05407, section 3.2 on the statistics.
+    """
+    if not any(layer.batch_norm for layer in specification.layers):
+        return
+    generator = np.random.default_rng((schedule.seed, schedule.epochs))
+    order = balanced_draw(
+        samples.sources,
+        samples.classes(),
+        count=_NOTED_BATCHES * schedule.batch_size,
+        shares=dict(schedule.shares),
+        generator=generator,
+    )
+    for start in range(0, len(order) - schedule.batch_size + 1, schedule.batch_size):
+        chosen = order[start : start + schedule.batch_size]
+        images, lungs = augmented_batch(samples, chosen, augmentation, generator)
+        engine.step(images, samples.targets[chosen], learning_rate=0.0, lungs=lungs)
+
+
+def augmented_batch(
+    samples: Samples,
+    chosen: Sequence[int] | NDArray[np.int64],
+    settings: Augmentation,
+    generator: np.random.Generator,
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Changed copies of the images (n, height, width, channels) in 0..1, and of the shares of lung, moved alike."""
+    channels, images, lungs = samples.images.shape[3], [], []
+    for index in chosen:
+        motion = draw_motion(settings, generator)
+        images.append(augment(samples.images[index, :, :, 0], settings, generator=generator, motion=motion))
+        if samples.lungs is not None:
+            lungs.append(moved(samples.lungs[index], motion))
+    whole = scaled(np.stack(images)[..., None])
+    shares = np.stack(lungs).astype(np.float32) / np.float32(255) if lungs else None
+    return np.repeat(whole, channels, axis=3) if channels > 1 else whole, shares
+
+
+def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """As a network gets them: in 0..1."""
+    return images.astype(np.float32) / np.float32(255)
+
+
+def smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
+    """Targets moved towards a half by that share (arXiv:1512.00567)."""
+    return targets * np.float32(1 - amount) + np.float32(amount / 2)

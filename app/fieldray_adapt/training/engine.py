@@ -1,0 +1,523 @@
+"""What trains and runs a specification, and the state of a long training in one file.
+
+There is one interface, on TensorFlow (always there) or PyTorch (faster on many CPUs). A target of nan is unknown and
+counts for nothing, so several data sets that label different things train one network. With a checkpoint a kill costs
+minutes and not the training.
+
+The one loop of every training: epochs of steps, a running mean of the weights, a checkpoint after each epoch.
+
+All randomness depends on (seed, epoch), so a training that was killed resumes exactly. Only the same training resumes:
+if anything that it depends on has changed, it starts again.
+
+Training on arrays that fit into memory: an original network, and the retraining of a pruned one.
+
+With a teacher, the targets are a mixture of labels and the teacher's softmax [1]_. The cross-entropy with a mixture of
+two targets is the mixture of the two cross-entropies, so training needs nothing but other targets.
+
+References
+----------
+.. [1] Hinton G. et al., Distilling the Knowledge in a Neural Network, 2015, arXiv:1503.02531.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from msgspec import Struct, structs
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray.typed_json import decoded
+from fieldray_adapt.files import arrays_in, digest, plain, save_arrays
+from fieldray_adapt.networks.specification import Specification, Weights
+from fieldray_adapt.recipes.tables import key, table
+
+EngineName = Literal["auto", "tensorflow", "torch"]
+Precision = Literal["float32", "bfloat16"]
+Loss = Literal["binary", "categorical"]
+Batch = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How an engine trains.
+
+    Attributes
+    ----------
+    weight_decay
+        Of AdamW (arXiv:1711.05101), on kernels only.
+    frozen
+        Layers whose weights and normalisation statistics stay as they are.
+    loss
+        "binary": a sigmoid per label; "categorical": one softmax over all labels.
+    threads
+        CPU threads; 0 leaves the choice to the framework.
+    label_weights
+        Of each label's loss where it is binary; none: all alike.
+    outside_weights
+        Of each label's evidence outside the lungs, see `step`; none: it costs nothing.
+    """
+
+    weight_decay: float = 1e-4
+    frozen: frozenset[str] = frozenset()
+    loss: Loss = "binary"
+    precision: Precision = "float32"
+    threads: int = 0
+    label_weights: tuple[float, ...] = ()
+    outside_weights: tuple[float, ...] = ()
+
+
+class Trainable(Protocol):
+    """What a checkpoint keeps of a network in training."""
+
+    def weights(self) -> Weights:
+        """A copy of the weights."""
+
+    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        """Replace the weights; the optimiser's memory stays."""
+
+    def optimiser_state(self) -> dict[str, NDArray[Any]]:
+        """What the optimiser remembers, by name."""
+
+    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `optimiser_state`, on an engine of the same specification and settings."""
+
+
+class Engine(Trainable, Protocol):
+    """A network in training.
+
+    Images are (n, height, width, channels) float32 in 0..1, targets (n, labels) in 0..1 or nan.
+    """
+
+    def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
+        """One optimiser step; the batch's mean loss before it.
+
+        Parameters
+        ----------
+        lungs
+            (n, rows, columns) share of lung, 0..1, in cells that the class maps' cells are whole blocks of. Where the
+            settings weigh it, what a class map has above 0 outside the lungs, averaged over its cells, is a loss too.
+        """
+
+    def logits(self, images: Batch) -> Batch:
+        """Logits (n, labels), with the statistics of inference."""
+
+    def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
+        """What `step` would learn from a batch, and its mean loss; the network stays as it is.
+
+        By name, one array of the weight's shape for everything that learns: a trained weight's gradient, and what a
+        statistic of batch normalisation would lose by the step.
+        """
+
+
+def open_engine(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    settings: EngineSettings,
+    name: EngineName = "auto",
+) -> Engine:
+    """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError."""
+    if _is_torch(name):
+        # Read when the library loads: threads that spin while they wait are five times slower on a busy machine.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        from fieldray_adapt.training.torch_engine import TorchEngine
+
+        return TorchEngine(specification, weights, settings=settings)
+    from fieldray_adapt.training.keras_engine import KerasEngine
+
+    return KerasEngine(specification, weights, settings=settings)
+
+
+def _is_torch(name: EngineName) -> bool:
+    """Whether PyTorch is meant; "auto" leaves one with Triton, which ends a process that TensorFlow is in too."""
+    is_there, has_triton = (importlib.util.find_spec(one) is not None for one in ("torch", "triton"))
+    return name == "torch" or (name == "auto" and is_there and not has_triton)
+
+
+STATISTICS: Final = ("/mean", "/variance")
+"""How names of what batch normalisation notes, and no gradient moves, end."""
+
+CHECKPOINT: Final = "checkpoint.npz"
+"""The name of every checkpoint: a run removes those of a step that is done."""
+
+_ENGINE_PARTS: Final = ("weights", "optimiser")
+
+
+class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Figures of one epoch of a training, a row of `history.json`; what a training does not measure is absent.
+
+    A classifier has the AUC of each label on the validation images, None where a class is missing. Lung fields have the
+    side of the images in pixels, Dice of the visible lung and of the region, and shares of wrong cells and of images
+    taken for frontal. A divided training has `time_s`, without validation, and how many updates of others a worker's
+    own came late.
+    """
+
+    epoch: int
+    epochs: int
+    side: int | None = None
+    loss: float
+    auc: tuple[float | None, ...] | None = None
+    dice: float | None = None
+    least_dice: float | None = None
+    region_dice: float | None = None
+    region_least_dice: float | None = None
+    cells_wrong: float | None = None
+    frontal: float | None = None
+    staleness_mean: float | None = None
+    staleness_most: int | None = None
+    seconds: float = 0.0
+    time_s: float | None = None
+
+
+class TrainingCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a training is: its epochs, and the steps since the beginning."""
+
+    history: tuple[EpochFigures, ...]
+    steps: int = 0
+
+
+class _Stored(TrainingCourse, frozen=True, kw_only=True):
+    key: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Kept:
+    """What a checkpoint keeps besides the engine's own state."""
+
+    course: TrainingCourse
+    arrays: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a training keeps its state.
+
+    Only a state written with the same key, by an engine of the same kind, is resumed. The key is the digest of
+    everything that goes into the training (see `files.digest`): network, weights, data, schedule, settings.
+    """
+
+    path: Path
+
+    def holds(self, kind: type, *, key: str) -> bool:
+        """Whether there is a state with this key, of an engine of this kind."""
+        if not self.path.is_file():
+            return False
+        with arrays_in(self.path) as arrays:
+            return _stored(arrays).key == _whole_key(kind, key)
+
+    def restore(self, engine: Trainable, *, key: str) -> Kept | None:
+        """Restore the engine to the stored state; without such a state None, and the engine unchanged."""
+        if not self.path.is_file():
+            return None
+        with arrays_in(self.path) as arrays:
+            course = _stored(arrays)
+            if course.key != _whole_key(type(engine), key):
+                return None
+            parts: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "optimiser": {}, "more": {}}
+            for name in set(arrays) - {"facts"}:
+                part, _, rest = name.partition("/")
+                parts[part][rest] = arrays[name]
+        engine.set_weights(parts["weights"])
+        engine.set_optimiser_state(parts["optimiser"])
+        return Kept(course=course, arrays=parts["more"])
+
+    def save(self, engine: Trainable, kept: Kept, *, key: str) -> None:
+        """Write the state. Raises StorageProblem."""
+        found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
+        found["more"] = dict(kept.arrays)
+        arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
+        facts = json.dumps({**plain(kept.course), "key": _whole_key(type(engine), key)})
+        save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
+
+
+def _stored(arrays: Mapping[str, NDArray[Any]]) -> _Stored:
+    return decoded(arrays["facts"].tobytes(), _Stored)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove every checkpoint in a folder and below, once their results are stored."""
+    for path in folder.rglob(CHECKPOINT):
+        path.unlink()
+
+
+def _whole_key(kind: type, key: str) -> str:
+    return f"{kind.__name__} {key}"
+
+
+Progress = Callable[[EpochFigures], None]
+_AVERAGED_EVERY: Final = 4
+"""Steps: taking the weights out of the framework costs a tenth of a step."""
+_LONGEST_MEAN: Final = 0.98
+
+
+class TrainingTask(Protocol):
+    """What is trained: how the steps of an epoch are made, and what is looked at after each."""
+
+    def steps(self, epoch: int) -> Iterator[float]:
+        """Perform the steps of an epoch, counted from 0, one by one; the loss of each, before it."""
+
+    def share(self, steps: int) -> float:
+        """What the weights weigh in their running mean after so many steps since the beginning; 0 to leave it."""
+
+    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
+        """An epoch that has ended with the figures that the averaged weights give; the engine keeps its own weights."""
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """What a training has come to: averaged weights, figures by epoch, steps since the beginning."""
+
+    average: Weights
+    history: list[EpochFigures] = field(default_factory=list)
+    steps: int = 0
+
+    def resume(self, checkpoint: Checkpoint, engine: Trainable, *, key: str) -> bool:
+        """Take over what a checkpoint keeps of this very training, engine included; whether there was something."""
+        if kept := checkpoint.restore(engine, key=key):
+            self.average, self.history, self.steps = dict(kept.arrays), [*kept.course.history], kept.course.steps
+        return kept is not None
+
+
+def train_epochs(
+    task: TrainingTask,
+    engine: Trainable,
+    state: TrainingState,
+    *,
+    until: int,
+    epochs: int,
+    checkpoint: Checkpoint,
+    key: str,
+    progress: Progress,
+) -> None:
+    """Train from the epoch that `state` has come to up to, not including, `until`; of all there are `epochs`.
+
+    Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch before stays),
+    StorageProblem when a checkpoint cannot be written.
+    """
+    for epoch in range(len(state.history), until):
+        started, losses = time.monotonic(), list[float]()
+        for loss in task.steps(epoch):
+            losses.append(loss)
+            if not math.isfinite(loss):
+                raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=len(losses)))
+            state.steps += 1
+            if share := np.float32(task.share(state.steps)):
+                _average(state.average, engine.weights(), share=share)
+        ended = EpochFigures(epoch=epoch + 1, epochs=epochs, loss=float(np.mean(losses)))
+        ended = task.validate(state.average, ended)
+        state.history.append(structs.replace(ended, seconds=round(time.monotonic() - started, 3)))
+        course = TrainingCourse(history=tuple(state.history), steps=state.steps)
+        checkpoint.save(engine, Kept(course=course, arrays=state.average), key=key)
+        progress(state.history[-1])
+
+
+def train_whole(
+    task: TrainingTask,
+    engine: Trainable,
+    *,
+    average: Weights,
+    epochs: int,
+    folder: Path,
+    key: str,
+    progress: Progress,
+) -> tuple[Weights, list[EpochFigures]]:
+    """Train all epochs with one engine, or resume this very training from the folder's checkpoint.
+
+    Averaged weights, whose mean begins with `average`, and figures by epoch. The checkpoint stays until the caller has
+    kept what came of it. Raises as `train_epochs`.
+    """
+    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT)
+    state.resume(checkpoint, engine, key=key)
+    train_epochs(task, engine, state, until=epochs, epochs=epochs, checkpoint=checkpoint, key=key, progress=progress)
+    return state.average, state.history
+
+
+def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
+    for name, mean in average.items():
+        np.add(mean, share * (current[name] - mean), out=mean)
+
+
+def share_of_some(steps: int) -> float:
+    """`TrainingTask.share` of a mean over some of the steps; young means forget faster, and leave no trace."""
+    if steps % _AVERAGED_EVERY:
+        return 0.0
+    count = steps // _AVERAGED_EVERY
+    return 1 - min(_LONGEST_MEAN, count / (count + 9))
+
+
+def cosine_rate(highest: float, at: float, *, warm_up: float, end: float = 1.0, least: float = 0.002) -> float:
+    """Learning rate at a time: from `least` on a linear rise up to `warm_up`, then a half cosine to 0 at the `end`."""
+    if at < warm_up:
+        return highest * max(at, least) / warm_up
+    done = (at - warm_up) / max(end - warm_up, 1e-9)
+    return highest * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+
+
+_BATCH: Final = 500
+_WARM_UP_SHARE: Final = 0.05
+_MOST_PARTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """Images (n, height, width, channels) float32 in 0..1 and targets (n, labels) float32 that sum to 1."""
+
+    images: NDArray[np.float32]
+    targets: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or self.targets.ndim != 2 or len(self.images) != len(self.targets):
+            raise ValueError(f"images {self.images.shape} and targets {self.targets.shape} do not fit")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def part(self, start: int, stop: int | None = None) -> Labelled:
+        """Those from `start` up to, not including, `stop`."""
+        return Labelled(self.images[start:stop], self.targets[start:stop])
+
+
+@table
+class Effort:
+    """How long and how fast a network is trained."""
+
+    batch_size: int = key("Images in a step.", unit="images", low=1, example=32)
+    epochs: float = key("Passes over the images; parts of one are allowed.", above=0, example=10.0)
+    learning_rate: float = key("The highest rate.", above=0, example=1e-3)
+
+
+def fit(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    data: Labelled,
+    effort: Effort,
+    seed: int,
+    settings: EngineSettings,
+    folder: Path,
+    progress: Progress = lambda _: None,
+) -> Weights:
+    """Train with a short warm-up and cosine decay, or resume this very training from the folder's checkpoint.
+
+    It resumes as it would have gone on, but for what a dropout draws; its "epochs" are up to twenty parts of it. Raises
+    as `train_whole`.
+    """
+    seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
+    engine = open_engine(specification, weights, settings=settings)
+    task = _FitTask(engine, data, effort, seed)
+    key = digest(specification, weights, data, effort, seed, settings)
+    train_whole(task, engine, average={}, epochs=task.parts, folder=folder, key=key, progress=progress)
+    return engine.weights()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _FitTask:
+    """Steps on arrays; nothing is averaged, and nothing looked at."""
+
+    engine: Engine
+    data: Labelled
+    effort: Effort
+    seed: int
+
+    @property
+    def count(self) -> int:
+        """Of all steps."""
+        return max(1, round(len(self.data) * self.effort.epochs / self.effort.batch_size))
+
+    @property
+    def parts(self) -> int:
+        """Of about as many steps."""
+        return min(self.count, _MOST_PARTS)
+
+    def steps(self, epoch: int) -> Iterator[float]:
+        """As `TrainingTask`."""
+        data, effort, count = self.data, self.effort, self.count
+        first, last = (count * part // self.parts for part in (epoch, epoch + 1))
+        drawn = enumerate(_drawn(len(data), effort.batch_size, self.seed, count))
+        for step, chosen in islice(drawn, first, last):
+            rate = effort.learning_rate * _share_of_rate(step, count)
+            yield self.engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate)
+
+    def share(self, _steps: int) -> float:
+        """As `TrainingTask`."""
+        return 0.0
+
+    def validate(self, _average: Weights, ended: EpochFigures) -> EpochFigures:
+        """As `TrainingTask`; nothing is looked at."""
+        return ended
+
+
+def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:
+    """Have the dropouts of an engine of that name that is opened next draw as they did with this seed."""
+    if _is_torch(name):
+        import torch
+
+        torch.manual_seed(seed)
+    else:
+        import keras
+
+        keras.utils.set_random_seed(seed)
+
+
+def _share_of_rate(step: int, steps: int) -> float:
+    """Linear warm-up over the first twentieth, then a cosine down to 0 (arXiv:1608.03983)."""
+    warm_up = max(1.0, _WARM_UP_SHARE * steps)
+    return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+def _drawn(count: int, size: int, seed: int, steps: int) -> Iterator[NDArray[np.int64]]:
+    """The images of each step, shuffled again each time round; a batch longer than the data is the data."""
+    generator, size = np.random.default_rng(seed), min(size, count)
+    starts = range(0, count - size + 1, size)
+    for step in range(steps):
+        if step % len(starts) == 0:
+            order = generator.permutation(count)
+        start = starts[step % len(starts)]
+        yield order[start : start + size]
+
+
+def quality(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    data: Labelled,
+    settings: EngineSettings,
+) -> tuple[float, float]:
+    """Accuracy (the largest logit is at the largest target) in 0..1, and the mean cross-entropy."""
+    logits = _logits(open_engine(specification, weights, settings=settings), data.images)
+    right = logits.argmax(axis=1) == data.targets.argmax(axis=1)
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return float(right.mean()), float(-(data.targets * logarithms).sum(axis=1).mean())
+
+
+def _logits(engine: Engine, images: Batch) -> Batch:
+    return np.concatenate([engine.logits(images[at : at + _BATCH]) for at in range(0, len(images), _BATCH)])
+
+
+def distillation_targets(
+    data: Labelled,
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    share: float,
+    temperature: float,
+    settings: EngineSettings,
+) -> Labelled:
+    """The same images with targets (n, labels) that are to `share` the teacher's softmax at a temperature."""
+    logits = _logits(open_engine(specification, weights, settings=settings), data.images)
+    soft = softmax(logits.astype(np.float64) / temperature, axis=1)
+    return Labelled(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))

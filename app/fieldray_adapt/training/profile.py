@@ -1,0 +1,300 @@
+"""`adapt profile`: time per iteration against batch size and image size, and the batch size to train with.
+
+Iterations 1 and 2 carry start-up cost (memory, kernels chosen and compiled) and are kept apart from the later ones,
+as the dissertation found (Taran 2022, chapter 4).
+
+The time of a study's networks per image, all measured in one run, alternating, on one thread.
+
+Two kinds, and each network is only ever compared with the original of the same kind:
+- "engine_batch": float32 in the engine that trains, batches of 100 (as the dissertation measured in Keras);
+- "int8": the full int8 TensorFlow Lite file, one image at a time, which is what a clinic's computer runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, Literal
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from fieldray_adapt.files import as_json, write_atomically
+from fieldray_adapt.networks.architectures import vgg16_dense
+from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
+from fieldray_adapt.prune.recipe import StudyRecipe
+from fieldray_adapt.recipes.shared import ProfileChoice
+from fieldray_adapt.reports.page import Part, Table, Text
+from fieldray_adapt.run import Facts, Progress, Run, Step
+from fieldray_adapt.training.engine import EngineSettings, open_engine
+from fieldray_adapt.training.steps import specification_of, starting_digest
+
+Mode = Literal["training", "inference"]
+Clock = Callable[[], float]
+_TOLERANCE: Final = 1.1
+_BATCH: Final = 100
+_SLICE_S: Final = 0.15
+
+
+class ProfileRow(Struct, frozen=True, kw_only=True):
+    """Milliseconds of the iterations with one batch size at one side in pixels; `later_ms` is a median."""
+
+    mode: Mode
+    side: int
+    batch_size: int
+    first_ms: float
+    second_ms: float
+    later_ms: float
+    later_ms_per_image: float
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """profile.json: what was measured, and by side the batch size to train with."""
+
+    rows: tuple[ProfileRow, ...]
+    proposed_batch_size: dict[str, int]
+
+
+def time_iterations(
+    run: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
+) -> tuple[float, float, float]:
+    """Milliseconds of the first and the second iteration, and the median of those from the third on."""
+    milliseconds = []
+    for _ in range(iterations):
+        begun = clock()
+        run()
+        milliseconds.append((clock() - begun) * 1e3)
+    first, second, *later = milliseconds
+    return first, second, statistics.median(later)
+
+
+def profile(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    batch_sizes: Sequence[int],
+    sides: Sequence[int] = (),
+    modes: Sequence[Mode] = ("training", "inference"),
+    settings: EngineSettings,
+    iterations: int = 5,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[ProfileRow]:
+    """Measure each mode at each batch size and image side (none: the specification's own), on a fresh engine each.
+
+    Another side than the specification's needs a network without dense layers. The images are noise.
+    """
+    rows: list[ProfileRow] = []
+    wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
+    for side, size, mode in wanted:
+        sized = specification if side == specification.height else replace(specification, height=side, width=side)
+        run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
+        first, second, later = time_iterations(run, iterations=iterations)
+        row = ProfileRow(
+            mode=mode,
+            side=side,
+            batch_size=size,
+            first_ms=first,
+            second_ms=second,
+            later_ms=later,
+            later_ms_per_image=later / size,
+        )
+        rows.append(row)
+        progress(len(rows), len(wanted))
+    return rows
+
+
+def _iteration(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    mode: Mode,
+    batch_size: int,
+    settings: EngineSettings,
+) -> Callable[[], object]:
+    generator = np.random.default_rng(0)
+    shape = (batch_size, specification.height, specification.width, specification.input_channels)
+    images = generator.random(shape, np.float32)
+    labels = specification.channels[specification.label_set]
+    targets = np.eye(labels, dtype=np.float32)[generator.integers(0, labels, batch_size)]
+    engine = open_engine(specification, weights, settings=settings)
+    if mode == "inference":
+        return lambda: engine.logits(images)
+    return lambda: engine.step(images, targets, learning_rate=1e-6)
+
+
+def propose_batch_size(rows: Sequence[ProfileRow]) -> int:
+    """The smallest batch size within a tenth of the one that trains fastest per image.
+
+    Larger batches than that win no time and make fewer steps of the same images. Raises ValueError without rows.
+    """
+    per_image = {row.batch_size: row.later_ms_per_image for row in rows if row.mode == "training"}
+    limit = min(per_image.values()) * _TOLERANCE
+    return min(size for size, milliseconds in per_image.items() if milliseconds <= limit)
+
+
+def fastest_batch_size(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    batch_sizes: Sequence[int],
+    settings: EngineSettings,
+) -> int | None:
+    """The batch size proposed for training this network, of those given; None if none is given."""
+    if not batch_sizes:
+        return None
+    rows = profile(
+        specification, weights, batch_sizes=batch_sizes, modes=("training",), settings=settings, iterations=4
+    )
+    return propose_batch_size(rows)
+
+
+def inference_seconds(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    images: NDArray[np.float32],
+    settings: EngineSettings,
+) -> float:
+    """Seconds per image of inference in batches of these images (n, height, width, channels), once it runs."""
+    engine = open_engine(specification, weights, settings=settings)
+    return time_iterations(lambda: engine.logits(images), iterations=7)[-1] / 1e3 / len(images)
+
+
+Network = tuple[Specification, Weights]
+
+
+def time_networks(
+    networks: Mapping[str, Network],
+    *,
+    files: Mapping[str, bytes],
+    images: NDArray[np.uint8],
+    settings: EngineSettings,
+    rounds: int,
+) -> dict[str, dict[str, float]]:
+    """Median milliseconds per image of every network by kind, timed alternating, so that what else the machine does
+    falls on all alike.
+
+    Parameters
+    ----------
+    files
+        The int8 files of those networks that have one.
+    images
+        (n, height, width, channels) uint8, for timing in the engine.
+    rounds
+        How often each network is timed; the median counts.
+    """
+    runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
+    batch = images[:_BATCH].astype(np.float32) / 255
+    for name, (specification, weights) in networks.items():
+        engine = open_engine(specification, weights, settings=settings)
+        runs[name, "engine_batch"] = (partial(engine.logits, batch), len(batch))
+        if name in files:
+            runs[name, "int8"] = (_file_run(files[name]), 1)
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
+    for _ in range(rounds):
+        for key, (run, count) in runs.items():
+            seconds[key].append(_median_seconds(run) / count)
+    found: dict[str, dict[str, float]] = {name: {} for name in networks}
+    for (name, kind), taken in seconds.items():
+        found[name][kind] = statistics.median(taken) * 1e3
+    return found
+
+
+def _median_seconds(run: Callable[[], object]) -> float:
+    """Median seconds of the runs that fit into a slice of time, at least one, after one to warm up."""
+    run()
+    taken: list[float] = []
+    began = ended = time.perf_counter()
+    while not taken or ended - began < _SLICE_S:
+        begun = time.perf_counter()
+        run()
+        ended = time.perf_counter()
+        taken.append(ended - begun)
+    return statistics.median(taken)
+
+
+def _file_run(data: bytes) -> Callable[[], object]:
+    """Runs of a TensorFlow Lite file on one thread, with an image copied in and the scores read each time."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=data, num_threads=1)
+    interpreter.allocate_tensors()
+    entrance, exits = interpreter.get_input_details()[0], interpreter.get_output_details()
+    image = np.random.default_rng(0).random(entrance["shape"], np.float32)
+    image = (image * 255).astype(np.uint8) if entrance["dtype"] == np.uint8 else image
+
+    def run() -> object:
+        interpreter.set_tensor(entrance["index"], image)
+        interpreter.invoke()
+        return [interpreter.get_tensor(row["index"]) for row in exits]
+
+    return run
+
+
+PROFILE_NAME: Final = "profile.json"
+_WHAT: Final = "profile"
+
+
+def profile_step(run: Run) -> Facts:
+    """Profile the recipe's network with its initial weights, since times do not depend on them; profile.json."""
+    training = run.recipe.training
+    settings = EngineSettings(precision=training.precision, threads=training.threads)
+    found = _profiled(specification_of(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
+    run.write("profile", PROFILE_NAME, found)
+    return found.proposed_batch_size
+
+
+def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: Progress) -> None:
+    """Profile a study's original; profile/profile.json of its run folder, and the proposal said."""
+    specification = vgg16_dense(dropout=recipe.original.dropout).scaled(recipe.original.width)
+    settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
+    found = _profiled(specification, recipe.profile, settings=settings, progress=progress)
+    write_atomically(recipe.run / "profile" / PROFILE_NAME, as_json(found))
+    for side, size in found.proposed_batch_size.items():
+        say(f"profile: at {side} pixels train with batches of {size}")
+
+
+def _profiled(
+    specification: Specification, choice: ProfileChoice, *, settings: EngineSettings, progress: Progress
+) -> Profile:
+    rows = profile(
+        specification,
+        initial_weights(specification, seed=0),
+        batch_sizes=choice.batch_sizes,
+        sides=choice.sides,
+        settings=settings,
+        iterations=choice.iterations,
+        progress=lambda done, total: progress(_WHAT, done, total),
+    )
+    sides = {row.side: [own for own in rows if own.side == row.side] for row in rows}
+    proposed = {str(side): propose_batch_size(sides[side]) for side in sorted(sides)}
+    return Profile(rows=tuple(rows), proposed_batch_size=proposed)
+
+
+def profile_parts(found: Profile) -> list[Part]:
+    """The profile for a report: a row for each mode, side and batch size."""
+    head = (
+        *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),
+        "later, ms per image",
+    )
+    rows = [
+        [row.mode, str(row.side), str(row.batch_size), f"{row.first_ms:.2f}", f"{row.second_ms:.2f}",
+         f"{row.later_ms:.2f}", f"{row.later_ms_per_image:.2f}"]
+        for row in found.rows
+    ]  # fmt: skip
+    chosen = ", ".join(f"{size} at {side} pixels" for side, size in found.proposed_batch_size.items())
+    return [Table(head=head, rows=rows), Text(f"Batch size proposed for training: {chosen}.")]
+
+
+PROFILE: Final = Step(
+    name="profile",
+    perform=profile_step,
+    recipe_keys=("input", "network", "labels", "training", "profile"),
+    external_inputs=lambda run: starting_digest(
+        run.recipe.network
+    ),  # whose widths the network has where they are a pack's
+)

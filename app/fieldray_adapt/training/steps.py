@@ -1,0 +1,320 @@
+"""The train and quantise steps of a recipe, and what others share of them: the network as the last step left it.
+
+Quantised, a network is an int8 and a float file, equalised, its head refitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.data.dataset import dataset_of
+from fieldray_adapt.files import content_digest, digest, plain, write_atomically
+from fieldray_adapt.networks.architectures import LABELS, NETWORKS, pack_channels, pack_weights
+from fieldray_adapt.networks.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
+from fieldray_adapt.networks.specification import (
+    Specification,
+    Weights,
+    copy_matching,
+    initial_weights,
+    keep_channels,
+    load_network,
+    load_weights,
+    multiply_adds,
+    parameters,
+    save_network,
+)
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, NetworkChoice, Recipe, Training
+from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
+from fieldray_adapt.training.engine import EngineSettings, EpochFigures
+from fieldray_adapt.training.teacher import teacher_targets
+
+NETWORK: Final = ("weights.npz", "specification.json")
+"""What is kept of a network that a step has changed."""
+
+
+def keep_network(folder: Path, specification: Specification, weights: Weights) -> None:
+    """Keep the network that a step has changed. Raises StorageProblem."""
+    path, text = (folder / name for name in NETWORK)
+    save_network(path, text, specification, weights)
+
+
+def last_network(run: Run) -> tuple[Specification, Weights]:
+    """The network as the last step left it. Raises UsageProblem `step_missing`."""
+    is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK[0]).is_file()
+    return network_of(run, "prune" if is_pruned else "train")
+
+
+def network_of(run: Run, step: str) -> tuple[Specification, Weights]:
+    """The network as a step left it. Raises UsageProblem `step_missing`."""
+    path, text = (run.folder(step) / name for name in NETWORK)
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step=step))
+    return load_network(path, text)
+
+
+def trained_weights(run: Run) -> Weights:
+    """The weights that the train step left, of a network that the recipe describes. Raises UsageProblem."""
+    path = run.folder("train") / "weights.npz"
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="train"))
+    return load_weights(path)
+
+
+def train_step(run: Run) -> Facts:
+    """Train the network from the weights that the recipe names."""
+    recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
+    specification = specification_of(recipe)
+    weights, history = train_recipe(
+        run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
+    )
+    keep_network(folder, specification, weights)
+    run.write("train", "history.json", history)
+    return {
+        "parameters": parameters(specification),
+        "multiply_adds": multiply_adds(specification),
+        **plain(history[-1]),
+        **trainer_facts(run),
+    }
+
+
+def trainer_facts(run: Run) -> Facts:
+    """What the status has of who trained, where it was not this process."""
+    return run.trainer.facts() if run.trainer else {}
+
+
+def train_recipe(
+    run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
+) -> tuple[Weights, list[EpochFigures]]:
+    """Train the recipe's network as the recipe says; see `train.train_groups`."""
+    recipe, specification = run.recipe, specification_of(run.recipe)
+    return train_groups(
+        specification,
+        starting_weights(recipe, specification),
+        training=learnt_from(run, training),
+        validation=validation,
+        options=options_of(recipe, specification),
+        folder=folder,
+        progress=lambda own_folder: partial(run.report_epoch, own_folder, what=what),
+        one=run.trainer.classifier if run.trainer else train,
+    )
+
+
+def learnt_from(run: Run, samples: Samples) -> Samples:
+    """The samples that are drawn, with the targets that their teacher gives them. Raises as `teacher_targets`."""
+    drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
+    if not (teacher := run.recipe.training.teacher):
+        return drawn
+    return teacher_targets(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
+
+
+def options_of(recipe: Recipe, specification: Specification | None = None) -> TrainingOptions:
+    """How the recipe's network is trained; `specification` as of `settings_of`."""
+    return TrainingOptions(
+        schedule=schedule_of(recipe),
+        augmentation=recipe.augmentation,
+        settings=settings_of(recipe, specification),
+        engine=recipe.training.engine,
+    )
+
+
+def settings_of(recipe: Recipe, specification: Specification | None = None) -> EngineSettings:
+    """How the recipe's engine trains every layer, or a network of which it freezes some.
+
+    What the pack has no label for may look where it likes.
+    """
+    training, frozen = recipe.training, recipe.network.frozen or ("-",)
+    layers = specification.layers if specification else ()
+    return EngineSettings(
+        weight_decay=training.weight_decay,
+        frozen=frozenset(layer.name for layer in layers if layer.name.startswith(frozen)),
+        precision=training.precision,
+        threads=training.threads,
+        label_weights=tuple(label.weight for label in recipe.labels),
+        outside_weights=tuple(training.evidence_outside * (not label.auxiliary) for label in recipe.labels),
+    )
+
+
+def specification_of(recipe: Recipe) -> Specification:
+    """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
+    choice, whole = recipe.network, whole_network(recipe)
+    if (pack := Path(choice.weights)).is_dir():
+        return whole.with_channels(_channels_of_pack(pack, whole, choice))
+    scaled = whole.scaled(choice.width) if choice.width != 1 else whole
+    unknown = set(choice.channels) - set(scaled.channels) | (set(choice.channels) & {scaled.label_set})
+    if unknown or not all(count >= 1 for count in choice.channels.values()):
+        detail = f"names no hidden channel set: {', '.join(sorted(unknown))}" if unknown else "must be 1 or more"
+        raise UsageProblem(reason("recipe_key", key="network.channels", detail=detail))
+    return scaled.with_channels(choice.channels)
+
+
+def whole_network(recipe: Recipe) -> Specification:
+    """The network of the recipe's kind and stages at its published width."""
+    choice, spec = recipe.network, recipe.input
+    stride = {"last_stride": choice.last_stride} if choice.is_residual else {}
+    blocks = {"blocks": choice.blocks} if choice.blocks else {}
+    return NETWORKS[choice.kind](
+        height=spec.height,
+        width=spec.width,
+        labels=len(recipe.labels),
+        input_channels=spec.channels,
+        **stride,
+        **blocks,
+    )
+
+
+def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
+    """The widths of the pack that the network starts from. Raises UsageProblem where the recipe asks for others."""
+    if choice.width != 1 or choice.channels:
+        detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
+        raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))
+    return pack_channels(pack, whole)
+
+
+def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
+    """Initial weights, with those of another network copied in where name and shape are the same.
+
+    Raises UsageProblem: `weights_unfit` when nothing fits, data_unreadable.
+    """
+    weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
+    if source == NO_WEIGHTS:
+        return weights
+    found = _other_weights(Path(source), specification)
+    if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
+        raise UsageProblem(reason("weights_unfit", path=source))
+    return weights
+
+
+def _other_weights(path: Path, specification: Specification) -> Weights:
+    if path.is_dir():
+        return pack_weights(path, specification)
+    try:
+        return load_weights(path)
+    except (OSError, StorageProblem) as problem:
+        detail = getattr(problem, "strerror", None) or "no file of weights"
+        raise UsageProblem(reason("data_unreadable", path=path, detail=detail)) from problem
+
+
+def starting_digests(network: NetworkChoice, training: Training) -> str:
+    """Digest of the weights that a training begins with: the network's own, and the teacher's."""
+    return digest(starting_digest(network), content_digest(training.teacher) if training.teacher else "")
+
+
+def starting_digest(choice: NetworkChoice) -> str:
+    """SHA-256 of the weights file that a network starts from; of a pack its manifest, which has its files' digests."""
+    path = Path(choice.weights)
+    return "" if choice.weights == NO_WEIGHTS else content_digest(path / "manifest.json" if path.is_dir() else path)
+
+
+def schedule_of(recipe: Recipe) -> Schedule:
+    """How long and how fast the recipe trains."""
+    names = (
+        *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
+        *("label_smoothing", "images_per_epoch", "seed"),
+    )
+    values = {name: getattr(recipe.training, name) for name in names}
+    groups = [tuple(shares) for _, shares in sorted(recipe.groups.items())] if recipe.training.average_sources else ()
+    shares = tuple((source.name, source.share) for source in recipe.data)
+    return Schedule(**values, shares=shares, groups=tuple(groups))
+
+
+TRAIN: Final = Step(
+    name="train",
+    perform=train_step,
+    recipe_keys=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
+    external_inputs=lambda run: starting_digests(run.recipe.network, run.recipe.training),
+    outputs=(*NETWORK, "history.json"),
+)
+
+
+FITTED_IMAGES: Final = 1500
+"""So many training images fit the head, where there are so many."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Files:
+    """A network with the labels of the pack alone, and its two files."""
+
+    specification: Specification
+    weights: Weights
+    whole: Converted
+    integer: Converted
+
+
+def quantise_step(run: Run) -> Facts:
+    """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
+    data = dataset_of(run)
+    drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
+    files = to_files(run.recipe, *last_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
+    keep_network(run.folder("quantise"), files.specification, files.weights)
+    return write_files(run, {"float": files.whole, "int8": files.integer})
+
+
+def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
+    """The network's files, with the labels of the pack alone.
+
+    Parameters
+    ----------
+    images
+        (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
+        `calibration_images` first of them give the ranges, all fit the head to the integers.
+    """
+    kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
+    specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
+    representative = images[: recipe.calibration_images]
+    weights = equalise(specification, weights, representative=representative)
+    whole = to_float_file(specification, weights)
+    integer = quantise(specification, weights, representative=representative)
+    float_answers, integer_answers = (
+        answer(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
+        for file in (whole, integer)
+    )
+    refitted = refit_head(weights, whole=float_answers, integer=integer_answers)
+    integer = quantise(specification, refitted, representative=representative)
+    return Files(specification=specification, weights=weights, whole=whole, integer=integer)
+
+
+def write_files(run: Run, files: Mapping[str, Converted]) -> Facts:
+    """Write int8.tflite and float.tflite, and which output of each is what; the facts of the quantise step."""
+    for name, file in files.items():
+        write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
+    run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
+    return {f"{name}_bytes": len(file.data) for name, file in files.items()}
+
+
+def converted_file(run: Run, name: str) -> Converted:
+    """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
+    path = run.folder("quantise") / f"{name}.tflite"
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="quantise"))
+    return Converted(path.read_bytes(), run.read("quantise", "outputs.json", dict[str, dict[str, int]])[name])
+
+
+def answers_of(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
+    """What the file "int8" or "float" of a run answers; `what` is told of as it goes on. Raises UsageProblem."""
+    file, (specification, _) = converted_file(run, name), last_network(run)
+    return answer(
+        file.data,
+        images,
+        spec=run.recipe.input,
+        outputs=file.roles(specification),
+        labels=len(run.recipe.kept_labels),
+        progress=lambda done, total: run.progress(what, done, total),
+    )
+
+
+QUANTISE: Final = Step(
+    name="quantise",
+    perform=quantise_step,
+    recipe_keys=("calibration_images",),
+    outputs=("int8.tflite", "float.tflite", "outputs.json"),
+)

@@ -1,0 +1,187 @@
+"""A teacher for noisy labels: a frozen EfficientNet-Lite0 [1]_, and a logistic regression on what it sees in images.
+
+The regression that answers to an image has learnt from other patients alone. The targets of the training become the
+mean of an image's label and that answer [2]_: a label that the other patients contradict then counts for less.
+
+References
+----------
+.. [1] Tan M. and Le Q., EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks, ICML 2019,
+   arXiv:1905.11946; the variant without squeeze and excitation, with ReLU6, is TensorFlow's EfficientNet-Lite.
+.. [2] Hinton G. et al., Distilling the Knowledge in a Neural Network, 2015, arXiv:1503.02531.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.files import arrays_in, content_digest, save_arrays
+from fieldray_adapt.networks.architectures import convolution, depthwise_convolution
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, weight_shapes
+from fieldray_adapt.run import Progress
+from fieldray_adapt.training.classifier import Samples
+from fieldray_adapt.training.engine import Batch
+from fieldray_adapt.training.keras_engine import layer_reader
+
+SIDE: Final = 224
+# Blocks of a stage, side of its windows, stride of its first, channels of its sum; all but the first expand sixfold.
+_STAGES: Final = (
+    *((1, 3, 1, 16), (2, 3, 2, 24), (2, 5, 2, 40), (3, 3, 2, 80)),
+    *((3, 5, 1, 112), (4, 5, 2, 192), (1, 3, 1, 320)),
+)
+_READ: Final = ("block11", "block15", "head")
+_FOLDS: Final = 4
+_BATCH: Final = 16
+_PENALTY: Final = 3e-4
+"""Inverse strength of the regression's penalty, as scikit-learn's C."""
+_CERTAIN: Final = 0.99
+_PARTS: Final = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": "running_var"}
+
+
+def efficientnet_lite0() -> Specification:
+    """EfficientNet-Lite0 without its classifier: colour images of `SIDE` pixels in -1..1, 1,280 planes."""
+    layers = [convolution("stem", INPUT, "stem", kernel=3, stride=2, activation="relu6")]
+    channels, last, number, width = {"stem": 32}, "stem", 0, 32
+    for stage, (count, kernel, first_stride, out) in enumerate(_STAGES):
+        channels[f"stage{stage}"] = out
+        for repeat in range(count):
+            name, source = f"block{number}", last
+            if stage:
+                channels[f"{name}_expand"] = 6 * width
+                layers.append(convolution(f"{name}_expand", last, f"{name}_expand", activation="relu6"))
+                last = f"{name}_expand"
+            stride = 1 if repeat else first_stride
+            depthwise = depthwise_convolution(f"{name}_depthwise", last, stride=stride, activation="relu6")
+            layers.append(replace(depthwise, kernel=kernel))
+            last = f"{name}_project" if repeat else name
+            layers.append(convolution(last, f"{name}_depthwise", f"stage{stage}", activation="none"))
+            if repeat:
+                layers.append(Layer(name=name, kind="add", inputs=(source, last)))
+                last = name
+            number, width = number + 1, out
+    layers.append(convolution("head", last, "head", activation="relu6"))
+    return Specification(
+        name="efficientnet-lite0",
+        height=SIDE,
+        width=SIDE,
+        input_channels=3,
+        layers=tuple(layers),
+        channels={**channels, "head": 1280},
+        outputs={"features": "head"},
+    )
+
+
+def read_weights(path: Path) -> Weights:
+    """The weights of `efficientnet_lite0` from an .npz file of PyTorch's names and layout.
+
+    Raises UsageProblem: data_unreadable, or teacher_unfit for other weights.
+    """
+    found = Weights()
+    try:
+        with arrays_in(path) as arrays:
+            for key, shape in weight_shapes(efficientnet_lite0()).items():
+                array = np.asarray(arrays[_name_in_file(key)], np.float32)
+                if key.endswith("/kernel"):
+                    array = array.transpose((2, 3, 0, 1) if shape[-1] == 1 else (2, 3, 1, 0))
+                if array.shape != shape:
+                    raise UsageProblem(reason("teacher_unfit", path=path))
+                found[key] = array
+    except OSError as problem:
+        raise UsageProblem(reason("data_unreadable", path=path, detail=problem.strerror)) from problem
+    except StorageProblem as problem:
+        raise UsageProblem(reason("teacher_unfit", path=path)) from problem
+    return found
+
+
+def _name_in_file(key: str) -> str:
+    layer, _, part = key.rpartition("/")
+    block, _, step = layer.removeprefix("block").partition("_")
+    if layer in ("stem", "head"):
+        kernel, norm = f"_conv_{layer}", "_bn0" if layer == "stem" else "_bn1"
+    else:
+        step = step or "project"
+        number = ("expand", "depthwise", "project").index(step)
+        kernel, norm = f"_blocks.{block}._{step}_conv", f"_blocks.{block}._bn{number}"
+    return f"{kernel}.weight" if part == "kernel" else f"{norm}.{_PARTS[part]}"
+
+
+def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: Progress) -> Samples:
+    """The samples with the mean of label and answer as targets; what is not known of an image stays unknown.
+
+    Parameters
+    ----------
+    cache
+        File of the run that keeps what the network saw in the images, by their content.
+
+    Raises
+    ------
+    UsageProblem
+        As `read_weights`.
+    StorageProblem
+    """
+    seen = _features(samples.images, teacher, cache, progress)
+    folds = np.array([int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % _FOLDS for name in samples.patients])
+    targets = samples.targets.copy()
+    for label in range(targets.shape[1]):
+        targets[:, label] = (targets[:, label] + _answers(seen, samples.targets[:, label], folds)) / 2
+    return replace(samples, targets=targets)
+
+
+def _answers(seen: NDArray[np.float32], truth: NDArray[np.float32], folds: NDArray[np.int64]) -> NDArray[np.float32]:
+    """For each image what the others make of it, 0.01..0.99; its own label where the others are all of one class."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    answers, is_known = truth.copy(), ~np.isnan(truth)
+    for fold in range(_FOLDS):
+        others, own = is_known & (folds != fold), is_known & (folds == fold)
+        if own.any() and len(np.unique(truth[others])) > 1:
+            head = LogisticRegression(C=_PENALTY, class_weight="balanced", max_iter=1000)
+            model = make_pipeline(StandardScaler(), head).fit(seen[others], truth[others] > 0.5)
+            answers[own] = model.predict_proba(seen[own])[:, 1]
+    return answers.clip(1 - _CERTAIN, _CERTAIN)  # so that the mean stays on the label's side
+
+
+def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: Progress) -> NDArray[np.float32]:
+    """(n, features): mean and largest value of each plane, over the image and its mirror image."""
+    key, names = content_digest(teacher), [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
+    known = dict[str, NDArray[np.float16]]()
+    if cache.is_file():
+        with arrays_in(cache) as arrays:
+            if str(arrays["teacher"]) == key:
+                known = dict(zip(arrays["names"].tolist(), arrays["features"], strict=True))
+    missing = [index for index, name in enumerate(names) if name not in known]
+    if missing:
+        read = layer_reader(efficientnet_lite0(), read_weights(teacher), _READ)
+        for start in range(0, len(missing), _BATCH):
+            chosen = missing[start : start + _BATCH]
+            known |= zip([names[index] for index in chosen], _seen(read, images[chosen]), strict=True)
+            progress("teacher", start + len(chosen), len(missing))
+        save_arrays(cache, {"teacher": key, "names": list(known), "features": np.stack(list(known.values()))})
+    return np.stack([known[name] for name in names]).astype(np.float32)
+
+
+def _seen(read: Callable[[Batch], dict[str, Batch]], images: NDArray[np.uint8]) -> NDArray[np.float16]:
+    grey = [
+        np.asarray(Image.fromarray(image[..., 0]).resize((SIDE, SIDE), Image.Resampling.BILINEAR)) for image in images
+    ]
+    batch = np.repeat(np.stack(grey)[..., None].astype(np.float32) / np.float32(127.5) - 1, 3, axis=3)
+    sides = []
+    for view in (batch, batch[:, :, ::-1]):
+        planes = read(view)
+        sides.append(np.concatenate([part for name in _READ for part in _pooled(planes[name])], axis=1))
+    return np.asarray((sides[0] + sides[1]) / 2, np.float16)
+
+
+def _pooled(planes: Batch) -> tuple[Batch, Batch]:
+    return planes.mean((1, 2)), planes.max((1, 2))

@@ -1,0 +1,513 @@
+"""The server of an address: a bucket of S3, or folders that are reached by HTTP or SFTP.
+
+An object is asked for by its exact name, never by an address that a library takes apart again: `a.png?versionId=1`,
+`a.png/` and `a.png` are three objects. It is known by its name and its state (size and tag) when it was listed.
+Only the server of the address is reached, with the credentials of the user's own configuration.
+
+Whether a failure is the object's or the server's is found out by asking the server for something else: the one fails an
+image, the other is waited for.
+
+fsspec knows more protocols. Those here name their server in the address, or by their endpoint; each keeps to it, tells
+a size and a tag, and says of a folder that it cannot be listed (fsspec's FTP takes it for an empty one).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import io
+import ipaddress
+import math
+import os
+import re
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+import fsspec
+from fsspec.asyn import sync
+
+from fieldray.errors import EnvironmentProblem, FieldrayError, Unreadable, UsageProblem
+from fieldray.imaging.source import file_problem, is_system_name
+from fieldray.offline import InternetRefused, reach, reach_server
+from fieldray.persistence import storage_problem
+from fieldray.reasons import reason
+
+_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.:-]+://.+", re.DOTALL)
+_WEB: Final = ("http", "https")
+MOST_BYTES: Final = 2**31
+_BLOCK_BYTES: Final = 2**22
+_PAGE: Final = 1000
+_PATIENCE_S: Final = 300.0
+_PAUSE_S: Final = 1.0
+_TRIES: Final = 3
+_SILENCE_S: Final = 60.0
+_OF_STATUS: Final = {401: PermissionError(), 403: PermissionError(), 404: FileNotFoundError(), 410: FileNotFoundError()}
+
+Result = TypeVar("Result")
+Listed = tuple[str, str]
+"""The address of an object and its state, "" where the list does not tell it."""
+
+
+# ---- addresses
+
+
+def is_address(text: str) -> bool:
+    """Whether this is the address of objects, and no path of this computer."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def address_path(address: str) -> Path:
+    """How results name the object of an address: a path that no other one has, with the names as people read them."""
+    protocol, _, rest = address.partition("://")
+    host, *names = rest.split("/")
+    if protocol in _WEB:
+        names = list(map(_plain, names))
+    return Path(f"{protocol}:/" + "/".join(map(_as_part, (host, *names))))
+
+
+def address_of(path: Path) -> str:
+    """The inverse; of HTTP with every name quoted in one way."""
+    protocol, *parts = path.as_posix().split("/")
+    host, *names = ("" if part == "%" else unquote(part) for part in parts)
+    if protocol.removesuffix(":") in _WEB:
+        names = list(map(_quoted, names))
+    return f"{protocol}//" + "/".join((host, *names))
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="", errors="surrogateescape")
+
+
+def _plain(name: str) -> str:
+    return unquote(name, errors="surrogateescape")
+
+
+def _as_part(name: str) -> str:
+    """A name as a part of a path, with what a path would not keep."""
+    for each in "%\\/\0":
+        name = name.replace(each, f"%{ord(each):02X}")
+    return "%" if not name else name.replace(".", "%2E") if name in (".", "..") else name
+
+
+# ---- the server
+
+
+class ObjectServer:
+    """The server of an address; used by several threads.
+
+    patience_s  how long it may be gone
+    most_bytes  of an object
+
+    `is_awaited` says whether it is gone just now, and waited for.
+
+    Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem where its
+    configuration is of no use, InternetRefused in a process that may reach nothing.
+    """
+
+    def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, most_bytes: int = MOST_BYTES) -> None:
+        protocol, _, rest = address.partition("://")
+        self.address: Final = address_of(address_path(address.rstrip("/")))
+        self._patience_s, self._most_bytes = patience_s, most_bytes
+        self.is_awaited = False
+        self._awaited_s = -math.inf
+        if not (kind := _KINDS.get(protocol)):
+            raise UsageProblem(reason("archive_no_protocol", address=address))
+        if kind is not _Bucket and ":" in rest.partition("/")[0].rpartition("@")[0]:
+            raise UsageProblem(reason("archive_password", protocol=protocol))
+        if sys.platform == "win32":
+            reach(("127.0.0.0/8",))  # an event loop talks to itself over it
+        try:
+            self._client = kind(self.address)
+            for host in self._client.hosts():
+                reach_server(host)
+        except ImportError as error:
+            raise UsageProblem(reason("archive_no_library", address=address, detail=str(error))) from error
+        except InternetRefused:
+            raise
+        except Exception as error:  # the user's configuration may say anything
+            raise self._gone(error) from error
+
+    def listed(self) -> Iterator[Listed]:
+        """All objects, a page at a time.
+
+        Raises UsageProblem (nothing_to_screen), EnvironmentProblem (archive_not_listed, archive_server_gone).
+        """
+        left, patience_s = [""], 0.0
+        own = len(address_path(self.address).parts)
+        try:
+            while left:
+                page = functools.partial(self._client.page, left.pop())
+                found, further = self._insisted(page, patience_s=patience_s)
+                for address, state in found:
+                    if not any(map(is_system_name, address_path(address).parts[own:])):
+                        yield address, state
+                left += reversed(further)
+                patience_s = self._patience_s
+        except Unreadable as problem:
+            if problem.reason.code == "missing":
+                raise UsageProblem(reason("nothing_to_screen", path=self.address)) from problem
+            raise EnvironmentProblem(reason("archive_not_listed", address=self.address)) from problem
+
+    def beginning(self, address: str, state: str, most_bytes: int) -> tuple[bytes, str]:
+        """The first bytes of an object, and its state. An empty `state` is that of any object.
+
+        Raises Unreadable for this object, as `copy`, EnvironmentProblem (archive_server_gone).
+        """
+
+        def attempt() -> tuple[bytes, str]:
+            with self._opened(address, state, most_bytes) as (stream, now):
+                data, wanted = bytearray(), min(most_bytes, _size_of(now))
+                while len(data) < wanted and (part := stream.read(wanted - len(data))):
+                    data += part
+            if len(data) != wanted:
+                raise OSError(f"{len(data)} of {wanted} bytes")
+            return bytes(data), now
+
+        return self._insisted(attempt)
+
+    def copy(self, address: str, state: str, target: Path) -> int:
+        """Write an object to a file, in blocks; its size in bytes. An empty `state` is that of any object.
+
+        Raises Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large,
+        archive_no_tag) for this object, EnvironmentProblem (archive_server_gone), StorageProblem.
+        """
+
+        def attempt() -> int:
+            with self._opened(address, state, None) as (stream, now):
+                size, written = _size_of(now), 0
+                if size > self._most_bytes:
+                    megabytes = {"size_mb": size // 2**20, "limit_mb": self._most_bytes // 2**20}
+                    raise Unreadable(reason("archive_object_large", **megabytes))
+                try:
+                    with target.open("wb") as file:
+                        while part := stream.read(_BLOCK_BYTES):
+                            written += file.write(part)
+                except OSError as error:
+                    raise storage_problem(error, target) if error.errno == errno.ENOSPC else error from None
+            if not self._client.answers_at_once and self._client.state(address) != now:
+                raise Unreadable(reason("archive_object_changed"))
+            if written != size:
+                raise OSError(f"{written} of {size} bytes")
+            return written
+
+        return self._insisted(attempt)
+
+    @contextlib.contextmanager
+    def _opened(self, address: str, state: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
+        """An object, or its beginning, whose state is the one that is known."""
+        if state and not _size_of(state) and self._client.answers_at_once:  # of no bytes there is no beginning
+            most_bytes = None
+        with self._client.opened(address, most_bytes) as (stream, now):
+            if not now:
+                raise Unreadable(reason("archive_no_tag", address=address))
+            if now != (state or now):
+                raise Unreadable(reason("archive_object_changed"))
+            yield stream, now
+
+    def _insisted(self, attempt: Callable[[], Result], *, patience_s: float | None = None) -> Result:
+        """What an attempt gives, once the server is there."""
+        until_s = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
+        tries = 0
+        while True:
+            began_s = time.monotonic()
+            try:
+                result = attempt()
+                self.is_awaited = False
+                return result
+            except FieldrayError:
+                raise
+            except Exception as problem:
+                error = self._cause(problem)
+                if isinstance(error, FileNotFoundError | PermissionError):
+                    raise file_problem(error) from problem
+                if not self._answers():
+                    self._awaited_s = time.monotonic()
+                    if self._awaited_s > until_s:
+                        raise self._gone(error) from problem
+                    self.is_awaited = True
+                elif self._awaited_s < began_s or began_s > until_s:  # for no thread was the server gone meanwhile
+                    tries += 1
+                    if tries == _TRIES:
+                        raise Unreadable(reason("unreadable", detail=_text(error))) from problem
+                time.sleep(_PAUSE_S)
+
+    def _answers(self) -> bool:
+        """Whether the server is there, whatever it says of the archive."""
+        try:
+            self._client.ask_anything()
+        except Exception as problem:
+            return isinstance(self._cause(problem), FileNotFoundError | PermissionError)
+        return True
+
+    def _cause(self, error: Exception) -> Exception:
+        """What has happened; fsspec says after every failure of HTTP that nothing is there."""
+        if isinstance(self._client, _Web) and isinstance(error, FileNotFoundError):
+            error = cast("Exception", error.__cause__ or error)
+        return _OF_STATUS.get(getattr(error, "status", 0), error)
+
+    def _gone(self, error: Exception) -> EnvironmentProblem:
+        return EnvironmentProblem(reason("archive_server_gone", address=self.address, detail=_text(error)))
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _state(size: int | None, tag: object) -> str:
+    """Size and tag; empty where the server tells one of them not."""
+    return f"{size} {tag}" if tag and size is not None else ""
+
+
+def _size_of(state: str) -> int:
+    return int(state.partition(" ")[0])
+
+
+# ---- what the servers of a protocol are asked
+
+
+# Each of the three is asked by one or two requests, and raises whatever its library does:
+#
+#     answers_at_once    whether an answer is of one state of an object, and a list tells that
+#     hosts              the hosts that are to be reached
+#     page               objects of the archive from a place on, first from "", and further places
+#     opened             an object and its state; of the first bytes where no more are wanted
+#     state              of an object
+#     ask_anything       whatever shows whether the server is there
+
+
+class _Bucket:
+    """A bucket of S3: every request names bucket and key."""
+
+    answers_at_once = True
+
+    def __init__(self, address: str) -> None:
+        protocol, _, rest = address.partition("://")
+        self._bucket, _, self._prefix = rest.partition("/")
+        self._address, self._top = address, f"{protocol}://{self._bucket}"
+        self._files: Any = fsspec.get_filesystem_class("s3")(use_listings_cache=False)
+        self._files.retries = 1  # those of botocore are left, and `_insisted`
+
+    def _ask(self, request: str, **query: object) -> dict[str, Any]:
+        found: dict[str, Any] = self._files.call_s3(request, Bucket=self._bucket, **query)
+        return found
+
+    def _key(self, address: str) -> str:
+        return address[len(self._top) + 1 :]
+
+    def hosts(self) -> set[str]:
+        host = urlsplit(self._files.s3.meta.endpoint_url).hostname or ""
+        with contextlib.suppress(ValueError):
+            return {str(ipaddress.ip_address(host))}
+        return {host, f"{self._bucket}.{host}"}
+
+    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+        start = f"{self._prefix}/" if self._prefix else ""
+        mark = {"ContinuationToken": place} if place else {}
+        page = self._ask("list_objects_v2", Prefix=start, MaxKeys=_PAGE, **mark)
+        listed = page.get("Contents", ())
+        if start and not listed and not place:  # perhaps it is one object
+            return [(self._address, self.state(self._address))], []
+        found = [
+            (f"{self._top}/{each['Key']}", _state(each["Size"], each.get("ETag")))
+            for each in listed
+            if each["Size"] or not each["Key"].endswith("/")  # else it stands for a folder
+        ]
+        return found, list(filter(None, [page.get("NextContinuationToken")]))
+
+    @contextlib.contextmanager
+    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
+        part = {} if most_bytes is None else {"Range": f"bytes=0-{most_bytes - 1}"}
+        answer = self._ask("get_object", Key=self._key(address), **part)
+        body, loop = answer["Body"], self._files.loop
+        size = answer.get("ContentRange", "").rpartition("/")[2] or answer["ContentLength"]
+
+        async def close() -> None:
+            body.close()
+
+        class Body:
+            def read(self, size: int) -> bytes:
+                return bytes(sync(loop, body.read, size))
+
+        try:
+            yield Body(), _state(int(size), answer.get("ETag"))
+        finally:
+            sync(loop, close)
+
+    def state(self, address: str) -> str:
+        found = self._ask("head_object", Key=self._key(address))
+        return _state(found["ContentLength"], found.get("ETag"))
+
+    def ask_anything(self) -> None:
+        self._ask("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
+
+
+class _Web:
+    """Files under pages that list their folder; every name is quoted, and asked for as it is."""
+
+    answers_at_once = False
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        library = fsspec.get_filesystem_class(address.partition(":")[0])
+        self._files: Any = library(use_listings_cache=False, encoded=True)
+
+    def hosts(self) -> set[str]:
+        return {urlsplit(self._address).hostname or ""} - {""}
+
+    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+        """A place is a folder. What is no page, and a top without links, is an object."""
+        links = sync(self._files.loop, self._links, place or self._address)
+        folder = f"{(place or self._address).rstrip('/')}/"
+        host, path = urlsplit(folder)[1:3]
+        names = list[str]()
+        for found in (urlsplit(urljoin(folder, link)) for link in links or ()):
+            whole = "/".join(map(_quoted, map(_plain, found.path.split("/"))))
+            name = whole.removeprefix(path)
+            is_inside = found.netloc == host and whole.startswith(path) and not found.query
+            if is_inside and "/" not in name[:-1] and _plain(name.rstrip("/")) not in ("", ".", ".."):
+                names.append(name)
+        names = sorted(set(names))
+        if links is None or not (names or place):
+            return [(place or self._address, "")], []
+        files = [(folder + name, "") for name in names if not name.endswith("/")]
+        return files, [folder + name for name in names if name.endswith("/")]
+
+    async def _links(self, address: str) -> list[str] | None:
+        """Where the links of a page lead, as they are written there; None of what is no page."""
+        session = await self._files.set_session()
+        async with session.get(self._files.encode_url(address), **self._files.kwargs) as answer:
+            answer.raise_for_status()
+            if answer.content_type not in ("text/html", "application/xhtml+xml"):
+                return None
+            page = _Page()
+            page.feed((await answer.read()).decode(answer.get_encoding(), "replace"))
+            return page.links
+
+    @contextlib.contextmanager
+    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
+        found = self._files.info(address)
+        if not found["size"]:  # fsspec would ask for its size once more
+            yield io.BytesIO(), self._state_of(found)
+            return
+        options = {"block_size": most_bytes or 0, "cache_type": "none", "size": found["size"]}
+        with self._files.open(address, "rb", **options) as stream:
+            yield stream, self._state_of(found)
+
+    def state(self, address: str) -> str:
+        return self._state_of(self._files.info(address))
+
+    def ask_anything(self) -> None:
+        self._files.info(self._address)
+
+    def _state_of(self, found: Mapping[str, Any]) -> str:
+        return _state(found["size"], found.get("ETag") or found.get("Last-Modified"))
+
+
+class _Page(HTMLParser):
+    """The links of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.links += [value.strip() for name, value in attrs if name == "href" and value]
+
+
+class _Ssh:
+    """Folders of SFTP: a path is sent as it is. Each thread has a connection of its own."""
+
+    answers_at_once = False
+
+    def __init__(self, address: str) -> None:
+        self._address, self._own = address, threading.local()
+        fsspec.get_filesystem_class("sftp")  # raises ImportError
+
+    @property
+    def _files(self) -> Any:
+        if not hasattr(self._own, "files"):
+            self._own.connection = _connected_by_ssh(self._address)
+            self._own.files = self._own.connection.ftp
+        return self._own.files
+
+    def _path(self, address: str) -> bytes:
+        return os.fsencode("/" + address.partition("://")[2].partition("/")[2])
+
+    def hosts(self) -> set[str]:
+        return {urlsplit(self._address).hostname or ""} - {""}
+
+    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+        folder = place or self._address
+        if not place and not stat.S_ISDIR(self._files.stat(self._path(folder)).st_mode):
+            return [(folder, "")], []
+        found = sorted((name, stat.S_ISDIR(mode)) for name, mode in _names_in(self._files, self._path(folder)))
+        files, folders = ([f"{folder}/{name}" for name, is_one in found if is_one == kind] for kind in (False, True))
+        return [(address, "") for address in files], folders
+
+    @contextlib.contextmanager
+    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
+        state = self.state(address)
+        with self._files.open(self._path(address), "rb", bufsize=min(most_bytes or _BLOCK_BYTES, _BLOCK_BYTES)) as file:
+            yield file, state
+
+    def state(self, address: str) -> str:
+        found = self._files.stat(self._path(address))
+        return _state(found.st_size, None if found.st_mtime is None else str(found.st_mtime))
+
+    def ask_anything(self) -> None:
+        vars(self._own).clear()
+        self._files.stat(self._path(self._address))
+
+
+def _names_in(files: Any, folder: bytes) -> Iterator[tuple[str, int]]:
+    """The names in a folder of SFTP, with their modes; paramiko's own list ends at a name that is not of UTF-8."""
+    from paramiko.sftp import CMD_CLOSE, CMD_OPENDIR, CMD_READDIR
+    from paramiko.sftp_attr import SFTPAttributes
+
+    handle = files._request(CMD_OPENDIR, folder)[1].get_binary()
+    with contextlib.suppress(EOFError):
+        while True:
+            found = files._request(CMD_READDIR, handle)[1]
+            for _ in range(found.get_int()):
+                name, _long_name = os.fsdecode(found.get_binary()), found.get_binary()
+                facts = SFTPAttributes._from_msg(found)
+                if name not in (".", ".."):
+                    yield name, facts.st_mode or 0
+    files._request(CMD_CLOSE, handle)
+
+
+def _connected_by_ssh(address: str) -> Any:
+    """A server of SFTP whose key the user's `known_hosts` has; fsspec alone would take any."""
+    import paramiko
+    from fsspec.implementations.sftp import SFTPFileSystem
+
+    class Known(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+        def missing_host_key(self, _client: object, hostname: str, key: Any) -> None:
+            known = paramiko.HostKeys()
+            with contextlib.suppress(FileNotFoundError):
+                known.load(str(Path("~/.ssh/known_hosts").expanduser()))
+            if not known.check(hostname, key):
+                raise paramiko.SSHException(f"the key of {hostname} is not in ~/.ssh/known_hosts")
+
+    parts = urlsplit(address)
+    named = {name: value for name in ("port", "username") if (value := getattr(parts, name))}
+    waits = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout"), _SILENCE_S)
+    files = SFTPFileSystem(parts.hostname, host_key_policy=Known(), skip_instance_cache=True, **waits, **named)
+    files.ftp.get_channel().settimeout(_SILENCE_S)
+    return files
+
+
+_KINDS: Final[Mapping[str, type[_Bucket | _Web | _Ssh]]] = {
+    **dict.fromkeys(("s3", "s3a"), _Bucket),
+    **dict.fromkeys(_WEB, _Web),
+    **dict.fromkeys(("sftp", "ssh"), _Ssh),
+}

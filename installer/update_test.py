@@ -1,0 +1,188 @@
+"""Try an update as a clinic would meet it: an earlier package over a home full of results, then the new one, and back.
+
+    sudo python installer/update_test.py OLD.deb NEW.deb [--portable ARCHIVE] [--cache FOLDER]
+
+In a small system without Python and network (see `clean_root`) the earlier package screens studies, is told a default
+pack, a key to trust and verdicts, and is killed in the middle of a run. After the new package nothing may be lost:
+runs, results, verdicts, trust and choices are as they were, and the killed run is taken up. The portable archive beside
+the installed program shows the same. Back under the earlier package the results are there, or one sentence says that
+they are of a later version and nothing is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import clean_root
+import smoke_steps
+from clean_root import Done
+from expectation import Unexpected
+from smoke_steps import PACK, PROGRAM, Trial
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_ROOM_MB: Final = 3000
+_STUDIES: Final = 60  # the first 24 are those of `fieldray demo drawn`
+_KILLED_AFTER: Final = 30
+_MORE: Final = "/srv/more"
+_KEY: Final = "-".join(["0123"] * 16)  # nobody's
+_LIMIT_S: Final = 300
+_VERDICTS: Final = """
+    INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
+    SELECT id, result_hash, 'disagree', 'тінь ребра', saved_s, content_sha256, category, score FROM results LIMIT 3
+"""
+
+
+class Update:
+    """A user's work under one version and the next. The methods raise Unexpected where something is lost."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial, self._user = trial, trial.root.add_user("iryna", number=2000, home="/home/iryna")
+        self._home = trial.root.inside("/home/iryna/.local/share/fieldray")
+
+    def work(self) -> dict[str, Any]:
+        """Screen, choose, trust, and be killed in the middle of a run; what can be seen of it then."""
+        self._said("packs", "default", PACK)
+        self._said("packs", "trust", _KEY)
+        self._said("demo", "drawn", "--pack", PACK, "--no-window", "--folder", "/home/iryna/images")
+        with contextlib.closing(sqlite3.connect(self._home / "results.sqlite")) as database, database:
+            database.execute(_VERDICTS)  # only the window gives verdicts
+        command = (PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "/home/iryna/killed.jsonl")
+        killed = self._trial.root.start(*command, user=self._user, environment={})
+        deadline_s = time.monotonic() + _LIMIT_S
+        while smoke_steps.stored(self._trial, self._user) < _KILLED_AFTER:
+            if killed.poll() is not None or time.monotonic() > deadline_s:
+                raise Unexpected(f"the run was not under way any more to be killed: {killed.poll()}")
+            time.sleep(0.02)
+        killed.kill()
+        killed.communicate()
+        return self.seen()
+
+    def seen(self, program: str = PROGRAM) -> dict[str, Any]:
+        """Runs, the results of the first one, keys and packs, as the commands list them."""
+        runs = json.loads("\n".join(self._said("history", "list", "--json", "-", program=program)))["runs"]
+        first = min(run["run"] for run in runs)
+        return {
+            "runs": runs,
+            "results": self._said("history", "show", str(first), program=program),
+            "keys": [line for line in self._said("packs", "trust", program=program) if _KEY in line],
+        }
+
+    def require_kept(self, before: dict[str, Any], program: str = PROGRAM) -> None:
+        """Nothing of `before` is gone or changed; a later version may add facts to a run."""
+        now = self.seen(program)
+        for run in before["runs"]:
+            same = next((other for other in now["runs"] if other["run"] == run["run"]), {})
+            if lost := {name for name in run if same.get(name) != run[name]}:
+                raise Unexpected(f"run {run['id']} lost or changed {sorted(lost)}: {same}")
+        for name in ("results", "keys"):
+            if missing := [line for line in before[name] if line not in now[name]]:
+                raise Unexpected(f"{name} are not as they were, {len(missing)} lines: {missing[:3]}")
+        is_judged = any("  disagree  " in line for line in before["results"])
+        if not (before["keys"] and len(before["runs"]) > 1 and is_judged):
+            raise Unexpected("there was nothing to lose")
+
+    def require_resumed(self) -> None:
+        """The killed run goes on where it was."""
+        done = self._trial.root.run(PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "-", user=self._user)
+        taken = [line for line in done.errors if " from an earlier run" in line]
+        counts = [int(word) for line in taken for word in line.split() if word.isdigit()]
+        if done.code or len(done.output) != _STUDIES or not any(_KILLED_AFTER <= count < _STUDIES for count in counts):
+            raise Unexpected("\n".join([f"not resumed: {len(done.output)} lines", *done.errors]))
+
+    def require_back(self, before: dict[str, Any]) -> str:
+        """Under the earlier version: all is there, or a sentence says why not and the files stay; which of them."""
+        files = self._digests()
+        listed = self._run("history", "list", "--json", "-")
+        if listed.code == 0:
+            self.require_kept(before)
+            return "its results are there"
+        if len(listed.errors) != 1 or "version" not in listed.errors[0] or files != self._digests():
+            raise Unexpected("\n".join(["the earlier version, over a later one's results", *listed.errors]))
+        return listed.errors[0]
+
+    def _digests(self) -> dict[str, bytes]:
+        names = ("results.sqlite", "settings.json", "pack_trust.json")
+        return {name: (self._home / name).read_bytes() for name in names if (self._home / name).exists()}
+
+    def _run(self, *arguments: str, program: str = PROGRAM) -> Done:
+        return self._trial.root.run(program, *arguments, user=self._user, limit_s=_LIMIT_S)
+
+    def _said(self, *arguments: str, program: str = PROGRAM) -> tuple[str, ...]:
+        done = self._run(*arguments, program=program)
+        if done.code:
+            raise Unexpected("\n".join([f"{done.command} ended with {done.code}", *done.output, *done.errors]))
+        return done.output
+
+
+def main() -> int:
+    """Try it; 0 when nothing was lost."""
+    parser = argparse.ArgumentParser(description="Try an update over a home full of results, and back.")
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--portable", type=Path, help="the portable archive, tried beside the installed program")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "smoke", help="where the small system is kept")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("needs root")
+    if "FIELDRAY_ALONE" not in os.environ:
+        clean_root.prepared_base(options.cache.resolve(), options.new)
+        return clean_root.alone([sys.executable, *sys.argv])
+    base = options.cache.resolve() / clean_root.release()
+    with clean_root.trial(base, options.cache.resolve() / "update", size_mb=_ROOM_MB) as root:
+        trial = Trial(root, options.old, options.new, options.portable)
+        try:
+            _update(trial)
+        except (Unexpected, OSError, subprocess.SubprocessError) as problem:
+            sys.stdout.write(f"FAILED: {type(problem).__name__}: {problem}\n")
+            return 1
+    return 0
+
+
+def _update(trial: Trial) -> None:
+    from fieldray.imaging.synthetic import write_studies
+
+    write_studies(trial.root.inside(_MORE), count=_STUDIES)
+    _install(trial, trial.package)
+    update = Update(trial)
+    before = update.work()
+    _install(trial, trial.newer)
+    update.require_kept(before)
+    _say(f"{len(before['runs'])} runs, trust and choices are as they were after the update.")
+    update.require_resumed()
+    _say("The run that was killed under the earlier version went on.")
+    after = update.seen()
+    if trial.archive:
+        place = trial.root.inside("/srv/portable")
+        place.mkdir()
+        subprocess.run(["tar", "-xf", trial.archive, "-C", place, "--strip-components=1"], check=True)
+        update.require_kept(after, "/srv/portable/fieldray")
+        _say("The portable archive beside it shows the same.")
+    _install(trial, trial.package)
+    _say(f"Back under the earlier version: {update.require_back(after)}")
+
+
+def _install(trial: Trial, package: Path) -> None:
+    """With what it depends on, whether it is newer or older than what is there."""
+    options = ("-o", "APT::Sandbox::User=root", "--yes", "--allow-downgrades", "--reinstall", "--no-install-recommends")
+    done = trial.root.run("apt-get", "install", *options, trial.brought(package))
+    if done.code:
+        raise Unexpected("\n".join([done.command, *done.output, *done.errors]))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "app"))
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Try the wheel as a Python developer would: `pip install` in an environment of its own, far from the checkout.
+
+    python installer/wheel_test.py [--extra adapt]
+
+Builds the wheel from this checkout. With it the demo must give its 20 answers; the packs, the guide in every language
+and the licences must be there. With `--extra adapt` a recipe is also written and checked. Needs the network for what
+the wheel depends on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_ANSWERS: Final = 20  # of `fieldray demo`
+# Asked of the installed package: what is not there, a line each.
+_LOOK: Final = """
+from importlib.metadata import files
+from fieldray.paths import asset, builtin_packs, guide_folder
+from fieldray.translation import languages
+wanted = [guide_folder() / f"{code}.md" for code in languages()]
+wanted += [asset(f"fonts/LICENSE-{name}.txt") for name in ("DejaVu", "Unifont")] + [asset("demonstration/CREDITS.md")]
+wanted += [file.locate() for file in files("fieldray") if file.name == "LICENSE"] or [guide_folder() / "no LICENSE"]
+packs = sorted(builtin_packs().iterdir())
+wanted += [pack / "manifest.sig" for pack in packs] or [builtin_packs() / "no packs"]
+print(*[path for path in wanted if not path.is_file()], sep="\\n")
+"""
+
+
+def main() -> int:
+    """Try it; 0 when all is there and works."""
+    parser = argparse.ArgumentParser(description="Try the wheel in an environment of its own.")
+    parser.add_argument("--extra", default="", help="an extra of the wheel, such as adapt")
+    extra = parser.parse_args().extra
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        python = folder / "venv" / "bin" / "python"
+        pip = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+        _run(folder, sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+        wheel = next(folder.glob("fieldray-*.whl"))
+        _run(folder, sys.executable, "-m", "venv", folder / "venv")
+        _run(folder, python, *pip, "install", f"{wheel}[{extra}]" if extra else wheel)
+        missing = _missing(folder, python)
+        if extra == "adapt":
+            program = (python.with_name("fieldray"), "adapt")
+            _run(folder, *program, "new", "classifier", "recipe.toml")
+            command = [*program, "check", "recipe.toml"]
+            said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if said.returncode != 2 or "recipe.toml" not in said.stderr:  # its folders of images are not there
+                missing.append(f"a recipe that is checked: {said.stdout}{said.stderr}")
+    for what in missing:
+        sys.stdout.write(f"NOT THERE: {what}\n")
+    return 1 if missing else 0
+
+
+def _missing(folder: Path, python: Path) -> list[str]:
+    """What of the packs, the guide, the licences and the demo's answers is not there."""
+    found = _run(folder, python, "-I", "-c", _LOOK).split()
+    answers = folder / "results.jsonl"
+    _run(folder, python.with_name("fieldray"), "demo", "--no-window", "--json", answers)
+    count = len(answers.read_text(encoding="utf-8").splitlines())
+    return [*found, *([f"{_ANSWERS} answers: there are {count}"] if count != _ANSWERS else [])]
+
+
+def _run(folder: Path, *command: str | Path) -> str:
+    """Run in this folder, with a home in it; what was said. Raises CalledProcessError."""
+    environment = {**os.environ, "FIELDRAY_HOME": str(folder / "home")}
+    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

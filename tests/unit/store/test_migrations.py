@@ -1,0 +1,283 @@
+"""Stores that earlier versions of the program wrote: all that was in them is there, whatever ends the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldray.domain.history import ResultFilter, ResultOrder
+from fieldray.domain.run import StoredAnswer
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.paths import VERSION as PROGRAM
+from fieldray.store import migrations
+from fieldray.store.database import damage_mark, open_database
+from fieldray.store.maintenance import backup, check, delete_runs, repair, restore
+from fieldray.store.pictures import Pictures
+from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.schema import VERSION
+from fieldray.store.work_list import HistoryQuery
+from outcomes import pack_spec, run_spec, screened
+from raised import raises
+from stores import SPEC, change, rows_of, save_run
+
+FOLDER = Path(__file__).parents[2] / "old_stores"
+SAID: Mapping[str, Any] = json.loads((FOLDER / "version-11.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(params=SAID)
+def name(request: pytest.FixtureRequest) -> str:
+    """What an old store is called."""
+    return str(request.param)
+
+
+@pytest.fixture
+def path(tmp_path: Path, name: str) -> Path:
+    """A copy of the old store."""
+    return old_store(tmp_path, name)
+
+
+def old_store(folder: Path, name: str) -> Path:
+    with zipfile.ZipFile(FOLDER / "version-11.zip") as archive:
+        archive.extractall(folder, [one for one in archive.namelist() if one.startswith(f"{name}/")])
+    return folder / name / "results.sqlite"
+
+
+def runs_of(said: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, list[Mapping[str, Any]]]]:
+    """The number of each run now, and the runs of 0.2.0 that it was."""
+    for lead in dict.fromkeys(run["together"] or run["id"] for run in said):
+        of_packs = [run for run in said if (run["together"] or run["id"]) == lead]
+        yield lead, sorted(of_packs, key=lambda run: (run["id"] != lead, run["id"]))
+
+
+def told(answer: StoredAnswer) -> dict[str, Any]:
+    """As `write_version_11` told of it."""
+    outcome = answer.outcome
+    return {
+        "id": answer.answer_id,
+        "image": os.fsencode(outcome.ref.key).hex(),
+        "category": outcome.category,
+        "scores": [one.score for one in getattr(outcome, "findings", ())],
+        "content_sha256": outcome.facts.content_sha256,
+        "has_thumbnail": outcome.facts.thumbnail is not None,
+        "has_map": getattr(outcome, "class_maps", None) is not None,
+        "has_lungs": getattr(outcome, "lungs", None) is not None,
+        "patient": outcome.ref.header.patient_name,
+        "verdict": answer.verdict and [answer.verdict.choice, answer.verdict.note],
+        "is_read": answer.is_read,
+        "is_resumed": answer.is_resumed,
+    }
+
+
+def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(path: Path, name: str) -> None:
+    with HistoryQuery(path) as query:
+        said = dict(runs_of(SAID[name]["runs"]))
+        assert sorted(run.run_id for run in query.runs()) == sorted(said)
+        for run_id, of_packs in said.items():
+            run, first = query.run(run_id), of_packs[0]
+            assert [pack.pack_name for pack in run.spec.packs] == [one["pack"] for one in of_packs]
+            assert (run.state, list(run.spec.paths)) == (first["state"], first["paths"])
+            assert (run.started_s, run.spec.program_version) == (first["started_s"], "0.2.0")
+            assert list(query.not_present(run_id)) == first["not_present"]
+            earlier = [
+                [one.image, one.category, one.verdict.choice, one.verdict.note]
+                for one in query.earlier_verdicts(run_id)
+            ]
+            assert earlier == first["earlier_verdicts"]
+            for position, one in enumerate(of_packs):
+                answers = [told(answer) for answer in query.answers(run_id, position=position)]
+                assert sorted(answers, key=lambda answer: answer["id"]) == one["results"]
+            images = {answer["image"] for one in of_packs for answer in one["results"]}
+            listed = query.listed(run_id, ResultFilter(), ResultOrder())
+            assert len(listed.row_ids) == len(images) == query.number_of_images(run_id)
+        with closing(Pictures(path)) as pictures:
+            assert pictures.preview(bytes.fromhex("b1" * 32), 0)
+    found = check(path, progress=lambda _share: None)
+    assert found["answers"] == sum(len(run["results"]) + len(run["not_present"]) for run in SAID[name]["runs"])
+
+
+def test_the_store_of_before_is_kept(path: Path) -> None:
+    before = path.read_bytes()
+    open_database(path).close()
+    (copy,) = path.parent.glob("results.version-*")
+    assert copy.name == "results.version-11-1.sqlite"
+    assert copy.read_bytes()[100:] == before[100:]  # but for the header, which says how it is written
+    open_database(path).close()
+    assert len(list(path.parent.glob("results.version-*"))) == 1
+
+
+def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(tmp_path: Path) -> None:
+    packs = tuple(
+        pack_spec(pack_name=f"{name}-1.0.0", model_sha256=model * 32, settings_hash=settings * 32)
+        for name, model, settings in (("adults", "aa", "01"), ("tuberculosis", "bb", "02"), ("children", "cc", "03"))
+    )
+    path = old_store(tmp_path, "several_packs")
+    with ResultStore(path) as store:
+        assert store.open_run(run_spec(paths=("/interrupted",), packs=packs)) == 4
+        whole, half = store.stamped(4, b"", limit=9)[::-1]
+        assert (sorted(whole.answers), sorted(half.answers)) == ([0, 1, 2], [2])
+        assert {stamp for _, stamp in whole.answers.values()} == {b"c1" * 16}
+        for pack in packs:
+            found = store.earlier(pack, content_sha256="c1" * 32, frame=0, up_to_answer_id=99)
+            assert found is not None and found.category in ("abnormal", "not_assessed")
+        assert store.open_run(run_spec(paths=("/new",))) == 7  # numbers that were given out stay so
+
+
+def test_a_verdict_of_before_passes_to_a_new_run(tmp_path: Path) -> None:
+    path = old_store(tmp_path, "one_pack")
+    with ResultStore(path) as store:
+        judged = store.answer(1)
+        spec = store.run(judged.run_id).spec
+        image = store.save(store.open_run(spec, fresh=True), judged.outcome, spec=spec, resumed=[0])
+        assert image.leading.verdict == judged.verdict is not None
+        assert image.row_id > 20
+
+
+def test_a_deleted_run_leaves_no_trace_but_in_the_copy_which_is_named(tmp_path: Path) -> None:
+    path = old_store(tmp_path, "one_pack")
+    done = delete_runs(path, [1, 2, 4, 5])
+    assert [Path(copy).name for copy in done.copies_left] == ["results.version-11-1.sqlite"]
+    assert "Шевченко".encode() not in path.read_bytes()
+
+
+# ---- killed, full, damaged, in use
+
+KILLED = """
+import os, sys
+from fieldray.store import database, migrations
+count = int(sys.argv[2])
+def counted(function):
+    def call(*values, **named):
+        global count
+        count -= 1
+        if count == 0:
+            os.kill(os.getpid(), 9)
+        return function(*values, **named)
+    return call
+class Killed(database.StoreConnection):
+    execute = counted(database.StoreConnection.execute)
+database.StoreConnection = Killed
+for module, name in ((migrations, "replace_durably"), (migrations, "keep_copy"), (migrations, "remove_files")):
+    setattr(module, name, counted(getattr(module, name)))
+from pathlib import Path
+database.open_database(Path(sys.argv[1])).close()
+print("done")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
+def test_killed_at_any_moment_the_next_start_goes_on(tmp_path: Path) -> None:
+    path, deaths = old_store(tmp_path, "several_packs"), 0
+    for count in (1, 20, 40, 60, 70, 75, *range(80, 200, 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, path, str(count)], capture_output=True, text=True, check=False
+        )
+        with closing(sqlite3.connect(path)) as found:
+            (version,) = found.execute("PRAGMA user_version").fetchone()
+        assert version in (11, VERSION)
+        if version == VERSION:
+            break
+        assert done.returncode == -9, done.stderr
+        deaths += 1
+    assert deaths > 5
+    assert check(path, progress=lambda _share: None)["answers"] == 13
+    assert len(list(path.parent.glob("results.version-11-*.sqlite"))) == 1
+    with ResultQuery(path) as query:
+        assert len(query.runs()) == 3
+    assert not list(path.parent.glob(".*.new*"))
+
+
+def test_while_another_program_has_it_open_nothing_is_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fieldray.store.locks.EXCLUSIVE_WAIT_S", 0.05)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM runs").fetchone()
+        with raises(StorageProblem, "store_in_use"):
+            open_database(path)
+        other.execute("ROLLBACK")
+    assert rows_of(path, "PRAGMA user_version") == [(11,)]
+    open_database(path).close()
+
+
+def test_what_no_program_of_ours_wrote_is_carried_out_by_no_step(path: Path) -> None:
+    change(path, "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM results; END")
+    with raises(StorageProblem, "database_damaged"):
+        open_database(path)
+    with raises(StorageProblem, "database_older_damaged"):  # the version that made it repairs it
+        repair(path)
+    assert damage_mark(path).exists()
+
+
+def test_a_row_that_makes_no_sense_is_found_and_repaired_in_the_new_store(tmp_path: Path) -> None:
+    path = old_store(tmp_path, "one_pack")
+    change(path, "UPDATE results SET details = '[]' WHERE id = 3")
+    with raises(StorageProblem, "database_damaged"), HistoryQuery(path) as query:
+        list(query.answers(1))
+    assert repair(path) is not None
+    with HistoryQuery(path) as query:
+        assert len(list(query.answers(1))) == 7
+
+
+def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_path: Path) -> None:
+    place = tmp_path / "home" / "results.sqlite"
+    with ResultStore(place) as store:
+        save_run(store, screened(), is_over=True)
+    restore(place, path.parent)
+    assert rows_of(place, "PRAGMA user_version") == [(VERSION,)]
+    assert rows_of(path, "PRAGMA user_version") == [(11,)]  # the backup is as it was
+    assert not list(place.parent.glob("*version*"))
+    with ResultQuery(place) as query:
+        assert len(query.runs()) > 1
+    (saved, *_) = backup(place, tmp_path / "again", has_pictures=True, progress=lambda _share: None)
+    assert rows_of(saved, "PRAGMA user_version") == [(VERSION,)]
+
+
+# ---- later versions, and what needs none
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(4_000, "made by Fieldray 0.4.0 or a later version"), (0, "made by a later version of Fieldray")],
+)
+def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path: Path, number: int, said: str) -> None:
+    path = tmp_path / "results.sqlite"
+    open_database(path).close()
+    assert rows_of(path, "PRAGMA application_id") == [(int(PROGRAM.replace(".", "00")),)]
+    change(path, f"PRAGMA application_id = {number}; PRAGMA user_version = {VERSION + 1}")
+    before = path.read_bytes()
+    with pytest.raises(StorageProblem, match=said) as problem:
+        open_database(path)
+    assert f"This is Fieldray {PROGRAM}" in problem.value.reason.text
+    assert path.read_bytes() == before
+    with raises(UsageProblem, "store_not_ours"):
+        restore(tmp_path / "home" / "results.sqlite", tmp_path)
+
+
+def test_a_field_with_a_default_that_another_version_knows_needs_no_step(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    with ResultStore(path) as store:
+        run_id = save_run(store, screened())
+    change(path, "UPDATE runs SET spec = json_insert(spec, '$.of_the_future', 1)")
+    change(path, "UPDATE run_packs SET spec = json_remove(spec, '$.lungs_pack', '$.operating_points')")
+    change(path, "UPDATE images SET header = json_insert(header, '$.of_the_future', 'x')")
+    change(path, "UPDATE answers SET details = json_insert(json_remove(details, '$.notes'), '$.of_the_future', 'x')")
+    change(path, "UPDATE answers SET findings = '[]'")  # their operating point was said with the pack
+    with HistoryQuery(path) as query:
+        assert query.run(run_id).spec.packs[0].lungs_pack == ""
+        assert query.run(run_id).spec.paths == SPEC.paths
+        (answer,) = query.answers(run_id)
+        assert answer.outcome.facts.notes == ()
+
+
+def test_there_is_a_step_from_every_version_since_the_first() -> None:
+    assert sorted(migrations.STEPS) == list(range(11, VERSION))

@@ -1,0 +1,180 @@
+"""A run of several packs in the store: an answer of each for an image, its place in the list, and the verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import Decision, Outcome, Screened
+from fieldray.domain.history import ResultFilter, ResultOrder
+from fieldray.domain.run import PackOfRun, RunSpec, Verdict
+from fieldray.errors import StorageProblem
+from fieldray.store.bookkeeping import TakenOver
+from fieldray.store.maintenance import check, repair
+from fieldray.store.results import ResultStore
+from fieldray.store.work_list import HistoryQuery
+from outcomes import image_ref, pack_spec, refused, run_spec, screened
+from stores import AGREE, DISAGREE, change, rows_of
+
+ADULTS, TUBERCULOSIS = (
+    pack_spec(pack_name=f"{name}-1.0.0", settings_hash=name[0] * 64) for name in ("adults", "tuberculosis")
+)
+BOTH = run_spec(packs=(ADULTS, TUBERCULOSIS))
+
+
+def scored(name: str, score: float, decision: Decision | None = None) -> Screened:
+    return screened(image_ref(name), score=score, decision=decision)
+
+
+def saved(store: ResultStore, *images: tuple[Outcome, ...], spec: RunSpec = BOTH) -> int:
+    """A finished run with these answers."""
+    run_id = store.open_run(spec, fresh=True)
+    store.save_all(run_id, images, spec=spec)
+    store.finish(run_id)
+    return run_id
+
+
+def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore, path: Path) -> None:
+    run_id = saved(
+        store,
+        (scored("healthy.dcm", 0.1), scored("healthy.dcm", 0.3)),
+        (scored("unsure.dcm", 0.5), scored("unsure.dcm", 0.2)),
+        # Its score puts nothing among those that are abnormal.
+        (scored("both.dcm", 0.7), scored("both.dcm", 0.99, "unsure")),
+        (refused(image_ref("side.dcm")), refused(image_ref("side.dcm"))),
+        (scored("tuberculous.dcm", 0.2), scored("tuberculous.dcm", 0.9)),
+        (scored("late.dcm", 0.8), scored("late.dcm", 0.4)),
+    )
+    order = ["tuberculous.dcm", "late.dcm", "both.dcm", "unsure.dcm", "healthy.dcm", "side.dcm"]
+    with HistoryQuery(path) as query:
+        images = list(query.in_order(run_id))
+        assert [image.ref.path.name for image in images] == order
+        assert [[answer.position for answer in image.answers] for image in images] == 6 * [[0, 1]]
+        assert [image.leading.position for image in images] == [1, 0, 0, 0, 1, 0]
+        listed = query.listed(run_id, ResultFilter(), ResultOrder())
+        assert listed.row_ids.tolist() == [image.row_id for image in images]
+        assert (listed.counts["abnormal"], listed.counts["normal"]) == (3, 1)
+        briefs = [(brief.row_id, brief.position) for brief in query.briefs(run_id)]
+        assert briefs == [(image.row_id, position) for image in images for position in (0, 1)]
+        assert {brief.position for brief in query.briefs(run_id, position=1)} == {1}
+        (summary,) = query.summaries()
+        assert (summary.total, summary.counts["abnormal"], summary.backends["cpu"]) == (6, 3, 10)
+        assert [query.counts(run_id, position=at)["abnormal"] for at in (0, 1)] == [2, 1]
+        assert len(query.drift_samples(PackOfRun(run_id, 1), limit=99)) == 6
+
+
+def test_a_verdict_is_on_the_answer_that_was_in_sight(store: ResultStore) -> None:
+    run_id = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
+    first, second = store.answers(run_id)
+    store.set_verdict(second.answer_id, DISAGREE, judged=second.outcome)
+    assert [answer.verdict for answer in store.answers(run_id)] == [None, DISAGREE]
+    assert store.earlier_verdicts(run_id) == ()
+    again = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
+    assert [answer.verdict for answer in store.answers(again)] == [None, DISAGREE]
+    assert store.earlier_verdicts(again) == ()
+    alone = saved(store, (scored("a.dcm", 0.8),), spec=run_spec(packs=(ADULTS,)))
+    assert [one.verdict for one in store.earlier_verdicts(alone)] == [DISAGREE]
+    store.set_read(first.answer_id, judged=first.outcome, is_read=True)
+    assert [(answer.is_read, answer.verdict) for answer in store.image(first.row_id).answers] == [
+        (True, None),
+        (True, DISAGREE),
+    ]
+
+
+def test_the_image_as_it_was_saved_says_what_a_person_said_of_it_before(store: ResultStore) -> None:
+    run_id = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
+    (_, judged) = store.answers(run_id)
+    store.set_verdict(judged.answer_id, AGREE, judged=judged.outcome)
+    again = store.open_run(BOTH, fresh=True)
+    image = store.save(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, resumed=[1])
+    assert [(one.position, one.is_resumed, one.verdict, one.is_read) for one in image.answers] == [
+        (0, False, None, False),
+        (1, True, AGREE, True),
+    ]
+    kept = store.image(image.row_id)
+    assert [(one.answer_id, one.verdict) for one in kept.answers] == [
+        (one.answer_id, one.verdict) for one in image.answers
+    ]
+
+
+def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store: ResultStore, path: Path) -> None:
+    of_adults = saved(store, (scored("a.dcm", 0.2),), (scored("b.dcm", 0.8),), spec=run_spec(packs=(ADULTS,)))
+    of_other = saved(store, (scored("a.dcm", 0.9),), (scored("b.dcm", 0.3),), spec=run_spec(packs=(TUBERCULOSIS,)))
+    both = store.open_run(BOTH)
+    adults, tuberculosis = ([answer.answer_id for answer in store.answers(one)] for one in (of_adults, of_other))
+    images = [answer.row_id for answer in store.answers(of_adults)]
+    taken = store.take_over(both, TakenOver(images, [adults, tuberculosis]))
+    kinds = store.kinds(taken)
+    assert [{kind.category: kind.number for kind in of_pack} for of_pack in kinds] == 2 * [{"normal": 1, "abnormal": 1}]
+    store.finish(both)
+    with HistoryQuery(path) as query:  # listed by the answer that leads now, not as in the run it comes from
+        assert [image.leading.position for image in query.in_order(both)] == [1, 0]
+        assert [image.ref.path.name for image in query.in_order(both)] == ["a.dcm", "b.dcm"]
+    assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
+    alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), fresh=True)
+    of_both = [answer.answer_id for answer in store.answers(both, position=1)]
+    store.take_over(alone, TakenOver(taken, [of_both]))
+    assert [answer.outcome.category for answer in store.answers(alone)] == ["abnormal", "normal"]
+    assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {alone} ORDER BY image_key") == [(1,), (4,)]
+    with HistoryQuery(path) as query:
+        assert query.listed(alone, ResultFilter(), ResultOrder()).counts["abnormal"] == 1
+
+
+def test_one_answer_given_again_moves_its_image(store: ResultStore, path: Path) -> None:
+    run_id = saved(
+        store, (scored("a.dcm", 0.2), refused(image_ref("a.dcm"))), (scored("b.dcm", 0.6), scored("b.dcm", 0.1))
+    )
+    _, of_other, *_ = store.answers(run_id)
+    image = store.replace(of_other.answer_id, scored("a.dcm", 0.9), run=store.run(run_id))
+    assert [answer.outcome.category for answer in image.answers] == ["normal", "abnormal"]
+    with HistoryQuery(path) as query:
+        assert [found.ref.path.name for found in query.in_order(run_id)] == ["a.dcm", "b.dcm"]
+
+
+def test_the_packs_of_a_run_decide_whether_it_is_gone_on_with(store: ResultStore) -> None:
+    run_id = store.open_run(BOTH)
+    assert store.open_run(BOTH) == run_id
+    assert store.open_run(run_spec(packs=(ADULTS,))) != run_id
+    assert store.run(run_id).spec == BOTH
+
+
+def test_a_file_is_known_by_its_stamp_for_each_pack_that_did_not_fail(store: ResultStore) -> None:
+    facts = replace(screened().facts, stamp=b"stamp")
+    run_id = store.open_run(BOTH)
+    failed = replace(scored("a.dcm", 0.1), facts=facts)
+    store.save(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)
+    (known,) = store.stamped(run_id, b"", limit=9)
+    assert {position: stamp for position, (_, stamp) in known.answers.items()} == {0: b"stamp", 1: b"stamp"}
+
+
+@pytest.mark.parametrize(
+    "lost", ["DELETE FROM run_packs WHERE position = 1", "DELETE FROM run_packs WHERE position = 0"]
+)
+def test_a_pack_that_was_lost_takes_only_its_answers_or_a_run_that_cannot_be_read(
+    store: ResultStore, path: Path, lost: str
+) -> None:
+    saved(store, (scored("a.dcm", 0.2), scored("a.dcm", 0.9)))
+    store.close()
+    change(path, lost)
+    with pytest.raises(StorageProblem):
+        check(path, progress=lambda _share: None)
+    repair(path)
+    check(path, progress=lambda _share: None)
+    with HistoryQuery(path) as query:
+        kept = [
+            [answer.position for answer in image.answers]
+            for run in query.runs()
+            for image in query.in_order(run.run_id)
+        ]
+    assert kept == ([[0]] if "= 1" in lost else [])
+
+
+def test_a_disagreement_with_a_second_pack_is_found(store: ResultStore, path: Path) -> None:
+    run_id = saved(store, (scored("a.dcm", 0.2), scored("a.dcm", 0.9)), (scored("b.dcm", 0.2), scored("b.dcm", 0.1)))
+    _, of_other, *_ = store.answers(run_id)
+    store.set_verdict(of_other.answer_id, Verdict(choice="disagree"), judged=of_other.outcome)
+    with HistoryQuery(path) as query:
+        assert len(query.listed(run_id, ResultFilter(verdict="disagreed"), ResultOrder()).row_ids) == 1
+        assert query.summaries()[0].verdicts == {"disagree": 1}

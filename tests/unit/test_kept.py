@@ -1,0 +1,66 @@
+"""What a program does with files of a later version of it: as the table of docs/kept.md says, row by row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fieldray.errors import StorageProblem
+from fieldray.packs.signing import TrustStore
+from fieldray.packs.site_choices import FOLDERS_NAME, PackMemory, SitePoints
+from fieldray.packs.site_choices import NAME as POINTS_NAME
+from fieldray.pipeline.constancy import ConstancyRecords
+from fieldray.settings import load
+from packs_factory import site_point
+
+HASH = "0123456789abcdef" * 4
+FINGERPRINT = "-".join(["0123"] * 16)
+
+
+def write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_a_setting_of_a_later_version_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "settings.json", {"language": "uk", "of_the_future": 1})
+    settings, problems = load(tmp_path / "settings.json")
+    assert settings["language"] == "uk"
+    assert [why.code for why in problems] == ["setting_unknown"]
+
+
+def test_trusted_keys_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:
+    kept = {"format": 1, "keys": {FINGERPRINT: "2026-01-31"}, "seen": {}}
+    write(tmp_path / "pack_trust.json", kept)
+    assert set(TrustStore(tmp_path).trusted()) == {FINGERPRINT}
+    write(tmp_path / "pack_trust.json", kept | {"of_the_future": 1})
+    before = (tmp_path / "pack_trust.json").read_bytes()
+    with pytest.raises(StorageProblem):
+        TrustStore(tmp_path).trusted()
+    assert (tmp_path / "pack_trust.json").read_bytes() == before
+
+
+def test_operating_points_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:
+    point = json.loads(msgspec.json.encode(site_point(HASH)))
+    write(tmp_path / POINTS_NAME, [point])
+    assert len(SitePoints(tmp_path).all()) == 1
+    write(tmp_path / POINTS_NAME, [point | {"of_the_future": 1}])
+    before = (tmp_path / POINTS_NAME).read_bytes()
+    with pytest.raises(StorageProblem):
+        SitePoints(tmp_path).all()
+    assert (tmp_path / POINTS_NAME).read_bytes() == before
+
+
+def test_packs_of_folders_that_cannot_be_read_are_taken_for_none(tmp_path: Path) -> None:
+    write(tmp_path / FOLDERS_NAME, ["of the future"])
+    assert PackMemory(tmp_path).find([tmp_path]) is None
+
+
+def test_checks_of_constancy_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:
+    write(tmp_path / "constancy.json", {"records": [], "answers": {}, "images": {}})
+    assert ConstancyRecords(tmp_path).read().records == ()
+    write(tmp_path / "constancy.json", {"records": [], "of_the_future": 1})
+    with pytest.raises(StorageProblem):
+        ConstancyRecords(tmp_path).read()

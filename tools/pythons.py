@@ -1,0 +1,80 @@
+"""Try the program on every other Python that is here: `make pythons`.
+
+    python tools/pythons.py [--list]
+
+Looks for Python 3.11 to 3.14 on the PATH and among those of pyenv, and leaves out the one that runs this. Each gets a
+virtual environment in build/pythons with what `make run` installs. There the demo must give its 20 answers, with
+warnings as errors, and a window must end in order on a signal. Exit code 0 if all did, 1 if not; no other Python is no
+failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
+_ANSWERS: Final = 20  # of `fieldray demo`
+
+
+def pythons() -> dict[str, Path]:
+    """Each version that is here and can make virtual environments, with its program."""
+    return {version: found for version in VERSIONS if (found := next(_programs(version), None))}
+
+
+def _programs(version: str) -> Iterator[Path]:
+    """Those of this version that run: a shim of pyenv runs only where its version is chosen."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    on_path = shutil.which(f"python{version}")
+    for program in (*([on_path] if on_path else []), *sorted(pyenv.glob(f"versions/{version}.*/bin/python3"))):
+        code = "import ensurepip, sqlite3, ssl, sys, venv; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([program, "-I", "-c", code], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
+            yield Path(program)
+
+
+def tried(version: str, program: Path) -> bool:
+    """Whether the program works on this Python, in an environment made anew."""
+    place = ROOT / "build" / "pythons" / version
+    python = place / "bin" / "python"
+    with tempfile.TemporaryDirectory() as home:
+        lines = Path(home, "results.jsonl")
+        steps: tuple[tuple[str | Path, ...], ...] = (
+            (program, "-m", "venv", "--clear", place),
+            (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", f"{ROOT}[desktop]"),
+            (python, "-W", "error", "-m", "fieldray", "demo", "--no-window", "--json", lines),
+            (python, ROOT / "tests/ends/run_ends.py", "--windows", "1", "--out", Path(home, "ends.json")),
+        )
+        environment = {**os.environ, "FIELDRAY_HOME": home}
+        is_well = all(subprocess.run(step, env=environment, check=False).returncode == 0 for step in steps)
+        return is_well and len(lines.read_text(encoding="utf-8").splitlines()) == _ANSWERS
+
+
+def main() -> int:
+    """Try them; the exit code."""
+    parser = argparse.ArgumentParser(description="Try the program on every other Python that is here.")
+    parser.add_argument("--list", action="store_true", help="only say which there are")
+    own = "{}.{}".format(*sys.version_info)
+    others = {version: program for version, program in pythons().items() if version != own}
+    absent = [version for version in VERSIONS if version != own and version not in others]
+    sys.stdout.write(
+        f"This is Python {own}. Others here: {', '.join(others) or 'none'}; not here: {', '.join(absent)}\n"
+    )
+    if parser.parse_args().list:
+        return 0
+    verdicts = {version: tried(version, program) for version, program in others.items()}
+    for version, is_well in verdicts.items():
+        sys.stdout.write(f"Python {version}: {'the demo and a window work' if is_well else 'FAILED'}\n")
+    return 0 if all(verdicts.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

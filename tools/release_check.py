@@ -1,0 +1,120 @@
+"""All that is tried before a release, by one command: `make release-check`, or
+
+    python tools/release_check.py [--previous OLD.deb] [--only WORDS] [--list]
+
+The checkout has to be clean: what is tried is a commit. Each step is a `make` target; its words go to
+build/release/COMMIT. All steps take hours and may be stopped: a step that held on this commit is not run again. After
+each step the page build/release/COMMIT/release.md says what was run and how it ended. Exit code 0 once every step has
+held.
+
+    --previous OLD.deb   the package of the version before, to update from; without it that step is missing
+    --only WORDS         only the steps with these words in their name
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pythons
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+# The name of a step, and what `make` is told. Root's: smoke and update.
+_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "the wheel": ("wheel",),
+    "installers": ("installer",),
+    "smoke": ("smoke",),
+    "offline proof": ("offline-proof",),
+    "attack": ("attack",),
+    "faults": ("faults",),
+    "power cuts": ("powercut",),
+    "walks": ("walk",),
+    "ends by a signal": ("ends",),
+    "cluster": ("cluster-test",),
+    "damaged files": ("fuzz", "FUZZ_MINUTES=60"),
+    "documents": ("docs",),
+}
+
+
+def steps(previous: Path | None, others: Mapping[str, Path]) -> dict[str, tuple[str, ...]]:
+    """All steps by name; `others` are the Pythons beside this one, each with its program."""
+    suites = {"suite": ("test",)}
+    for version, program in others.items():
+        place = f"VENV=build/release/python-{version}"
+        suites[f"suite on Python {version}"] = ("test", f"PYTHON={program}", place)
+    update = {"update": ("update", f"PREVIOUS={previous.resolve()}")} if previous else {}
+    return {**suites, **_STEPS, **update}
+
+
+def page(commit: str, wanted: Sequence[str], done: Mapping[str, Mapping[str, Any]]) -> str:
+    """What was run on a commit, in Markdown."""
+    machine = f"{platform.platform()}, Python {platform.python_version()}"
+    rows = [f"# Release check of {commit}", "", machine, ""]
+    rows += ["| Step | Result | Minutes | Ended | Last line |", "|---|---|---|---|---|"]
+    for name in wanted:
+        found = done.get(name)
+        if found is None:
+            rows.append(f"| {name} | not run | | | |")
+            continue
+        result = "held" if found["code"] == 0 else f"**failed ({found['code']})**"
+        last = str(found["last"]).replace("|", "\\|")
+        rows.append(f"| {name} | {result} | {found['seconds'] / 60:.0f} | {found['ended']} | {last} |")
+    return "\n".join(rows) + "\n"
+
+
+def perform(name: str, targets: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Run a step; how it ended."""
+    log, began_s = folder / f"{name.replace(' ', '-')}.log", time.monotonic()
+    with log.open("wb") as stream:
+        code = subprocess.run(["make", *targets], cwd=ROOT, stdout=stream, stderr=stream, check=False).returncode
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    ended = datetime.now(UTC).isoformat(timespec="minutes")
+    seconds = round(time.monotonic() - began_s)
+    return {"code": code, "seconds": seconds, "ended": ended, "last": lines[-1][:120] if lines else ""}
+
+
+def main() -> int:
+    """Run what has not held yet; the exit code."""
+    parser = argparse.ArgumentParser(description="All that is tried before a release.")
+    parser.add_argument("--previous", type=Path, metavar="OLD.deb")
+    parser.add_argument("--only", default="", metavar="WORDS")
+    parser.add_argument("--list", action="store_true", help="only list the steps")
+    options = parser.parse_args()
+    own = "{}.{}".format(*sys.version_info)
+    others = {version: program for version, program in pythons.pythons().items() if version != own}
+    everything = steps(options.previous, others)
+    if options.list:
+        sys.stdout.write("".join(f"{name}: make {' '.join(targets)}\n" for name, targets in everything.items()))
+        return 0
+    if changed := _git("status", "--porcelain"):
+        parser.error(f"the checkout has changes that are in no commit: {changed.splitlines()[0]}")
+    commit = _git("rev-parse", "HEAD")
+    folder = ROOT / "build" / "release" / commit[:12]
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "steps.json"
+    done: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    for name, targets in everything.items():
+        if options.only in name and done.get(name, {}).get("code") != 0:
+            sys.stdout.write(f"{name}: make {' '.join(targets)}\n")
+            sys.stdout.flush()
+            done[name] = perform(name, targets, folder)
+            kept.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+            (folder / "release.md").write_text(page(commit, list(everything), done), encoding="utf-8")
+    sys.stdout.write(page(commit, list(everything), done))
+    return 0 if all(done.get(name, {}).get("code") == 0 for name in everything) else 1
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
