@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import functools
 import io
 import re
 from collections import Counter, defaultdict
@@ -22,10 +21,8 @@ from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredAnswer
 from fieldray.errors import UsageProblem
-from fieldray.paths import catalogues
 from fieldray.plain_text import look_alikes
 from fieldray.reasons import Reason, reason
-from fieldray.translation import Translator
 
 POSITIVE_NAMES: Final = frozenset(
     {"abnormal", "positive", "pathological", "1", "1.0", "true", "yes", "disease", "pathology"}
@@ -54,6 +51,17 @@ _SEPARATOR_LINE: Final = re.compile(
 _ALIKE: Final = 0.8
 
 
+@dataclass(frozen=True, slots=True)
+class ClassNames:
+    """Names, in lower case, that mean the positive class and the negative one."""
+
+    positive: frozenset[str] = POSITIVE_NAMES
+    negative: frozenset[str] = NEGATIVE_NAMES
+
+
+USUAL_NAMES: Final = ClassNames()  # in English
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """Labels by image key, and what a person should know about how they were matched.
@@ -73,29 +81,20 @@ class Reference:
     notes: tuple[Reason, ...] = ()
 
 
-@functools.cache
-def usual_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Names of the positive and of the negative class in English and in the languages of the program, folded."""
-    positive, negative = set(POSITIVE_NAMES), set(NEGATIVE_NAMES)
-    for translator in map(Translator, catalogues()):
-        # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
-        yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")
-        no = translator.in_context("cell of a table", "FALSE"), translator.in_context("cell of a table", "no")
-        positive |= {name.casefold() for name in (*yes, translator.text("Abnormal"))}
-        negative |= {name.casefold() for name in (*no, translator.text("Normal"))}
-    return frozenset(positive), frozenset(negative)
-
-
-def folder_labels(refs: Iterable[ImageRef], *, positive: Sequence[str] = ()) -> Reference:
+def folder_labels(
+    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_NAMES
+) -> Reference:
     """Labels from the name of the folder each image lies in (for a member of a zip: its folder there).
 
-    positive  the folders whose images are positive, in any case; without it they are recognised by `POSITIVE_NAMES`
+    positive  the folders whose images are positive, in any case; without it they are recognised by their usual names
 
     Raises UsageProblem if the folders are not of two classes, or which of them is positive cannot be told.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
-    is_positive = positive_classes(set(classes.values()), positive=positive)
-    return Reference(truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive))
+    is_positive = positive_classes(set(classes.values()), positive=positive, usual=usual)
+    return Reference(
+        truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive, usual)
+    )
 
 
 def _folder(ref: ImageRef) -> str:
@@ -103,13 +102,14 @@ def _folder(ref: ImageRef) -> str:
     return parts[-2] if len(parts) > 1 else ref.path.parent.name
 
 
-def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, bool]:
+def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_NAMES) -> dict[str, bool]:
     """For each class name whether it is positive.
 
     With `positive` every other name is negative; without it each name must be a usual one of either kind, or the one
     that is not beside a usual one. Raises UsageProblem.
     """
-    spelt, (positives, negatives) = {name: name.strip().casefold() for name in names}, usual_names()
+    spelt = {name: name.strip().casefold() for name in names}
+    positives, negatives = usual.positive, usual.negative
     listed = ", ".join(sorted(names))
     if wanted := {name.strip().casefold() for name in positive}:
         if missing := wanted - set(spelt.values()):
@@ -130,13 +130,15 @@ def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, b
     return found
 
 
-def _counted(is_positive: Mapping[str, bool]) -> tuple[Reason, ...]:
+def _counted(is_positive: Mapping[str, bool], usual: ClassNames) -> tuple[Reason, ...]:
     """What was counted as positive and as negative, where that is not one of the usual names alone."""
-    sides = zip((True, False), usual_names(), ("audit_counted_positive", "audit_counted_negative"), strict=True)
     notes = []
-    for side, usual, code in sides:
+    for side, known, code in (
+        (True, usual.positive, "audit_counted_positive"),
+        (False, usual.negative, "audit_counted_negative"),
+    ):
         names = sorted(name for name, own in is_positive.items() if own == side)
-        if len({name.strip().casefold() for name in names}) != 1 or names[0].strip().casefold() not in usual:
+        if len({name.strip().casefold() for name in names}) != 1 or names[0].strip().casefold() not in known:
             notes.append(reason(code, names=", ".join(names)))
     return tuple(notes)
 
@@ -147,6 +149,7 @@ def table_labels(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
+    usual: ClassNames = USUAL_NAMES,
 ) -> Reference:
     """Labels from a CSV file with a header line: one row per image, or per image and reader.
 
@@ -158,33 +161,40 @@ def table_labels(
     refs      the images that were screened, or that are to be
     positive  the labels that mean positive; see `positive_classes`
     columns   names of the columns "image", "label", "patient", "exam" and "reader", where they are not usual ones
+    usual     names of classes that are known without `positive`
 
     Raises UsageProblem if it cannot be read, lacks a column, gives one image two labels, names patients by numbers that
     look alike, names no image that was screened, or its labels are not of two classes; everything found is named with
     its lines.
     """
     rows, layout = _laid_out(table, columns or {})
-    found = _Matching(table, refs, layout)
+    found = _Matching(table, refs, layout, usual)
     for line, row in rows:
         found.add(line, row)
     return found.reference(positive)
 
 
-def require_table(table: Path, *, positive: Sequence[str] = (), columns: Mapping[str, str] | None = None) -> None:
+def require_table(
+    table: Path,
+    *,
+    positive: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+    usual: ClassNames = USUAL_NAMES,
+) -> None:
     """Refuse, before the images are looked for, a table that `table_labels` would refuse whatever they are.
 
     Raises UsageProblem as `table_labels` does.
     """
     rows, layout = _laid_out(table, columns or {})
-    found = _Matching(table, (), layout)
+    found = _Matching(table, (), layout, usual)
     for line, row in rows:
         found.add(line, row)
     found.require_rows()
     labels = _certain({one.text for one in found.read}, positive)
     if not layout.has_many and (positive or len({label.casefold() for label in labels}) < 2):
-        positive_classes(labels, positive=positive)
+        positive_classes(labels, positive=positive, usual=usual)
     if layout.has_many:
-        says_finding(found.read, positive, negatives=usual_names()[1])
+        says_finding(found.read, positive, negatives=usual.negative)
 
 
 def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], Layout]:
@@ -276,8 +286,8 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
 class _Matching:
     """Rows of a table against the images, and all that is wrong with it. Without images every row is of one."""
 
-    def __init__(self, table: Path, refs: Iterable[ImageRef], layout: Layout) -> None:
-        self._table, self._layout = table, layout
+    def __init__(self, table: Path, refs: Iterable[ImageRef], layout: Layout, usual: ClassNames) -> None:
+        self._table, self._layout, self._usual = table, layout, usual
         self._images = defaultdict[str, set[str]](set)
         self._images_by_stem = defaultdict[str, set[str]](set)
         for ref in refs:
@@ -360,10 +370,11 @@ class _Matching:
         self.require_rows()
         counted: tuple[Reason, ...] = ()
         if self._layout.has_many:
-            truth = says_finding(self.read, positive, negatives=usual_names()[1])
+            truth = says_finding(self.read, positive, negatives=self._usual.negative)
         else:
-            is_positive = positive_classes(_certain({row.text for row in self.read}, positive), positive=positive)
-            counted = _counted(is_positive)
+            certain = _certain({row.text for row in self.read}, positive)
+            is_positive = positive_classes(certain, positive=positive, usual=self._usual)
+            counted = _counted(is_positive, self._usual)
 
             def truth(row: LabelRow) -> bool | None:
                 return is_positive.get(row.text)

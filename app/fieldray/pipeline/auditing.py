@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,15 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fieldray.audit import drift
-from fieldray.audit.cases import Reference, folder_labels, require_table, table_labels, verdict_truths
+from fieldray.audit.cases import (
+    USUAL_NAMES,
+    ClassNames,
+    Reference,
+    folder_labels,
+    require_table,
+    table_labels,
+    verdict_truths,
+)
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import (
@@ -36,12 +45,13 @@ from fieldray.domain.run import PackOfRun, Run, StoredAnswer, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
-from fieldray.paths import VERSION
+from fieldray.paths import VERSION, catalogues
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit
 from fieldray.reports.outputs import is_own_report
 from fieldray.store.work_list import HistoryQuery
+from fieldray.translation import Translator
 
 _MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
 _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
@@ -156,7 +166,7 @@ def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
     require_prevalence(request.prevalence)
     require_prices(request.prices)
     if isinstance(request.labels, Path):
-        require_table(request.labels, positive=request.positive, columns=request.columns)
+        require_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_names())
     if paths and request.labels != "verdicts":
         _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 
@@ -292,8 +302,22 @@ def _reference(judged: _Judged, request: AuditRequest, label: str) -> Reference:
 
 def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> Reference:
     if isinstance(request.labels, Path):
-        return table_labels(request.labels, refs, positive=request.positive, columns=request.columns)
-    return folder_labels(refs, positive=request.positive)
+        columns, usual = request.columns, usual_names()
+        return table_labels(request.labels, refs, positive=request.positive, columns=columns, usual=usual)
+    return folder_labels(refs, positive=request.positive, usual=usual_names())
+
+
+@functools.cache
+def usual_names() -> ClassNames:
+    """Usual names of the positive and of the negative class in English and in the languages of the program."""
+    positive, negative = set(USUAL_NAMES.positive), set(USUAL_NAMES.negative)
+    for translator in map(Translator, catalogues()):
+        # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
+        yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")
+        no = translator.in_context("cell of a table", "FALSE"), translator.in_context("cell of a table", "no")
+        positive |= {name.casefold() for name in (*yes, translator.text("Abnormal"))}
+        negative |= {name.casefold() for name in (*no, translator.text("Normal"))}
+    return ClassNames(frozenset(positive), frozenset(negative))
 
 
 def _is_none(why: Reason | None) -> bool:

@@ -58,8 +58,9 @@ class DataDigests(Struct, frozen=True, kw_only=True):
 class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """data/facts.json of a classifier: images and patients by part, labels by label and part, and digests.
 
-    Images that could not be read are left out, the first of them with origin and sentence. Patients of the table are
-    those whom the table of the split names, if there is one.
+    `without_patient` counts the images of all parts whose patient nobody knows. Images that could not be read are left
+    out, the first of them with origin and sentence. Patients of the table are those whom the table of the split names,
+    if there is one.
     """
 
     images: dict[str, int]
