@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fieldray.audit.cases import Case
 from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
-from fieldray.audit.report import AuditReport, Paired, PairedFigure, Prices, Side, Subject, plan, propose
+from fieldray.audit.report import AuditReport, Paired, PairedFigure, Prices, Side, Subject, Wanted, plan, propose
+from fieldray.audit.units import Case, Rule
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import OperatingPoint
 from outcomes import POINT
+
+PRICES = Prices(screening=2.0, test=20.0)
+PATIENTS = Rule(unit="patient")
 
 
 def audit_report(
@@ -18,11 +21,12 @@ def audit_report(
     *,
     scores: Mapping[int, float],
     points: Sequence[OperatingPoint] = (POINT,),
-    prices: Prices | None = (2.0, 20.0),
+    prices: Prices | None = PRICES,
+    rule: Rule = PATIENTS,
 ) -> AuditReport:
     """60 cases, those of odd rows positive: they score 0.85, the others 0.45, but for `scores`, by row.
 
-    `text` is in every name; nobody but the last patient, who has one image, is without a positive one.
+    `text` is in every name. The last patient has an image of either kind, the others have one image.
     """
     cases = []
     for row in range(1, 61):
@@ -32,7 +36,7 @@ def audit_report(
         )  # fmt: skip
         cases.append(
             Case(
-                image=f"/знімки/{text.replace('/', ' ')}-图{row}.png", row_id=row, patient=f"SECRET{row // 2}",
+                image=f"/знімки/{text.replace('/', ' ')}-图{row}.png", row_id=row, patient=f"SECRET{min(row, 59)}",
                 truth=row % 2 == 1, score=score, category="abnormal" if score >= 0.5 else "normal", header=header,
             )
         )  # fmt: skip
@@ -41,13 +45,15 @@ def audit_report(
         pack=text, names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label=point.label,
         meaning=names, labels_from=text, run_id=3, paths=("/знімки", text), program_version=text, made_s=1e9,
     )  # fmt: skip
-    proposal = propose(cases, label=point.label, pattern=point, wanted=0.9)
+    proposal = propose(cases, label=point.label, pattern=point, rule=rule, wanted=Wanted())
+    thresholds = proposal.threshold, point.threshold
     return AuditReport(
         subject=subject,
-        audit=audit(cases, points),
+        audit=audit(cases, points, rule=rule),
+        missing={True: 0, False: 0},
         drifts=(stability([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
-        plan=plan(cases, (proposal.threshold, point.threshold), prevalence=0.1, prices=prices),
+        plan=plan(cases, thresholds, rule=rule, pattern=point, prevalence=0.1, prices=prices),
         paired=_beside_another(Side(run_id=3, pack=text, label=point.label, point=point)),
     )
 
@@ -59,9 +65,9 @@ def _beside_another(side: Side) -> Paired:
             of=of, first=POINT.sensitivity, second=POINT.specificity, difference=-0.2, low=-0.25, high=0.01,
             only_right=None if of == "auc" else (12, 3),
         )
-        for of in ("auc", "sensitivity", "specificity", "found")
+        for of in ("auc", "detected", "falsely_referred", "sensitivity", "specificity")
     ]  # fmt: skip
     return Paired(
-        first=side, second=side, images=60, patients=31, both=58, only_first=1, only_second=1, elsewhere=3,
+        first=side, second=side, images=60, units=31, patients=31, both=58, only_first=1, only_second=1, elsewhere=3,
         figures=tuple(figures),
     )  # fmt: skip

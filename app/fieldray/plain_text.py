@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 # Letters and marks by their category, yet without a width or a shape: Unicode's Default_Ignorable_Code_Point that are
@@ -17,6 +18,8 @@ _WITHOUT_SHAPE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _BLANKS: Final = re.compile("(?<=\\s)\\s")
+_LOOK_ALIKE: Final = str.maketrans("АВЕКМНОРСТУХІЈЅΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ABEKMHOPCTYXIJSABEZHIKMNOPTYX")
+_LEADING_ZEROS: Final = re.compile("(?<![0-9])0+(?=[0-9])")
 
 
 def visible(text: str) -> str:
@@ -40,6 +43,24 @@ def is_seen(letter: str) -> bool:
     if letter.isprintable():
         return not _WITHOUT_SHAPE.match(letter)
     return unicodedata.category(letter) == "Zs"
+
+
+def look_alike(number: str) -> str:
+    """One text for all numbers of patients that a person takes for the same one.
+
+    They differ in case, in blanks, in zeros before a number, in the width of letters, or in Latin, Cyrillic and Greek
+    letters of one shape.
+    """
+    plain = unicodedata.normalize("NFKC", number).upper().translate(_LOOK_ALIKE)
+    return _LEADING_ZEROS.sub("", "".join(plain.split()))
+
+
+def look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Of each text that looks like an earlier, different one: the first such text, and itself; each once."""
+    first: dict[str, str] = {}
+    for number in dict.fromkeys(numbers):
+        if number and (earlier := first.setdefault(look_alike(number), number)) != number:
+            yield earlier, number
 
 
 def _shown(letter: str) -> str:

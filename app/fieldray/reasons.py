@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import pkgutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -384,16 +385,17 @@ OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operati
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
 NUMBERS: Final = frozenset(
     {"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own", "largest"}
+    | {"now", "before"}
 )
 
 # Parameters that tell nothing of a patient: numbers, words of the program, of a pack or of this computer. All others are
 # hidden with the names of patients: a label may be the name of a patient's folder, a detail may quote a path.
 _WITHOUT_NAMES: Final = """
-    backend batches body_part command companion count day device different due end epoch exit_code expected found
+    backend batches body_part command companion count day days device different due end epoch exit_code expected found
     fingerprint frames free_mb gaps governor iteration images key kind least limit_mb line memory metric minutes
     modality needed needed_mb of oldest operators option others pack packs part parts patients percent pictures plan
     process protocol results role run sampled saved scored size_mb staleness stated step subgraphs threads
-    times uid usable verdicts version view waiting whole workers youngest
+    times uid units usable verdicts version view waiting whole workers youngest
 """
 HARMLESS: Final = NUMBERS | frozenset(_WITHOUT_NAMES.split())
 
@@ -449,3 +451,14 @@ def reason(code: str, **parameters: object) -> Reason:
 def _plain(value: object) -> str:
     text = visible(str(value).strip())
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def merged_by_code(whys: Counter[Reason]) -> Counter[Reason]:
+    """Reasons with the same code as one, that has "…" for what is not the same in all of them."""
+    found = Counter[Reason]()
+    for code in dict.fromkeys(why.code for why in whys):
+        alike = [why for why in whys if why.code == code]
+        shared = set(alike[0].parameters).intersection(*(why.parameters for why in alike))
+        parameters = tuple((name, value if (name, value) in shared else "…") for name, value in alike[0].parameters)
+        found[Reason(code, parameters)] = sum(whys[why] for why in alike)
+    return found

@@ -147,6 +147,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     # Read when numpy loads: its products here are small, and threads for them cost more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     trainer = trainer_of(options, console) if "mode" in options else None
+    console.logs_progress = True
     with toolchain(console):
         from fieldray_adapt.command import adapt
 
@@ -159,8 +160,8 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
     with toolchain(console):
         from fieldray_adapt.command import check
 
-        check(options.recipe)
-    console.print_line(f"{options.recipe}: no problems found")
+        left_out = check(options.recipe)
+    console.print_lines([*left_out, f"{options.recipe}: no problems found"])
     return 0
 
 

@@ -20,7 +20,7 @@ from fieldray.packs import signing
 from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
 from fieldray.reasons import reason
 from fieldray.typed_json import converted
-from fieldray_adapt.data.dataset import DATA, data_problems
+from fieldray_adapt.data.dataset import DATA, data_problems, left_out_lines
 from fieldray_adapt.evaluation.cross import CROSS
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE
 from fieldray_adapt.files import undone_on_failure, write_atomically
@@ -130,13 +130,17 @@ def perform(step: str, document: Document, *, say: Say, progress: Progress, trai
         _execute(run, wanted, say)
 
 
-def check(path: Path) -> None:
-    """Look for everything that is wrong with a recipe and its data. Raises UsageProblem, RecipeProblems with all."""
+def check(path: Path) -> list[str]:
+    """Look for everything that is wrong with a recipe and its data; which images its run left out, and why.
+
+    Raises UsageProblem, RecipeProblems with all that is wrong.
+    """
     document = Document.read(path)
     kind = kind_of(document)
-    problems = kind.check(with_whole_paths(document.parsed(kind.schema), path))
-    if problems:
+    recipe = with_whole_paths(document.parsed(kind.schema), path)
+    if problems := kind.check(recipe):
         raise RecipeProblems(path, document.lines(problems))
+    return left_out_lines(recipe.run)
 
 
 def new(name: str, path: Path) -> list[Path]:
@@ -260,6 +264,9 @@ def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
     if any(one.name == "pack" for one in wanted):
         for warning in converted(run.status["pack"].facts, WrittenPack).warnings:
             say(f"Warning: {warning}")
+    if any(one.name == DATA.name for one in wanted):
+        for line in left_out_lines(run.recipe.run):
+            say(line)
 
 
 def _line(name: str, entry: Facts) -> str:

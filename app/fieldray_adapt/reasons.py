@@ -41,6 +41,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "data_patient": "The pattern {pattern} finds no patient in the file name {name}: what its first group in (parentheses) matches is the patient.",
     "data_leak": "The patient {patient} is on two sides of the split: {first} and {second}. Nothing was trained, "
                  "because results would look better than they are.",
+    "data_copies": "The same image is there as of the patient {patient} and of the patient {other}, so they are one, who is on "
+                   "two sides of the split: {first} and {second}. Nothing was trained. Give both to one side.",
+    "data_patients_alike": "The patients {patient} ({first}) and {other} ({second}) differ only by case, blanks, leading zeros or "
+                           "letters that look alike. Write the number of a patient in one way.",
+    "data_named_twice": "{path} is named twice, with other classes, of another patient or in another part: {first}; {second}.",
     "data_changed": "{path} does not match the images and tables, which have changed. Run the command again: every "
                     "step that depends on them is repeated.",
     "data_split": "No row is for training: the split column has the values {values}. The recipe's key splits must "

@@ -18,8 +18,9 @@ from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
 from fieldray_adapt.data.dataset import check_classes, targets_of
 from fieldray_adapt.data.image_set import CACHE, ImageSet, read_images, read_rows
-from fieldray_adapt.data.layouts import Row, patient_sha256, read_source, refuse_settled, split_rows
+from fieldray_adapt.data.layouts import Row, read_source, refuse_settled, split_rows
 from fieldray_adapt.files import content_digest
+from fieldray_adapt.patients import patient_sha256
 from fieldray_adapt.recipes.shared import LabelRule, Source, Split
 from tiny_recipe import read_recipe
 
@@ -169,8 +170,8 @@ def test_a_table_settles_who_is_not_drawn(tmp_path: Path, column: str, named: Ca
         ("patient,part\na\n", "another number of cells"),
         ("patient\na\n", "no column named part"),
         ("patient,part,part\na,training,test\n", "two columns named part"),
-        ("patient,part\n a,training\n", "Row 2 of"),
-        (f"patient_sha256,part\n {A},training\n", "Row 2 of"),
+        ("patient,part\n a,training\na ,test\n", "Row 3 of"),
+        (f"patient_sha256,part\n {A},training\n", "No patient of the data is in"),
         ("patient_sha256,part\na,training\n", "Row 2 of"),
         (f"patient_sha256,part\n{patient_sha256('')},training\n", "Row 2 of"),
         (f"patient_sha256,part\n{A},training\n{A.upper()},test\n", "Row 3 of"),

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fieldray.audit.cases import Case
 from fieldray.audit.figures import at_point
+from fieldray.audit.units import Case, Rule
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import Share, auc
 from fieldray.domain.model import Estimate
@@ -205,7 +205,7 @@ def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_whe
         )
         for index, own in enumerate(forced.tolist())
     ]
-    audited = at_point(cases, point, prevalence=0.5).classes
+    audited = at_point(cases, point, rule=Rule(), prevalence=0.5).classes
     assert plain(classes) == plain_classes(audited)  # as an audit counts the same images
     for truth, own in (("positive", kept.truth), ("negative", ~kept.truth)):
         assert classes[truth]["refused"].count == 5

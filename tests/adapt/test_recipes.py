@@ -200,7 +200,9 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     assert sum("leaves a part without a class" in line for line in found) == 4
     (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label").replace("healthy", "sick") + "d.png,sick\n")
     found = _problems(tmp_path, ROWS)
-    assert [line for line in found if "one side of every label only (from rows.csv, line 2 on, classes: sick)" in line]
+    assert [
+        line for line in found if "(the table has only the class sick, from rows.csv, line 2 on, classes: sick)" in line
+    ]
     assert [line for line in found if "line 5: it has another number of cells" in line]
 
 
@@ -210,8 +212,12 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
         ("b.png,healthy", "b.png,heatlhy", "has a row with the class heatlhy (rows.csv, line 3); is healthy meant?"),
         ("b.png,healthy", "b.png,Healthy", "has a row with the class Healthy (rows.csv, line 3); is healthy meant?"),
         ("c.png,sick,p3,train", "c.png,sick,p3,trains", "the split trains (rows.csv, line 4); is train meant?"),
-        ("c.png,sick,p3", "b.png,sick,p3", "twice, with other classes (rows.csv, line 3; rows.csv, line 4)"),
-        ("c.png,sick,p3", "a.png,sick,p3", "twice, of other patients (rows.csv, line 2; rows.csv, line 4)"),
+        (
+            "c.png,sick,p3",
+            "b.png,sick,p3",
+            "of another patient or in another part: rows.csv, line 3; rows.csv, line 4",
+        ),
+        ("c.png,sick,p3", "a.png,sick,p3", "of another patient or in another part: rows.csv, line 2; rows.csv, line 4"),
     ],
 )
 def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:

@@ -34,7 +34,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     out = tmp_path / "out"
     done = well("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
     done.prints("Area under the ROC curve (AUC)", "Positive predictive value at 20.0 % prevalence", "thresholds.csv")
-    done.prints("Images needed for intervals of ± 5 points", "Only 12 images of the rarer kind")
+    done.prints("Patients needed for intervals of ± 5 points", "Only 12 of the rarer kind")
     assert len({found.end() for line in done.out.splitlines() if (found := re.search(r" \d+ of \d+  ", line))}) == 1
     document = json.loads((out / "audit.json").read_text("ascii"))
     lines = fieldray("screen", images, *pack_options, "--json", "-").lines
@@ -44,8 +44,9 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     asked = ("audit", "--run", run, *pack_options, "--labels", "folders", "--json", "-")
     assert json.loads(well(*asked).out)["auc"] == document["auc"]
     priced = json.loads(fieldray(*asked, "--price-test", "20", "--threshold", "0.5").out)
-    assert (priced["proposal"]["threshold"], priced["plan"]["prices"]) == (0.5, [0.0, 20.0])
-    assert all(step["cost"] == pytest.approx(20 * step["called"]) for step in priced["plan"]["shown"])
+    assert priced["proposal"]["threshold"] == 0.5
+    assert priced["plan"]["prices"] == {"screening": 0.0, "test": 20.0, "unsure": 0.0}
+    assert all(step["cost"] == pytest.approx(20 * step["referred"]) for step in priced["plan"]["shown"])
     assert "Choose two different runs" in fieldray(*asked, "--against", run).err
     # What an audit wrote is no image, and is replaced by the next one; another file is not.
     (out / "audit.json").rename(images / "audit.json")

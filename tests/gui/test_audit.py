@@ -10,6 +10,7 @@ from desk import Desk, texts
 from fake_rooms import SPEC
 from PySide6.QtWidgets import QApplication, QComboBox
 
+from fieldray.audit.report import Prices
 from fieldray.desktop.audit_page import AuditPage, LocalPointDialog
 from fieldray.domain.run import PackOfRun
 from fieldray.errors import UsageProblem
@@ -49,10 +50,11 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert of == PackOfRun(desk.bench.screening.run_id or 0)
     assert model is desk.bench.screening.run_models[0]
     assert (request.labels, request.positive) == (Path("/labels.csv"), ("tb", "mass"))
-    assert (request.prevalence, request.sensitivity) == (pytest.approx(0.025), 0.95)
+    assert (request.prevalence, request.wanted.sensitivity) == (pytest.approx(0.025), 0.95)
+    assert (request.unit, request.refers) == (None, "above")
     text = texts(page)
     assert "Area under the ROC curve (AUC)" in text
-    assert "The scores are distributed differently from those of earlier runs" in text
+    assert "those of earlier images of the same folder: the mean score is" in text
     assert "A local operating point for a sensitivity of 90.0 %" in text
     desk.until(lambda: all(chart.height() == chart.sizeHint().height() for chart in (page.curve, page.calibration)))
     assert page.curve.grab().toImage() != page.calibration.grab().toImage()
@@ -75,11 +77,11 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     page.steps.cellActivated.emit(1, 0)
     desk.until(lambda: len(desk.rooms.audit.requests) == 2)
     (_, first, _), (run_id, again, _) = desk.rooms.audit.requests
-    assert (run_id, first.threshold, again.threshold) == (PackOfRun(own or 0), None, plan.shown[1])
-    assert (again.prices, again.against) == ((2.5, 0.0), PackOfRun(other))
+    assert (run_id, first.wanted.threshold, again.wanted.threshold) == (PackOfRun(own or 0), None, plan.shown[1])
+    assert (again.prices, again.against) == (Prices(screening=2.5), PackOfRun(other))
     text = texts(page)
-    assert "of 1000 people screened are called for a test" in text
-    assert "These images do not show which pack tells the sick from the healthy better." in text
+    assert "of 1000 patients screened are referred" in text
+    assert "These images do not show which pack separates images with the condition from others better." in text
     desk.until(lambda: desk.bench.auditing.report is not None)
 
 
@@ -96,7 +98,7 @@ def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPa
         bar.verdicts.activated.emit(0)
     desk.until(lambda: not rows.index_of(2).isValid() or not hidden_by)
     show(desk, page)
-    assert [page.disagreements.item(row, 0).text() for row in range(2)] == ["positive", "negative"]
+    assert [page.disagreements.item(row, 0).text() for row in range(2)] == ["Missed", "Falsely referred"]
     page.disagreements.cellActivated.emit(1, 0)
     assert desk.window.pages.currentWidget() is desk.window.images
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 2)

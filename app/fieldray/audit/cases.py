@@ -1,4 +1,4 @@
-"""What an audit looks at: each image's result beside what is known to be true of it.
+"""What is known to be true of the images of an audit.
 
 That is known from the folders the images lie in, from a table (CSV), or from a person's verdicts. Everything that is
 wrong with a table is said at once, with its lines, before anything is measured.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import functools
 import io
 import re
 from collections import Counter, defaultdict
@@ -17,22 +16,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.finding import Category, Outcome, Screened, asked_for, leading_finding
-from fieldray.domain.image import ImageHeader, ImageRef, known_person
+from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, named_columns, published_layout, says_finding
+from fieldray.domain.finding import Screened, leading_finding
+from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredAnswer
 from fieldray.errors import UsageProblem
-from fieldray.paths import catalogues
+from fieldray.plain_text import look_alikes
 from fieldray.reasons import Reason, reason
-from fieldray.translation import Translator
 
 POSITIVE_NAMES: Final = frozenset(
     {"abnormal", "positive", "pathological", "1", "1.0", "true", "yes", "disease", "pathology"}
 )
-NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "0.0", "false", "no", "no finding", "clear"})
+NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "0.0", "false", "no", NO_FINDING, "clear"})
 UNCERTAIN_NAMES: Final = frozenset({"-1", "-1.0", "uncertain"})  # as CheXpert and MIMIC-CXR write it
-IMAGE_COLUMNS: Final = ("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid")
-LABEL_COLUMNS: Final = ("label", "class", "truth", "target", "diagnosis", "finding", "reference")
-PATIENT_COLUMNS: Final = ("patient_id", "patient", "person", "subject")
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "image": (
+        *("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid"),
+        "image index",  # of NIH ChestX-ray14, as "finding labels" and "patient id"
+    ),
+    "label": ("label", "class", "truth", "target", "diagnosis", "finding", "reference", "finding labels"),
+    "patient": ("patient_id", "patient", "person", "subject", "patient id"),
+    "exam": ("study_instance_uid", "exam", "examination"),
+    "reader": ("reader", "reader_id", "rad_id", "radiologist"),
+}
+_NEEDED: Final = ("image", "label")
 
 _LARGEST_BYTES: Final = 64 << 20
 _SEPARATORS: Final = ",;\t|"
@@ -44,43 +51,50 @@ _SEPARATOR_LINE: Final = re.compile(
 _ALIKE: Final = 0.8
 
 
+@dataclass(frozen=True, slots=True)
+class ClassNames:
+    """Names, in lower case, that mean the positive class and the negative one."""
+
+    positive: frozenset[str] = POSITIVE_NAMES
+    negative: frozenset[str] = NEGATIVE_NAMES
+
+
+USUAL_NAMES: Final = ClassNames()  # in English
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """Labels by image key, and what a person should know about how they were matched.
 
-    truths    whether the finding is present
-    patients  the patient of an image, where the table names one
-    notes     what was left out
+    truths           whether the finding is present; of several readers, what more than half of them say
+    patients, exams  the patient and the examination of an image, where the table names one
+    readers          by reader, whether the finding is present
+    missing          rows that name no image that was screened, by whether they say that the finding is present
+    notes            what was left out
     """
 
     truths: Mapping[str, bool]
     patients: Mapping[str, str] = field(default_factory=dict)
+    exams: Mapping[str, str] = field(default_factory=dict)
+    readers: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    missing: Mapping[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     notes: tuple[Reason, ...] = ()
 
 
-@functools.cache
-def usual_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Names of the positive and of the negative class in English and in the languages of the program, folded."""
-    positive, negative = set(POSITIVE_NAMES), set(NEGATIVE_NAMES)
-    for translator in map(Translator, catalogues()):
-        # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
-        yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")
-        no = translator.in_context("cell of a table", "FALSE"), translator.in_context("cell of a table", "no")
-        positive |= {name.casefold() for name in (*yes, translator.text("Abnormal"))}
-        negative |= {name.casefold() for name in (*no, translator.text("Normal"))}
-    return frozenset(positive), frozenset(negative)
-
-
-def folder_labels(refs: Iterable[ImageRef], *, positive: Sequence[str] = ()) -> Reference:
+def folder_labels(
+    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_NAMES
+) -> Reference:
     """Labels from the name of the folder each image lies in (for a member of a zip: its folder there).
 
-    positive  the folders whose images are positive, in any case; without it they are recognised by `POSITIVE_NAMES`
+    positive  the folders whose images are positive, in any case; without it they are recognised by their usual names
 
     Raises UsageProblem if the folders are not of two classes, or which of them is positive cannot be told.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
-    is_positive = positive_classes(set(classes.values()), positive=positive)
-    return Reference(truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive))
+    is_positive = positive_classes(set(classes.values()), positive=positive, usual=usual)
+    return Reference(
+        truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive, usual)
+    )
 
 
 def _folder(ref: ImageRef) -> str:
@@ -88,13 +102,14 @@ def _folder(ref: ImageRef) -> str:
     return parts[-2] if len(parts) > 1 else ref.path.parent.name
 
 
-def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, bool]:
+def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_NAMES) -> dict[str, bool]:
     """For each class name whether it is positive.
 
     With `positive` every other name is negative; without it each name must be a usual one of either kind, or the one
     that is not beside a usual one. Raises UsageProblem.
     """
-    spelt, (positives, negatives) = {name: name.strip().casefold() for name in names}, usual_names()
+    spelt = {name: name.strip().casefold() for name in names}
+    positives, negatives = usual.positive, usual.negative
     listed = ", ".join(sorted(names))
     if wanted := {name.strip().casefold() for name in positive}:
         if missing := wanted - set(spelt.values()):
@@ -115,13 +130,15 @@ def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, b
     return found
 
 
-def _counted(is_positive: Mapping[str, bool]) -> tuple[Reason, ...]:
+def _counted(is_positive: Mapping[str, bool], usual: ClassNames) -> tuple[Reason, ...]:
     """What was counted as positive and as negative, where that is not one of the usual names alone."""
-    sides = zip((True, False), usual_names(), ("audit_counted_positive", "audit_counted_negative"), strict=True)
     notes = []
-    for side, usual, code in sides:
+    for side, known, code in (
+        (True, usual.positive, "audit_counted_positive"),
+        (False, usual.negative, "audit_counted_negative"),
+    ):
         names = sorted(name for name, own in is_positive.items() if own == side)
-        if len({name.strip().casefold() for name in names}) != 1 or names[0].strip().casefold() not in usual:
+        if len({name.strip().casefold() for name in names}) != 1 or names[0].strip().casefold() not in known:
             notes.append(reason(code, names=", ".join(names)))
     return tuple(notes)
 
@@ -132,40 +149,63 @@ def table_labels(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
+    usual: ClassNames = USUAL_NAMES,
 ) -> Reference:
-    """Labels from a CSV file with a header line: one row per image.
+    """Labels from a CSV file with a header line: one row per image, or per image and reader.
 
     An image is named by its path (absolute, relative to the table, or the end of it where that is unique among the
     images; without the file's suffix where only one image is meant), by `path!member`, or by its SOP Instance UID.
-    Separators `,` `;` tab and `|`, a first line `sep=;`, UTF-8, UTF-16 with its mark and Windows-1251 are recognised.
+    Separators `,` `;` tab and `|`, a first line `sep=;`, UTF-8, UTF-16 with its mark and Windows-1251 are recognised;
+    the layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR too.
 
-    refs      the images that were screened
+    refs      the images that were screened, or that are to be
     positive  the labels that mean positive; see `positive_classes`
-    columns   names of the columns "image", "label" and "patient", where they are not usual ones
+    columns   names of the columns "image", "label", "patient", "exam" and "reader", where they are not usual ones
+    usual     names of classes that are known without `positive`
 
-    Raises UsageProblem if it cannot be read, lacks a column, gives one image two labels, names no image that was
-    screened, or its labels are not of two classes; everything found is named with its lines.
+    Raises UsageProblem if it cannot be read, lacks a column, gives one image two labels, names patients by numbers that
+    look alike, names no image that was screened, or its labels are not of two classes; everything found is named with
+    its lines.
     """
-    rows = _read_rows(table)
-    names = _columns(table, list(rows[0][1]) if rows else [], columns or {})
-    found = _Matching(table, refs)
+    rows, layout = _laid_out(table, columns or {})
+    found = _Matching(table, refs, layout, usual)
     for line, row in rows:
-        found.add(line, row, names)
+        found.add(line, row)
     return found.reference(positive)
 
 
-def require_table(table: Path, *, positive: Sequence[str] = (), columns: Mapping[str, str] | None = None) -> None:
-    """Refuse, before any image is screened, a table that `table_labels` would refuse whatever the images are.
+def require_table(
+    table: Path,
+    *,
+    positive: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+    usual: ClassNames = USUAL_NAMES,
+) -> None:
+    """Refuse, before the images are looked for, a table that `table_labels` would refuse whatever they are.
 
     Raises UsageProblem as `table_labels` does.
     """
+    rows, layout = _laid_out(table, columns or {})
+    found = _Matching(table, (), layout, usual)
+    for line, row in rows:
+        found.add(line, row)
+    found.require_rows()
+    labels = _certain({one.text for one in found.read}, positive)
+    if not layout.has_many and (positive or len({label.casefold() for label in labels}) < 2):
+        positive_classes(labels, positive=positive, usual=usual)
+    if layout.has_many:
+        says_finding(found.read, positive, negatives=usual.negative)
+
+
+def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], Layout]:
     rows = _read_rows(table)
-    names = _columns(table, list(rows[0][1]), columns or {})
-    if gaps := [str(line) for line, row in rows if _has_gap(row, names)]:
-        raise _problems(table, {"gaps": gaps})
-    labels = _certain({row[names["label"]] for _, row in rows}, positive)
-    if positive or len({label.casefold() for label in labels}) < 2:
-        positive_classes(labels, positive=positive)
+    header = list(rows[0][1])
+    layout = None if columns.keys() & set(_NEEDED) else published_layout(header)
+    if layout is None:
+        names = _columns(table, header, columns)
+        has_many = any("|" in row[names["label"]].strip("|") for _, row in rows)
+        layout = named_columns(names, has_many=has_many)
+    return rows, layout
 
 
 def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
@@ -174,12 +214,9 @@ def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
     return {label for label in labels if label.casefold() not in UNCERTAIN_NAMES - asked}
 
 
-def _has_gap(row: Mapping[str, str], names: Mapping[str, str]) -> bool:
-    return not all(row.get(names[role]) for role in ("image", "label"))
-
-
 def _problems(table: Path, wrong: Mapping[str, Sequence[str]]) -> UsageProblem:
-    problems = {kind: "; ".join(wrong.get(kind, ())) or "–" for kind in ("gaps", "several", "two_labels")}
+    kinds = ("gaps", "values", "several", "two_labels", "numbers")
+    problems = {kind: "; ".join(wrong.get(kind, ())) or "–" for kind in kinds}
     return UsageProblem(reason("audit_table_problems", path=table, count=sum(map(len, wrong.values())), **problems))
 
 
@@ -233,14 +270,13 @@ def _decoded(data: bytes) -> str:
 
 
 def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    usual = {"image": IMAGE_COLUMNS, "label": LABEL_COLUMNS, "patient": PATIENT_COLUMNS}
     found = {}
-    for role, names in usual.items():
+    for role, names in COLUMNS.items():
         wanted = (given[role].strip().casefold(),) if role in given else names
         column = next((name for name in wanted if name in header), None)
         if column is not None:
             found[role] = column
-        elif role in given or role != "patient":
+        elif role in given or role in _NEEDED:
             known, option = ", ".join(header) or "-", f"--{role}-column"
             why = reason("audit_table_column", path=table, column=wanted[0], known=known, command_option=option)
             raise UsageProblem(why)
@@ -248,40 +284,60 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
 
 
 class _Matching:
-    """Rows of a table against the images, and all that is wrong with it."""
+    """Rows of a table against the images, and all that is wrong with it. Without images every row is of one."""
 
-    def __init__(self, table: Path, refs: Iterable[ImageRef]) -> None:
-        self._table = table
+    def __init__(self, table: Path, refs: Iterable[ImageRef], layout: Layout, usual: ClassNames) -> None:
+        self._table, self._layout, self._usual = table, layout, usual
         self._images = defaultdict[str, set[str]](set)
         self._images_by_stem = defaultdict[str, set[str]](set)
         for ref in refs:
             for name in _names(ref):
                 self._images[name].add(ref.key)
                 self._images_by_stem[_FILE_SUFFIX.sub("", name)].add(ref.key)
-        self._rows: dict[str, tuple[int, str, str]] = {}
-        self._unknown: list[str] = []
+        self._rows: dict[tuple[str, str], LabelRow] = {}  # by image key and reader
+        self._unknown: list[LabelRow] = []
         self._wrong = defaultdict[str, list[str]](list)  # by the fields of audit_table_problems
+        self._patients: dict[str, int] = {}
         self._doubled = 0
 
-    def add(self, line: int, row: Mapping[str, str], names: Mapping[str, str]) -> None:
+    @property
+    def read(self) -> list[LabelRow]:
+        """The rows that name an image, those of one image and reader as one."""
+        return list(self._rows.values())
+
+    def add(self, line: int, cells: Mapping[str, str]) -> None:
         """One row of the table."""
-        if _has_gap(row, names):
+        try:
+            row = self._layout.read(line, cells)
+        except ValueError as problem:
+            self._wrong["values"].append(f"{line} ({problem})")
+            return
+        if row is None:
+            return
+        if not (row.image and row.text):
             self._wrong["gaps"].append(str(line))
             return
-        image, label = row[names["image"]], row[names["label"]]
-        keys = self._find(image)
-        if len(keys) != 1:
-            (self._wrong["several"] if keys else self._unknown).append(f"{line} ({image}{self._like(image)})")
-            return
-        (key,) = keys
-        patient = row.get(names.get("patient", ""), "")
-        if key in self._rows:
-            before, other, _ = self._rows[key]
-            if other.casefold() != label.casefold():
-                self._wrong["two_labels"].append(f"{before}, {line} ({image}: {other}, {label})")
-            self._doubled += 1
+        self._patients.setdefault(row.patient, line)
+        keys = self._find(row.image) if self._images else {row.image}
+        if len(keys) == 1:
+            self._keep(next(iter(keys)), row)
+        elif keys:
+            self._wrong["several"].append(f"{line} ({row.image}{self._like(row.image)})")
         else:
-            self._rows[key] = (line, label, patient)
+            self._unknown.append(row)
+
+    def _keep(self, key: str, row: LabelRow) -> None:
+        before = self._rows.get((key, row.reader))
+        if before is None:
+            self._rows[key, row.reader] = row
+        elif self._layout.adds_up:
+            classes = (before.classes | row.classes) - (NEGATIVE_NAMES if row.classes != before.classes else set())
+            self._rows[key, row.reader] = replace(before, classes=classes)
+        else:
+            if (before.classes, before.uncertain) != (row.classes, row.uncertain):
+                said = f"{before.line}, {row.line} ({row.image}: {before.text}, {row.text})"
+                self._wrong["two_labels"].append(said)
+            self._doubled += 1
 
     def _find(self, image: str) -> set[str]:
         # A leading apostrophe is what keeps a spreadsheet from reading a name as a formula.
@@ -299,30 +355,62 @@ class _Matching:
         keys = self._images.get(name) or self._images_by_stem.get(name) or set()
         return f" ≠ {min(keys)}" if keys and name != image else ""
 
-    def reference(self, positive: Sequence[str]) -> Reference:
-        """All labels. Raises UsageProblem with everything that is wrong."""
+    def require_rows(self) -> None:
+        """Raises UsageProblem with everything that is wrong."""
+        for first, second in look_alikes(self._patients):
+            self._wrong["numbers"].append(f"{self._patients[first]}, {self._patients[second]} ({first}, {second})")
         if self._wrong:
             raise _problems(self._table, self._wrong)
         if not self._rows:
-            raise UsageProblem(reason("audit_table_no_match", path=self._table, rows="; ".join(self._unknown)))
-        certain = _certain({label for _, label, _ in self._rows.values()}, positive)
-        is_positive = positive_classes(certain, positive=positive)
-        uncertain = sum(label not in certain for _, label, _ in self._rows.values())
+            rows = self._listed()
+            raise UsageProblem(reason("audit_table_no_match", path=self._table, rows=rows))
+
+    def reference(self, positive: Sequence[str]) -> Reference:
+        """All labels. Raises UsageProblem with everything that is wrong."""
+        self.require_rows()
+        counted: tuple[Reason, ...] = ()
+        if self._layout.has_many:
+            truth = says_finding(self.read, positive, negatives=self._usual.negative)
+        else:
+            certain = _certain({row.text for row in self.read}, positive)
+            is_positive = positive_classes(certain, positive=positive, usual=self._usual)
+            counted = _counted(is_positive, self._usual)
+
+            def truth(row: LabelRow) -> bool | None:
+                return is_positive.get(row.text)
+
+        readers = defaultdict[str, dict[str, bool]](dict)
+        votes = defaultdict[str, list[bool]](list)
+        for (key, reader), row in self._rows.items():
+            if (said := truth(row)) is not None:
+                readers[reader][key] = said
+                votes[key].append(said)
+        truths = {key: 2 * sum(own) > len(own) for key, own in votes.items() if 2 * sum(own) != len(own)}
+        uncertain = sum(truth(row) is None for row in self.read)
+        missing = Counter(map(truth, self._unknown))
         return Reference(
-            truths={key: is_positive[label] for key, (_, label, _) in self._rows.items() if label in certain},
-            patients={key: patient for key, (_, _, patient) in self._rows.items() if patient},
+            truths=truths,
+            patients={key: row.patient for (key, _), row in self._rows.items() if row.patient},
+            exams={key: row.exam for (key, _), row in self._rows.items() if row.exam},
+            readers={name: own for name, own in readers.items() if name},
+            missing={side: missing[side] for side in (True, False)},
             notes=(
                 *self._notes(),
                 *([reason("audit_rows_uncertain", count=uncertain)] if uncertain else []),
-                *_counted(is_positive),
+                *([reason("audit_readers_split", count=len(votes) - len(truths))] if len(truths) < len(votes) else []),
+                *counted,
             ),
         )
 
+    def _listed(self) -> str:
+        return "; ".join(f"{row.line} ({row.image}{self._like(row.image)})" for row in self._unknown)
+
     def _notes(self) -> Iterator[Reason]:
-        if unlabelled := len(set().union(*self._images.values()) - set(self._rows)):
+        labelled = {key for key, _ in self._rows}
+        if unlabelled := len(set().union(*self._images.values()) - labelled):
             yield reason("audit_images_unlabelled", count=unlabelled)
         if self._unknown:
-            yield reason("audit_rows_unknown", count=len(self._unknown), rows="; ".join(self._unknown))
+            yield reason("audit_rows_unknown", count=len(self._unknown), rows=self._listed())
         if self._doubled:
             yield reason("audit_rows_doubled", count=self._doubled)
 
@@ -339,65 +427,6 @@ def _names(ref: ImageRef) -> set[str]:
     parts = path.split("/")
     ends |= {"/".join(parts[start:]) for start in range(len(parts))}
     return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One image with its reference label.
-
-    image     the key of the image (`ImageRef.key`)
-    row_id    in the store
-    patient   images with the same text are of one patient
-    truth     whether the finding that is looked for is present, by the reference
-    score     calibrated, 0..1; None if the image was refused or failed
-    category  what the program said of the label that is judged
-    is_asked  whether because a person had it turned, or screened although it was refused
-    identity  of its bytes (`StoredAnswer.identity`)
-    """
-
-    image: str
-    row_id: int
-    patient: str
-    truth: bool
-    score: float | None
-    category: Category
-    header: ImageHeader
-    is_asked: bool = False
-    identity: tuple[str, int] = ("", 0)
-
-
-def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
-    """The calibrated score of one label, 0..1, None where the image has none; and the image's class by it alone."""
-    if not isinstance(outcome, Screened):
-        return None, outcome.category
-    own = tuple(finding for finding in outcome.findings if finding.label == label)
-    return own[0].score if own else None, replace(outcome, findings=own).category
-
-
-def make_cases(
-    results: Iterable[StoredAnswer], truths: Mapping[str, bool], *, label: str, patients: Mapping[str, str]
-) -> Iterator[Case]:
-    """The images of one run that have a reference label.
-
-    truths    by image key; images without one are left out
-    label     of the pack, that is judged
-    patients  by image key, where the reference names them; else the ID, if it names somebody, else study, else image
-    """
-    for result in results:
-        ref = result.outcome.ref
-        if ref.key in truths:
-            score, category = said_of(result.outcome, label)
-            yield Case(
-                image=ref.key,
-                row_id=result.row_id,
-                patient=patients.get(ref.key) or known_person(ref.header.patient_id) or ref.study_key,
-                truth=truths[ref.key],
-                score=score,
-                category=category,
-                header=ref.header,
-                is_asked=bool(asked_for(result.outcome)),
-                identity=result.identity,
-            )
 
 
 def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, bool]:

@@ -1,4 +1,6 @@
-"""Whether a run looks like the images a pack was measured on, or like earlier runs: population stability index.
+"""Whether a run looks like the images a pack was measured on, or like earlier ones: population stability index.
+
+Earlier ones are those of the same folder: another hospital's images differ without anything being wrong.
 
 PSI = sum over bins of (p - q) ln(p / q), p and q the shares of images in a bin. Of two samples of the same population
 with n and m images and B bins it is, in the mean, (B - 1)(1/n + 1/m), and its 95th percentile is that of a chi-squared
@@ -45,11 +47,14 @@ class Drift:
     """One quantity of a run against a reference.
 
     of                what was compared
-    against           the images that the pack was measured on, or earlier runs with the same model and settings
+    against           the images that the pack was measured on, or earlier ones of the same folder, screened with the
+                      same model and settings
     index             PSI, 0 or more
     limit             what chance alone stays below in 95 of 100, or what is notable if that is more
     images, reference the numbers of images compared
     is_more           whether more of them are in the last bin than in the reference
+    now, before       of the run and of the reference: the mean score (0..1) or grey level (0..255), by middles of the
+                      bins; or how many in 100 were refused, or have little of the heat map inside the lungs
     """
 
     of: Quantity
@@ -59,6 +64,8 @@ class Drift:
     images: int
     reference: int
     is_more: bool
+    now: float
+    before: float
 
     @property
     def is_out(self) -> bool:
@@ -68,9 +75,13 @@ class Drift:
     @property
     def summary(self) -> Reason:
         """That it has, in a sentence."""
+        is_pack = self.against == "pack"
+        digits = 2 if self.of == "scores" else 0
         return reason(
             f"drift_{self.of}",
-            reference="the images that the pack was measured on" if self.against == "pack" else "earlier runs",
+            reference="the images that the pack was measured on" if is_pack else "earlier images of the same folder",
+            now=f"{self.now:.{digits}f}",
+            before=f"{self.before:.{digits}f}",
             index=f"{self.index:.2f}",
             limit=f"{self.limit:.2f}",
             images=self.images,
@@ -96,9 +107,20 @@ def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, agains
     used = int(np.count_nonzero(np.asarray(now) + np.asarray(before)))
     chance = _chi_squared_95(max(used - 1, 1)) * (1 / sum(now) + 1 / sum(before))
     images, reference = sum(now), sum(before)
+    levels = {"now": _level(of, now), "before": _level(of, before)}
     limit = max(chance, OTHER_PATIENTS if of == "evidence" else NOTABLE)
     is_more = bool(p[-1] > q[-1])
-    return Drift(of=of, against=against, index=index, limit=limit, images=images, reference=reference, is_more=is_more)
+    return Drift(
+        of=of, against=against, index=index, limit=limit, images=images, reference=reference, is_more=is_more, **levels
+    )
+
+
+def _level(of: Quantity, counts: Sequence[int]) -> float:
+    """What a person reads of counts (see `Drift`)."""
+    if of in ("refused", "evidence"):
+        return 100 * counts[-1] / sum(counts)
+    scale = {"scores": 1, "exposure": 256}[of] / len(counts)
+    return float(np.average(scale * (np.arange(len(counts)) + 0.5), weights=counts))
 
 
 def _chi_squared_95(freedom: int) -> float:

@@ -1,47 +1,55 @@
-"""How good a pack is on one's own images: figures with 95 % intervals by patient, from cases alone."""
+"""How good a pack is on one's own images: figures with 95 % intervals by patient, of the units of one rule."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fieldray.audit.cases import Case
+from fieldray.audit.agreement import Agreement, agreements
+from fieldray.audit.units import ALWAYS_REFERRED, Case, Rule, is_assessed, is_referred
 from fieldray.domain import metrics
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Decision, decide
+from fieldray.domain.image import day_of
 from fieldray.domain.metrics import Scores, Share, Truth, share
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.errors import UsageProblem
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import Reason, merged_by_code, reason
 
-SMALLEST_GROUP: Final = 20  # images of each class from which a subgroup has figures of its own
+SMALLEST_GROUP: Final = 20  # units of each class from which a subgroup has figures of its own
 HALF_WIDTH: Final = 0.05
 _Z: Final = 1.959964
 _LARGEST_BINS: Final = 10
 _IMAGES_PER_BIN: Final = 20
 _AGE_GROUPS: Final = ((0, 18), (18, 40), (40, 65), (65, 200))
 _MOST_IMAGES: Final = 1_000_000
-ALWAYS_FOUND: Final[frozenset[str]] = frozenset({"read_first"})  # of the list, so it is found whatever its score
 _ALWAYS: Final = frozenset({"abnormal", "unsure", "normal", "refused"})
+_EACH_IMAGE: Final = Rule()
+_NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
-    """What an operating point does on these images.
+    """What an operating point does to the units of an audit, by its rule.
 
-    found                           share of all positives, refused ones too, that are at or above it or read first
-    classes                         by truth and class, of all cases: what lies beyond the zone's edges is called so
-    sensitivity, specificity        of the cases with a score
-    positive_value, negative_value  predictive values at the prevalence asked for; None where a share is 0/0
+    detected, falsely_referred      the share referred of all with the condition, and of all without it: what was not
+                                    assessed is not referred
+    classes                         by truth and class, of all units: what lies beyond the zone's ends is called so
+    sensitivity, specificity        the share referred, and not referred, of the assessed units with and without it
+    positive_value, negative_value  predictive values of `detected` and `falsely_referred` at the prevalence asked for;
+                                    None where a share is 0/0
     """
 
     point: OperatingPoint
-    found: Share
+    detected: Share
+    falsely_referred: Share
     classes: Mapping[bool, Mapping[Category, Share]]
     sensitivity: Share
     specificity: Share
@@ -51,7 +59,7 @@ class AtPoint:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Images of like scores: their mean score and the share of positives, in 0..1."""
+    """Units of like scores: their mean score and the share with the condition, in 0..1."""
 
     mean_score: float
     positives: Share
@@ -59,34 +67,48 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Images that have one thing in common, as `view` = "PA"."""
+    """Units of images that have one thing in common, as `view` = "PA"; `units` is their number."""
 
     by: str
     name: str
-    images: int
+    units: int
     area: Estimate
     points: tuple[AtPoint, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """Everything that was measured.
+class Missed:
+    """Why units were not assessed: how many of them with the condition and without it there are for one reason."""
 
-    images, patients, positives  of all cases; the figures are of those with a score
-    scored                       the number of cases with a score
-    area                         under the ROC curve
-    curve                        (1 - specificity, sensitivity) from (0, 0) to (1, 1)
-    prevalence                   at which the predictive values hold, 0..1
-    counts                       of cases by category and truth
-    unsure, refused              shares of all cases
-    calibration_error            expected calibration error, 0..1
-    disagreements                called abnormal or normal against the reference, the surest first
+    why: Reason
+    positives: int
+    negatives: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """Everything that was measured; every figure but `images` and `patients` counts units by the rule.
+
+    positives          units with the condition
+    assessed           those that the pack said something of: a score, or that they are to be read first
+    area, curve        of the scores alone: under the ROC curve; its points are (1 - specificity, sensitivity)
+    prevalence         at which the predictive values hold, 0..1
+    counts             by category and truth
+    unsure, refused    shares of all
+    not_assessed       by reason
+    bins               of equal numbers of units by score; the calibration error is their mean distance (0..1)
+    disagreements      at the first point: referred without the condition, and not referred with it; the surest first,
+                       those without a score last
+    agreements         kappas of pack, reference and readers
+    cases              all images
     """
 
+    rule: Rule
     images: int
     patients: int
+    units: int
     positives: int
-    scored: int
+    assessed: int
     area: Estimate
     curve: tuple[tuple[float, float], ...]
     points: tuple[AtPoint, ...]
@@ -94,10 +116,13 @@ class Audit:
     counts: Mapping[Category, Mapping[bool, int]]
     unsure: Share
     refused: Share
+    not_assessed: tuple[Missed, ...]
     bins: tuple[Bin, ...]
     calibration_error: float
     groups: tuple[Group, ...]
     disagreements: tuple[Case, ...]
+    agreements: tuple[Agreement, ...]
+    cases: tuple[Case, ...]
     notes: tuple[Reason, ...] = ()
 
 
@@ -107,38 +132,53 @@ def require_prevalence(prevalence: float | None) -> None:
         raise UsageProblem(reason("audit_prevalence", value=prevalence))
 
 
-def audit(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence: float | None = None) -> Audit:
+def audit(
+    cases: Sequence[Case],
+    points: Sequence[OperatingPoint],
+    *,
+    rule: Rule = _EACH_IMAGE,
+    prevalence: float | None = None,
+    readers: Mapping[str, Mapping[str, bool]] = _NOBODY,
+) -> Audit:
     """All figures of images with their reference, of one label of one pack.
 
-    prevalence  share of positives among the patients to be screened, between 0 and 1; without it, that of the cases
+    prevalence  share with the condition among the patients to be screened, between 0 and 1; without it, that of the
+                units
+    readers     by reader and image key, whether the reader found the condition
 
-    Raises UsageProblem without images of both classes that have a score, or with a prevalence outside (0, 1).
+    Raises UsageProblem without units of both classes that have a score, or with a prevalence outside (0, 1).
     """
     require_prevalence(prevalence)
-    scored = [case for case in cases if case.score is not None]
+    units = rule.units(cases)
+    scored = [unit for unit in units if unit.score is not None]
     scores, truth, patients = arrays(scored)
     if not truth.any() or truth.all():
-        raise UsageProblem(reason("audit_one_class_scored", images=len(cases), scored=len(scored)))
-    known = float(np.mean([case.truth for case in cases])) if prevalence is None else prevalence
-    everyone = [case.patient for case in cases]
-    against = [case for case in cases if case.category == ("normal" if case.truth else "abnormal")]
+        raise UsageProblem(reason("audit_one_class_scored", units=len(units), scored=len(scored)))
+    known = float(np.mean([unit.truth for unit in units])) if prevalence is None else prevalence
+    everyone = [unit.patient for unit in units]
+    bins = calibration_bins(scores, truth, patients=patients)
     return Audit(
+        rule=rule,
         images=len(cases),
         patients=len(set(everyone)),
-        positives=sum(case.truth for case in cases),
-        scored=len(scored),
+        units=len(units),
+        positives=sum(unit.truth for unit in units),
+        assessed=sum(map(is_assessed, units)),
         area=metrics.area(scores, truth, patients=patients),
         curve=roc_curve(scores, truth),
-        points=tuple(at_point(cases, point, prevalence=known) for point in points),
+        points=tuple(at_point(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
-        counts=_counts(cases),
-        unsure=share(np.array([case.category == "unsure" for case in cases]), patients=everyone),
-        refused=share(np.array([case.category == "refused" for case in cases]), patients=everyone),
-        bins=calibration_bins(scores, truth, patients=patients),
-        calibration_error=metrics.calibration_error(scores, truth),
-        groups=_groups(cases, points, prevalence=known),
-        disagreements=tuple(sorted(against, key=lambda case: abs((case.score or 0.0) - case.truth), reverse=True)),
-        notes=tuple(_notes(cases, scored)),
+        counts=_counts(units),
+        unsure=share(np.array([unit.category == "unsure" for unit in units]), patients=everyone),
+        refused=share(np.array([unit.category == "refused" for unit in units]), patients=everyone),
+        not_assessed=tuple(_not_assessed(units)),
+        bins=bins,
+        calibration_error=metrics.calibration_error(scores, truth, bins=len(bins)),
+        groups=_groups(cases, points, rule=rule, prevalence=known),
+        disagreements=tuple(_disagreements(units, points, rule)),
+        agreements=tuple(agreements(cases, points, rule=rule, readers=readers)),
+        cases=tuple(cases),
+        notes=tuple(_notes(cases, units, rule)),
     )
 
 
@@ -159,34 +199,33 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), *((float(alarm), float(hit)) for alarm, hit in pairs))
 
 
-def at_point(cases: Sequence[Case], point: OperatingPoint, *, prevalence: float) -> AtPoint:
-    """What a point that was chosen on other images does to cases of both classes, with and without a score."""
-    scores, truth, patients = arrays([case for case in cases if case.score is not None])
-    categories = [category_at(point, case.score, otherwise=case.category) for case in cases]
-    found = [is_found(case, point) for case in cases if case.truth]
-    hits = metrics.sensitivity(scores, truth, threshold=point.threshold, patients=patients)
-    spared = metrics.specificity(scores, truth, threshold=point.threshold, patients=patients)
-    positive, negative = predictive_values(hits, spared, prevalence=prevalence)
-    everyone = [case.patient for case in cases]
+def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> AtPoint:
+    """What a point that was chosen on other images does to units of both classes, assessed or not."""
+    referred = np.array([is_referred(unit, rule.edge(point)) for unit in units], np.bool_)
+    truth, assessed = (np.array(list(map(of, units)), np.bool_) for of in (lambda unit: unit.truth, is_assessed))
+    patients = [unit.patient for unit in units]
+
+    def part(hits: NDArray[np.bool_], of: NDArray[np.bool_]) -> Share:
+        return share(hits[of], patients=[who for who, own in zip(patients, of, strict=True) if own])
+
+    detected, falsely = part(referred, truth), part(referred, ~truth)
+    positive, negative = predictive_values(detected, turned(falsely), prevalence=prevalence)
+    categories = [category_at(point, unit.score, otherwise=unit.category) for unit in units]
     return AtPoint(
         point=point,
-        found=share(np.array(found, np.bool_), patients=[case.patient for case in cases if case.truth]),
-        classes=class_shares(categories, np.array([case.truth for case in cases], np.bool_), patients=everyone),
-        sensitivity=hits,
-        specificity=spared,
+        detected=detected,
+        falsely_referred=falsely,
+        classes=class_shares(categories, truth, patients=patients),
+        sensitivity=part(referred, truth & assessed),
+        specificity=part(~referred, ~truth & assessed),
         positive_value=positive,
         negative_value=negative,
     )
 
 
-def is_found(case: Case, point: OperatingPoint) -> bool:
-    """Whether an image is at or above a point, or read first: a refused one is not."""
-    return case.category in ALWAYS_FOUND or (case.score is not None and case.score >= point.threshold)
-
-
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
     """The class of an image at a point: `otherwise` what it is without a score, or read first whatever its score."""
-    if score is None or otherwise in ALWAYS_FOUND:
+    if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
     decisions: dict[Decision, Category] = {"above": "abnormal", "unsure": "unsure", "below": "normal"}
     return decisions[decide(score, point)]
@@ -221,12 +260,12 @@ def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple
     prevalence    0..1, exclusive
     """
     odds = (1 - prevalence) / prevalence
-    positive = _interval_of_ratio(_turned(spared), hits)
-    negative = _interval_of_ratio(_turned(hits), spared)
+    positive = _interval_of_ratio(turned(spared), hits)
+    negative = _interval_of_ratio(turned(hits), spared)
     return positive and _predictive(positive, odds), negative and _predictive(negative, 1 / odds)
 
 
-def _turned(found: Share) -> Share:
+def turned(found: Share) -> Share:
     """The share of those that are not hits."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 
@@ -274,6 +313,30 @@ def images_needed(value: float) -> int:
     return 1 + bisect_left(range(1, _MOST_IMAGES), True, key=is_enough)
 
 
+def _not_assessed(units: Sequence[Case]) -> Iterator[Missed]:
+    """By reason, the most frequent first."""
+    whys = Counter((unit.why, unit.truth) for unit in units if unit.why and not is_assessed(unit))
+    alike = merged_by_code(Counter(why for why, _ in whys.elements()))
+    for why, _ in alike.most_common():
+        positives, negatives = (
+            sum(number for (own, truth), number in whys.items() if own.code == why.code and truth == side)
+            for side in (True, False)
+        )
+        yield Missed(why=why, positives=positives, negatives=negatives)
+
+
+def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: Rule) -> list[Case]:
+    """Without a point, a unit is referred by its class."""
+
+    def referred(unit: Case) -> bool:
+        return is_referred(unit, rule.edge(points[0])) if points else unit.category in ("read_first", "abnormal")
+
+    def doubt(unit: Case) -> tuple[bool, float]:
+        return unit.score is None, -abs((unit.score or 0.0) - unit.truth)
+
+    return sorted((unit for unit in units if referred(unit) != unit.truth), key=doubt)
+
+
 def _counts(cases: Sequence[Case]) -> dict[Category, dict[bool, int]]:
     number = Counter((case.category, case.truth) for case in cases)
     found: dict[Category, dict[bool, int]] = {}
@@ -296,34 +359,54 @@ def _age_group(years: float | None) -> str:
     return next((f"{low} to {high - 1}" for low, high in _AGE_GROUPS if low <= years < high), "")
 
 
-def grouped(cases: Sequence[Case]) -> Iterator[tuple[str, str, list[Case]]]:
-    """By what, name and members of each group with enough images of both classes that have a score."""
+def grouped(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
+    """By what, name and units of each group of images with enough units of both classes that have a score."""
     for by, grouping in _GROUPINGS.items():
         for name in sorted({grouping(case) for case in cases} - {""}):
-            members = [case for case in cases if grouping(case) == name]
-            truths = [case.truth for case in members if case.score is not None]
+            units = rule.units(case for case in cases if grouping(case) == name)
+            truths = [unit.truth for unit in units if unit.score is not None]
             if min(sum(truths), len(truths) - sum(truths)) >= SMALLEST_GROUP:
-                yield by, name, members
+                yield by, name, units
 
 
-def _groups(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence: float) -> tuple[Group, ...]:
+def _groups(
+    cases: Sequence[Case], points: Sequence[OperatingPoint], *, rule: Rule, prevalence: float
+) -> tuple[Group, ...]:
     found = []
-    for by, name, members in grouped(cases):
-        scores, truth, patients = arrays([case for case in members if case.score is not None])
-        judged = tuple(at_point(members, point, prevalence=prevalence) for point in points)
+    for by, name, units in grouped(cases, rule):
+        scores, truth, patients = arrays([unit for unit in units if unit.score is not None])
+        judged = tuple(at_point(units, point, rule=rule, prevalence=prevalence) for point in points)
         area = metrics.area(scores, truth, patients=patients)
-        found.append(Group(by=by, name=name, images=len(members), area=area, points=judged))
+        found.append(Group(by=by, name=name, units=len(units), area=area, points=judged))
     return tuple(found)
 
 
-def _notes(cases: Sequence[Case], scored: Sequence[Case]) -> Iterator[Reason]:
-    if left := len(cases) - len(scored):
+def _notes(cases: Sequence[Case], units: Sequence[Case], rule: Rule) -> Iterator[Reason]:
+    if left := sum(case.score is None for case in cases):
         yield reason("audit_no_score", count=left)
     if asked := sum(case.is_asked for case in cases):
         yield reason("asked_for_images", count=asked)
-    positives = sum(case.truth for case in scored)
-    if (fewer := min(positives, len(scored) - positives)) < SMALLEST_GROUP:
+    positives = sum(unit.truth for unit in units if unit.score is not None)
+    scored = sum(unit.score is not None for unit in units)
+    if (fewer := min(positives, scored - positives)) < SMALLEST_GROUP:
         yield reason("audit_few", count=fewer)
-    own = [case.patient.partition("\n")[0] in (case.image, case.header.study_instance_uid) for case in cases]
-    if sum(own) > len(cases) / 2:
+    if sum(not case.has_patient for case in cases) > len(cases) / 2:
         yield reason("audit_patients_unknown")
+    yield from _patient_notes(cases, rule)
+
+
+def _patient_notes(cases: Sequence[Case], rule: Rule) -> Iterator[Reason]:
+    """Patients with both labels, and those whose images are of several examinations while a patient counts once."""
+    images = defaultdict[str, list[Case]](list)
+    for case in cases:
+        images[case.patient].append(case)
+    if both := sorted(who for who, own in images.items() if len({case.truth for case in own}) == 2):
+        yield reason("audit_both_labels", count=len(both), numbers="; ".join(both))
+    if rule.unit != "patient":
+        return
+    several = [own for own in images.values() if len({case.exam for case in own}) > 1]
+    if several:
+        days = [{day_of(case.header.study_date) for case in own} - {None} for own in several]
+        spans = [(max(own) - min(own)).days for own in days if own]  # type: ignore[type-var,operator]
+        far = max(spans, default=0)
+        yield reason("audit_several_exams", count=len(several), days=far or "?")

@@ -18,8 +18,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_table_doubled": "The table {path} has more than one column of the same name: {columns}. Case and blanks around a "
                            "name do not count. Keep or rename one.",
     "audit_table_problems": "Rows of the table {path} that cannot be used: {count}. Correct them, then audit again. Lines without an "
-                            "image or a label: {gaps}. Lines that name several images, so that more of the path is needed: "
-                            "{several}. Lines that give an image two labels: {two_labels}.",
+                            "image or a label: {gaps}. Lines with another value than 1, 0, -1 or nothing: {values}. Lines that "
+                            "name several images, so that more of the path is needed: {several}. Lines that give an image two "
+                            "labels: {two_labels}. Lines whose patients differ only by case, blanks, leading zeros or letters "
+                            "that look alike: {numbers}.",
     "audit_table_no_match": "The table {path} names none of the images that were screened. Its lines, and behind ≠ images of these names elsewhere: {rows}.",
     "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out. Its line, and behind ≠ an image of that name elsewhere: {rows}.",
                                  "{count} rows of the table name no image of this run and were left out. Their lines, and behind ≠ images of these names elsewhere: {rows}.",
@@ -29,6 +31,18 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_rows_uncertain": Plural("{count} row says -1 or uncertain and was left out: it is neither positive nor negative.",
                                    "{count} rows say -1 or uncertain and were left out: they are neither positive nor "
                                    "negative.", by="count"),
+    "audit_readers_split": Plural("{count} image has as many readers for the finding as against it and was left out.",
+                                  "{count} images have as many readers for the finding as against it and were left out.",
+                                  by="count"),
+    "audit_both_labels": Plural("{count} patient has images with the condition and images without it: {numbers}. By patient, such a patient "
+                                "has the condition.",
+                                "{count} patients have images with the condition and images without it: {numbers}. By patient, such "
+                                "a patient has the condition.", by="count"),
+    "audit_several_exams": Plural("{count} patient has images of several examinations, up to {days} days apart. By patient, the label of "
+                                  "one counts for all of them. To count each examination for itself, audit by exam.",
+                                  "{count} patients have images of several examinations, up to {days} days apart. By patient, the "
+                                  "label of one counts for all of them. To count each examination for itself, audit by exam.",
+                                  by="count"),
     "audit_counted_positive": "Counted as positive: {names}.",
     "audit_counted_negative": "Counted as negative: {names}.",
     "audit_images_unlabelled": Plural("{count} screened image has no label and is left out.",
@@ -38,24 +52,25 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
     "audit_which_positive": "The labels are: {known}. Say which of them mean positive.",
     "audit_one_class": "All images are of one kind ({known}). An audit needs positive and negative images.",
-    "audit_one_class_scored": "Of {images} images with a label, {scored} have a score, and all of these are of one "
-                              "kind. An audit needs positive and negative images.",
+    "audit_one_class_scored": "Of {units} with a label, {scored} have a score, and all of these have the condition, or none has. "
+                              "An audit needs both. Where patients have images of both kinds, audit by image or by exam.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
+    "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",
     "audit_threshold": "At the threshold {value} no positive image is found, or it is not between 0 and 1. Choose a lower "
                        "one of the plan.",
     "audit_against": "{text} is not the number of a run. To compare with a pack, screen the same folder with it first: "
                      "fieldray screen FOLDER --pack {text}. Then name that run: fieldray history list shows its number.",
     "audit_price": "A price is a number from 0 on, not {value}.",
-    "audit_pairs_one_class": "Of {images} images with a label that run {run} has too, both packs could judge {both}, and "
-                             "these are not of both kinds. A comparison needs positive and negative images.",
+    "audit_pairs_one_class": "Run {run} has {images} images with a label too. Of these, {both} have a score in both runs, and all of "
+                             "them have the condition, or none has. A comparison needs both.",
     "audit_no_score": Plural("{count} image with a label has no score, because it was refused or failed.",
                              "{count} images with a label have no score, because they were refused or failed.",
                              by="count"),
-    "audit_few": Plural("Only {count} image of the rarer kind has a score. That is too few to judge a pack: note how "
-                        "wide the intervals are.",
-                        "Only {count} images of the rarer kind have a score. That is too few to judge a pack: note how "
-                        "wide the intervals are.", by="count"),
+    "audit_few": Plural("Only {count} of the rarer kind has a score. That is too few to judge a pack: note how wide the "
+                        "intervals are.",
+                        "Only {count} of the rarer kind have a score. That is too few to judge a pack: note how wide the "
+                        "intervals are.", by="count"),
     "audit_verdicts": "The labels are the verdicts given in this program. A reader who has seen the program's answer "
                       "leans towards it, so these figures flatter the pack.",
     "audit_patients_unknown": "Most images name no patient, so each study, or image without one, counts as a patient "
@@ -68,19 +83,19 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "window, or take the labels from folders or a table.",
     "audit_other_pack": "{pack} is not the pack of run {run}, so only the operating points that the run used are judged.",
     "audit_run_unfinished": "The run did not finish, so there is no audit.",
-    "drift_scores": "The scores are distributed differently from those of {reference}: population stability index "
-                    "{index}, by chance below {limit} ({images} against {others} images).",
+    "drift_scores": "The scores are distributed differently from those of {reference}: the mean score is {now} and was {before}. "
+                    "Population stability index {index}, by chance below {limit} ({images} against {others} images).",
     "instances_shared": "Files of this run have the SOP Instance UID of a file with other pixels: {count}. A PACS "
                         "takes them for the same image.",
     "drift_evidence": "These images look unlike those the pack was made for: other patients? The heat map lies outside of "
-                      "the lungs far more often than in {reference}: population stability index {index}, limit {limit} "
-                      "({images} against {others} images).",
-    "drift_refused": "The share of refused images differs from that of {reference}: population stability index {index}, "
-                     "by chance below {limit} ({images} against {others} images).",
-    "drift_exposure": "The exposure of the images differs from that of {reference}: population stability index {index}, "
-                      "by chance below {limit} ({images} against {others} images).",
+                      "the lungs far more often than in {reference}: in {now} of 100 images, and there in {before}. Population "
+                      "stability index {index}, limit {limit} ({images} against {others} images).",
+    "drift_refused": "The share of images that are not suitable differs from that of {reference}: {now} of 100, and there {before}. "
+                     "Population stability index {index}, by chance below {limit} ({images} against {others} images).",
+    "drift_exposure": "The exposure of the images differs from that of {reference}: the mean grey level is {now} of 255, and there "
+                      "{before}. Population stability index {index}, by chance below {limit} ({images} against {others} images).",
     "drift_no_reference": "The pack does not say how its scores were distributed on the images it was measured on, so "
-                          "scores can only be compared with those of earlier runs.",
+                          "scores can only be compared with those of earlier images of the same folder.",
     "constancy_passed": "Constancy of {pack} ({device}), {day}: passed. {images} images gave the expected answers; a score differs by {largest} at most, and {limit} is allowed. Next check: {due}.",
     "constancy_failed": "Constancy of {pack} ({device}), {day}: failed. {different} of {images} images gave another answer than expected; a score differs by up to {largest}, and {limit} is allowed. Do not rely on this pack on this device. Install the program again, and check again. If that does not help, use another computer, and tell whoever is responsible for this one.",
     "constancy_first": "Constancy of {pack} ({device}), {day}: this pack comes without expected answers, so nothing was compared. The answers of today to {images} images were kept, and later checks are held against them. Next check: {due}.",

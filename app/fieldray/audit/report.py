@@ -1,47 +1,67 @@
-"""An audit with all that a reader of its report must know: of what, on what, by whose labels, since when.
+"""What is made of an audit: the report, a proposal of an operating point, a plan of thresholds, and two packs compared.
+
+It holds what a reader of its report must know: of what, on what, by whose labels, since when.
 
 It may propose an operating point that would suit the site's own images; a point is taken only by a person's yes. It may
 set the pack beside another one on the same images.
 
 A threshold can be planned for a programme as the protocol of WHO and TDR asks (Determining the local calibration of
-computer-assisted detection (CAD) thresholds and other parameters, 2021): at every score, who is called, found and
-missed, and at what cost. What is counted is people: one is called if any of their images is at or above the threshold
-or read first, and is sick if the finding is in any of them. Who has no image with a score is not called.
+computer-assisted detection (CAD) thresholds and other parameters, 2021): at every score, how many are referred,
+detected and missed, and at what cost. All of it counts the units of one rule (see `units`), those that were not
+assessed too: they are not referred.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.audit.cases import Case, said_of
 from fieldray.audit.drift import Drift
-from fieldray.audit.figures import ALWAYS_FOUND, Audit, arrays, grouped, is_found, predictive_values
+from fieldray.audit.figures import Audit, arrays, grouped, predictive_values, turned
+from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_band, ranks, said_of
 from fieldray.domain import metrics
-from fieldray.domain.finding import calibrate
-from fieldray.domain.metrics import Scores, Share, Truth, share_of
-from fieldray.domain.model import Calibration, Estimate, OperatingPoint, Trust
+from fieldray.domain.metrics import Scores, Share, share_of
+from fieldray.domain.model import Estimate, OperatingPoint, Trust
 from fieldray.domain.run import StoredAnswer
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a local operating point is proposed for: a specificity or a threshold where one is given, 0..1, else a
+    sensitivity. Both are shares of all units, assessed or not. Raises UsageProblem for a share outside (0, 1].
+    """
+
+    sensitivity: float = 0.9
+    specificity: float | None = None
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        for code, value in (("audit_sensitivity", self.sensitivity), ("audit_specificity", self.specificity)):
+            if value is not None and not 0 < value <= 1:
+                raise UsageProblem(reason(code, value=value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A threshold with what was measured at it, on the same images that it was chosen on.
 
-    wanted       the sensitivity that was asked for, 0..1, or that the chosen threshold has
-    specificity  its interval is the wider one that a threshold chosen on the same images has
-    images       with a score
+    wanted                    what was asked for
+    sensitivity, specificity  the share referred of all units with the condition, and not referred of all without it;
+                              the interval of the one that was not asked for is the wider one that a threshold chosen
+                              on the same images has
+    images, patients          of the audit
     """
 
     label: str
-    wanted: float
+    rule: Rule
+    wanted: Wanted
     threshold: float
     unsure_low: float
     unsure_high: float
@@ -50,61 +70,59 @@ class Proposal:
     images: int
     patients: int
 
-
-def require_sensitivity(wanted: float) -> None:
-    """Raise UsageProblem for a sensitivity outside (0, 1]."""
-    if not 0 < wanted <= 1:
-        raise UsageProblem(reason("audit_sensitivity", value=wanted))
+    @property
+    def is_reached(self) -> bool:
+        """Whether the threshold does what was asked for: too many may not have been assessed, or are read first."""
+        if self.wanted.threshold is not None:
+            return True
+        if self.wanted.specificity is not None:
+            return self.specificity.value >= self.wanted.specificity - _ROUNDING
+        return self.sensitivity.value >= self.wanted.sensitivity - _ROUNDING
 
 
 def propose(
-    cases: Sequence[Case],
-    *,
-    label: str,
-    pattern: OperatingPoint | None,
-    wanted: float,
-    threshold: float | None = None,
+    cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None, rule: Rule, wanted: Wanted
 ) -> Proposal:
-    """The highest threshold that catches a share of the positives, or the one that a person chose.
+    """The highest threshold at which the sensitivity is wanted, the lowest at which the specificity is, or the one that
+    a person chose.
 
-    cases      with scores of both classes among them, of the label
-    pattern    the point whose band of "not sure" is moved along; without one there is no band
-    wanted     the sensitivity, where no threshold was chosen
-    threshold  the one that a person chose
+    cases    images of the label; of both classes units with a score
+    pattern  the point whose zone is moved along; without one there is no zone
 
-    Raises UsageProblem for a sensitivity outside (0, 1], and a threshold outside [0, 1] or above all positives.
+    Raises UsageProblem for a threshold outside [0, 1] or above all with the condition.
     """
-    require_sensitivity(wanted)
-    scores, truth, patients = arrays([case for case in cases if case.score is not None])
-    chosen = metrics.threshold_for_sensitivity(scores, truth, wanted=wanted) if threshold is None else threshold
-    low, high = moved_band(pattern, chosen) if pattern else (chosen, chosen)
-    hits = metrics.sensitivity(scores, truth, threshold=chosen, patients=patients)
-    if not (hits.count and 0 <= chosen <= 1):
+    scores, truth, patients = ranks(rule.units(cases))
+    chosen = wanted.threshold
+    if chosen is None:
+        if wanted.specificity is not None:
+            edge = metrics.threshold_for_specificity(scores, truth, wanted=wanted.specificity)
+        else:
+            edge = metrics.threshold_for_sensitivity(scores, truth, wanted=wanted.sensitivity)
+        chosen = rule.threshold_of(edge, pattern)
+    edge, (low, high) = rule.edge_at(chosen, pattern), moved_band(pattern, chosen)
+    hits = metrics.sensitivity(scores, truth, threshold=edge, patients=patients)
+    if wanted.threshold is not None and not (hits.count and 0 <= chosen <= 1):
         raise UsageProblem(reason("audit_threshold", value=chosen))
-    spared = metrics.specificity(scores, truth, threshold=chosen, patients=patients)
-    wanted = wanted if threshold is None else hits.value
-    near = metrics.specificity_at_sensitivity(scores, truth, wanted=wanted, patients=patients)
+    spared = metrics.specificity(scores, truth, threshold=edge, patients=patients)
+    if wanted.specificity is not None and wanted.threshold is None:
+        near = metrics.sensitivity_at_specificity(scores, truth, wanted=wanted.specificity, patients=patients)
+        hits = replace(hits, low=min(hits.low, near.low), high=max(hits.high, near.high))
+    else:
+        caught = wanted.sensitivity if wanted.threshold is None else hits.value
+        near = metrics.specificity_at_sensitivity(scores, truth, wanted=caught, patients=patients)
+        spared = replace(spared, low=min(spared.low, near.low), high=max(spared.high, near.high))
     return Proposal(
         label=label,
+        rule=rule,
         wanted=wanted,
         threshold=chosen,
         unsure_low=low,
         unsure_high=high,
         sensitivity=hits,
-        specificity=replace(spared, low=min(spared.low, near.low), high=max(spared.high, near.high)),
-        images=len(scores),
+        specificity=spared,
+        images=len(cases),
         patients=len(set(patients)),
     )
-
-
-def moved_band(pattern: OperatingPoint, threshold: float) -> tuple[float, float]:
-    """A point's band around another threshold: as far from it in log-odds; an end at 0 or 1 stays there."""
-    here, there = metrics.logit(np.array([pattern.threshold, threshold])).tolist()
-
-    def moved(end: float) -> float:
-        return end if end in (0, 1) else calibrate(end, Calibration(intercept=there - here))
-
-    return min(moved(pattern.unsure_low), threshold), max(moved(pattern.unsure_high), threshold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +166,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedFigure:
-    """A figure of two packs on the same images.
+    """A figure of two packs on the same units.
 
-    of          "auc", "sensitivity" and "specificity" of what both could judge, "found" as `AtPoint.found`
+    of          "auc" of the scores; "detected" and "falsely_referred" as in `AtPoint`, of all; "sensitivity" and
+                "specificity" of those that both packs assessed
     difference  the second's less the first's, with the ends of its interval, low and high
-    only_right  how many images the first, and the second, was right on alone; not of an area
+    only_right  how many units the first, and the second, was right on alone; not of an area
     """
 
     of: str
@@ -166,104 +185,142 @@ class PairedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """Two packs on the images with a label that are in both runs.
+    """Two packs on the units of the images with a label that are in both runs.
 
-    both, only_first, only_second  images that both could judge, and one of them alone
+    both, only_first, only_second  units that both packs assessed, and one of them alone
     elsewhere                      images with a label that are not in the second run
+    kappa                          of what is referred, with the ends of its interval; None without two points
     """
 
     first: Side
     second: Side
     images: int
+    units: int
     patients: int
     both: int
     only_first: int
     only_second: int
     elsewhere: int
     figures: tuple[PairedFigure, ...]
+    kappa: tuple[float, float, float] | None = None
 
 
-def pair(cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: Side, second: Side) -> Paired:
+def pair(cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: Side, second: Side, rule: Rule) -> Paired:
     """The answers of two packs compared on the same bytes; `cases` are of the first.
 
     Raises UsageProblem without both classes.
     """
     judged = {one.identity: said_of(one.outcome, second.label) for one in results}
-    before = [case for case in cases if case.identity in judged]
-    after = [replace(case, score=score, category=said) for case in before for score, said in [judged[case.identity]]]
-    pairs = list(zip(before, after, strict=True))
-    both = [(one, other) for one, other in pairs if one.score is not None and other.score is not None]
-    (scores, truth, patients), (others, _, _) = (arrays([each[side] for each in both]) for side in (0, 1))
+    images = [case for case in cases if case.identity in judged]
+    others = [replace(case, score=score, category=said) for case in images for score, said in [judged[case.identity]]]
+    # Of a unit another image may decide, so only its truth and its patient are those of both.
+    pairs = list(zip(rule.units(images), rule.units(others), strict=True))
+    both = [each for each in pairs if all(map(is_assessed, each))]
+    scored = [each for each in pairs if each[0].score is not None and each[1].score is not None]
+    (scores, truth, patients), (of_second, _, _) = (arrays([each[side] for each in scored]) for side in (0, 1))
     if not truth.any() or truth.all():
-        raise UsageProblem(reason("audit_pairs_one_class", run=second.run_id, images=len(pairs), both=len(both)))
-    areas = [metrics.area(own, truth, patients=patients) for own in (scores, others)]
-    value, low, high = metrics.area_difference(np.column_stack([scores, others]), truth, patients=patients)
+        raise UsageProblem(reason("audit_pairs_one_class", run=second.run_id, images=len(images), both=len(scored)))
+    areas = [metrics.area(own, truth, patients=patients) for own in (scores, of_second)]
+    value, low, high = metrics.area_difference(np.column_stack([scores, of_second]), truth, patients=patients)
     figures = [PairedFigure(of="auc", first=areas[0], second=areas[1], difference=value, low=low, high=high)]
+    kappa = None
     if first.point and second.point:
-        points = first.point, second.point
-        hits = np.column_stack([own >= point.threshold for own, point in zip((scores, others), points, strict=True)])
-        found = np.array([[is_found(case, point) for case, point in zip(each, points, strict=True)] for each in pairs])
-        sick, people = np.array([case.truth for case in before]), [case.patient for case in before]
-        figures += [
-            _figure("sensitivity", hits, truth, patients),
-            _figure("specificity", ~hits, ~truth, patients),
-            _figure("found", found, sick, people),
-        ]
+        edges = rule.edge(first.point), rule.edge(second.point)
+        figures += _shares(pairs, both, edges)
+        referred = _referred(pairs, edges)
+        kappa = metrics.kappa(referred[:, 0], referred[:, 1], patients=[one.patient for one, _ in pairs])
     return Paired(
         first=first,
         second=second,
-        images=len(pairs),
-        patients=len({case.patient for case in before}),
+        images=len(images),
+        units=len(pairs),
+        patients=len({case.patient for case in images}),
         both=len(both),
-        only_first=sum(case.score is not None for case in before) - len(both),
-        only_second=sum(case.score is not None for case in after) - len(both),
-        elsewhere=len(cases) - len(pairs),
+        only_first=sum(is_assessed(one) for one, _ in pairs) - len(both),
+        only_second=sum(is_assessed(other) for _, other in pairs) - len(both),
+        elsewhere=len(cases) - len(images),
         figures=tuple(figures),
+        kappa=kappa,
     )
 
 
-def _figure(of: str, rights: NDArray[np.bool_], chosen: NDArray[np.bool_], patients: Sequence[str]) -> PairedFigure:
-    """`rights` (images, 2): whether the first was, and the second; of the images that are chosen (images,)."""
-    right, patients = rights[chosen], [one for one, own in zip(patients, chosen, strict=True) if own]
-    first, second = (metrics.share(right[:, side], patients=patients).estimate for side in (0, 1))
-    value, low, high = metrics.share_difference(right[:, 0], right[:, 1], patients=patients)
-    alone = int((right[:, 0] & ~right[:, 1]).sum()), int((right[:, 1] & ~right[:, 0]).sum())
-    return PairedFigure(of=of, first=first, second=second, difference=value, low=low, high=high, only_right=alone)
+_Pairs = Sequence[tuple[Case, Case]]
+
+
+def _referred(pairs: _Pairs, edges: tuple[float, float]) -> NDArray[np.bool_]:
+    """(units, 2): whether the first pack refers it, and the second."""
+    rows = [[is_referred(case, edge) for case, edge in zip(each, edges, strict=True)] for each in pairs]
+    return np.array(rows, np.bool_).reshape(-1, 2)
+
+
+def _shares(pairs: _Pairs, both: _Pairs, edges: tuple[float, float]) -> Iterator[PairedFigure]:
+    for of, members, has_condition, right in (
+        ("detected", pairs, True, True),
+        ("falsely_referred", pairs, False, True),
+        ("sensitivity", both, True, True),
+        ("specificity", both, False, False),
+    ):
+        own = [each for each in members if each[0].truth == has_condition]
+        if own:
+            yield _figure(of, _referred(own, edges) == right, [one.patient for one, _ in own], is_wrong=of[0] == "f")
+
+
+def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wrong: bool) -> PairedFigure:
+    """`hits` (units, 2): what is counted of the first pack and of the second, right or wrong as it is."""
+    first, second = (metrics.share(hits[:, side], patients=patients).estimate for side in (0, 1))
+    value, low, high = metrics.share_difference(hits[:, 0], hits[:, 1], patients=patients)
+    alone = int((hits[:, 0] & ~hits[:, 1]).sum()), int((hits[:, 1] & ~hits[:, 0]).sum())
+    only_right = (alone[1], alone[0]) if is_wrong else alone
+    return PairedFigure(of=of, first=first, second=second, difference=value, low=low, high=high, only_right=only_right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """Everything that is written down.
 
+    missing   rows of the table that name no image of the run, by whether they say that the condition is present
     proposal  a local operating point that could be taken
-    plan      None where it takes healthy people and there are none
+    plan      None where there are no units without the condition, or none with it
     paired    this run beside another one, where that was asked for
     """
 
     subject: Subject
     audit: Audit
+    missing: Mapping[bool, int]
     drifts: tuple[Drift, ...]
     proposal: Proposal
     plan: Plan | None = None
     paired: Paired | None = None
 
 
-PEOPLE: Final = 1000  # screened, of whom a plan speaks
+SCREENED: Final = 1000  # units, of which a plan speaks
 EVERYBODY: Final = ("", "")
 _STEPS: Final = 1000  # between the scores 0 and 1
 _LADDER: Final = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
+_ROUNDING: Final = 1e-9
 
-Prices = tuple[float, float]  # of screening one person, and of the test of one who is called, in any currency
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Of screening one unit, of the test of one that is referred, and of another reading of one that is uncertain,
+    referred or not; in any currency.
+    """
+
+    screening: float = 0.0
+    test: float = 0.0
+    unsure: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """What a threshold does.
 
-    sensitivity, specificity  shares of the sick and of the healthy people of the audit
+    sensitivity, specificity  the share referred of all units with the condition, and not referred of all without it
     ppv, npv                  predictive values at the plan's prevalence; None where a share is 0/0
-    called, found, missed     of 1,000 people screened at that prevalence
-    cost, cost_per_found      of these, and for each one who is found; None without prices, or if none is found
+    referred, detected, missed, unsure
+                              of 1,000 units screened at that prevalence; those in the zone are referred or not by the
+                              rule
+    cost, cost_per_detected   of these, and for each one that is detected; None without prices, or if none is detected
     """
 
     threshold: float
@@ -271,53 +328,66 @@ class Step:
     specificity: Share
     ppv: Estimate | None
     npv: Estimate | None
-    called: float
-    found: float
+    referred: float
+    detected: float
     missed: float
+    unsure: float
     cost: float | None
-    cost_per_found: float | None
+    cost_per_detected: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every threshold, in thousandths of the score and at the operating points.
+    """Every threshold that changes anything: each score that a unit has, down to the thousandth, and the points.
 
-    without_score, sick_without  people that are not called at any threshold, and the sick among them
-    groups  by what and name, as ("sex", "F"), the step at each threshold from the lowest on; `EVERYBODY` first
-    shown   the thresholds for a table: the highest that find so many of the sick, and those at the operating points
+    units         of the audit
+    not_assessed, positives_not_assessed
+                  units that are referred at no threshold, and those with the condition among them
+    groups        by what and name, as ("sex", "F"), the step at each threshold from the lowest on; `EVERYBODY` first
+    shown         the thresholds for a table: the highest that detect so many, and those at the operating points
     """
 
     prevalence: float
     prices: Prices | None
-    people: int
-    without_score: int
-    sick_without: int
+    units: int
+    not_assessed: int
+    positives_not_assessed: int
     groups: Mapping[tuple[str, str], Mapping[float, Step]]
     shown: tuple[float, ...]
 
 
 def require_prices(prices: Prices | None) -> None:
     """Raise UsageProblem for what is no price."""
-    for value in prices or ():
+    for value in (prices.screening, prices.test, prices.unsure) if prices else ():
         if not 0 <= value < math.inf:
             raise UsageProblem(reason("audit_price", value=value))
 
 
-def plan(cases: Sequence[Case], points: Iterable[float], *, prevalence: float, prices: Prices | None) -> Plan | None:
-    """The plan; None where everybody is sick, or nobody is. Raises UsageProblem as `require_prices` does.
+def plan(
+    cases: Sequence[Case],
+    points: Iterable[float],
+    *,
+    rule: Rule,
+    pattern: OperatingPoint | None,
+    prevalence: float,
+    prices: Prices | None,
+) -> Plan | None:
+    """The plan; None where all units have the condition, or none has. Raises UsageProblem as `require_prices` does.
 
     points      thresholds that are to be among the steps
+    pattern     the point whose zone is moved along; without one there is no zone
     prevalence  of those to be screened, 0..1, exclusive
     """
     require_prices(prices)
-    (scores, sick), points = _people(cases), set(points)
+    units, points = rule.units(cases), set(points)
+    (scores, truth, _), groups = ranks(units), {}
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
-    groups = {}
-    for by, name, members in ((*EVERYBODY, cases), *grouped(cases)):
-        own, own_sick = _people(members)
-        if own_sick.any() and not own_sick.all():
-            both = np.sort(own[own_sick]), np.sort(own[~own_sick])
-            groups[by, name] = {at: _step(at, both, prevalence=prevalence, prices=prices) for at in thresholds}
+    zones = {at: (rule.edge_at(at, pattern), *moved_band(pattern, at)) for at in thresholds}
+    for by, name, members in ((*EVERYBODY, units), *grouped(cases, rule)):
+        if both := _by_truth(members):
+            groups[by, name] = {
+                at: _step(at, zone, both, prevalence=prevalence, prices=prices) for at, zone in zones.items()
+            }
     if EVERYBODY not in groups:
         return None
     steps = groups[EVERYBODY].values()
@@ -327,44 +397,56 @@ def plan(cases: Sequence[Case], points: Iterable[float], *, prevalence: float, p
     return Plan(
         prevalence=prevalence,
         prices=prices,
-        people=len(scores),
-        without_score=int(without.sum()),
-        sick_without=int((without & sick).sum()),
+        units=len(units),
+        not_assessed=int(without.sum()),
+        positives_not_assessed=int((without & truth).sum()),
         groups=groups,
         shown=tuple(sorted(ladder | points)),
     )
 
 
-def _people(cases: Iterable[Case]) -> tuple[Scores, Truth]:
-    """Each one's highest score, infinite where an image is read first and where there is none, and who is sick."""
-    scores: dict[str, float] = {}
-    sick: dict[str, bool] = {}
-    for case in cases:
-        own = math.inf if case.category in ALWAYS_FOUND else -math.inf if case.score is None else case.score
-        scores[case.patient] = max(own, scores.get(case.patient, -math.inf))
-        sick[case.patient] = case.truth or sick.get(case.patient, False)
-    return np.array([*scores.values()], np.float64), np.array([*sick.values()], np.bool_)
+_Ranked = tuple[Scores, float]  # ranks, sorted, and how many of the units count (see `metrics.effective_number`)
 
 
-def _step(threshold: float, both: tuple[Scores, Scores], *, prevalence: float, prices: Prices | None) -> Step:
-    """`both` are the scores of the sick and of the healthy, each sorted."""
-    below = [int(np.searchsorted(own, threshold)) for own in both]
-    sick, healthy = map(len, both)
-    hits = share_of(sick - below[0], sick, number=sick)
-    spared = share_of(below[1], healthy, number=healthy)
+def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
+    """Those with the condition, and those without it; None where there are not both."""
+    sides = [[unit for unit in units if unit.truth == side] for side in (True, False)]
+    if not all(sides):
+        return None
+    with_it, without = (
+        (np.sort(ranks(side)[0]), metrics.effective_number([unit.patient for unit in side])) for side in sides
+    )
+    return with_it, without
+
+
+def _step(
+    threshold: float,
+    zone: tuple[float, float, float],
+    both: tuple[_Ranked, _Ranked],
+    *,
+    prevalence: float,
+    prices: Prices | None,
+) -> Step:
+    """`zone` is the edge from which on is referred, and the ends of what is uncertain."""
+    (edge, low, high), ((positives, many), (negatives, others)) = zone, both
+    hits = share_of(len(positives) - int(np.searchsorted(positives, edge)), len(positives), number=many)
+    spared = share_of(int(np.searchsorted(negatives, edge)), len(negatives), number=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
-    found = PEOPLE * prevalence * hits.value
-    called = found + PEOPLE * (1 - prevalence) * (1 - spared.value)
-    cost = PEOPLE * prices[0] + called * prices[1] if prices else None
+    detected = SCREENED * prevalence * hits.value
+    referred = detected + SCREENED * (1 - prevalence) * turned(spared).value
+    in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
+    unsure = SCREENED * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
+    cost = SCREENED * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None
     return Step(
         threshold=threshold,
         sensitivity=hits,
         specificity=spared,
         ppv=ppv,
         npv=npv,
-        called=called,
-        found=found,
-        missed=PEOPLE * prevalence - found,
+        referred=referred,
+        detected=detected,
+        missed=SCREENED * prevalence - detected,
+        unsure=unsure,
         cost=cost,
-        cost_per_found=None if cost is None or not found else cost / found,
+        cost_per_detected=None if cost is None or not detected else cost / detected,
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fieldray.domain.run import PackOfRun
     from fieldray.pipeline.auditing import AuditRequest
 
-_COLUMNS: Final = ("image", "label", "patient")
+_COLUMNS: Final = ("image", "label", "patient", "exam", "reader")
 _SHOWN: Final = 10
 
 
@@ -69,6 +69,19 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     )
     for name in _COLUMNS:
         group.add_argument(f"--{name}-column", metavar="NAME", help=f"the column of the table with the {name}")
+    group.add_argument(
+        "--by",
+        choices=("image", "exam", "patient"),
+        help="what every figure counts; an exam or a patient has the condition if any of its images has it (default: "
+        "patient where the table or a header has patients, else image)",
+    )
+    group.add_argument(
+        "--refer",
+        choices=("above", "unsure"),
+        default="above",
+        help="what counts as referred: read first and a score at or above the threshold (above, the default), or also "
+        "what is uncertain (unsure)",
+    )
     group.add_argument("--label", metavar="CODE", help="the label of the pack to judge (default: its first)")
     group.add_argument(
         "--prevalence",
@@ -84,7 +97,11 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
         help="use the results of this run; screen nothing; N.2 is the second pack of run N",
     )
     group.add_argument("--against", type=_against, metavar="N", help="compare with this run of the same images, or N.2")
-    for name, of in (("screening", "of screening one person"), ("test", "of the test of one who is called")):
+    for name, of in (
+        ("screening", "of screening one"),
+        ("test", "of the test of one that is referred"),
+        ("unsure", "of another reading of one that is uncertain"),
+    ):
         group.add_argument(
             f"--price-{name}", type=float, metavar="PRICE", help=f"{of}, for the costs of each threshold"
         )
@@ -92,7 +109,15 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=given_path, metavar="DIR", help="write the report to this folder, as PDF and JSON"
+        "--out",
+        type=given_path,
+        metavar="DIR",
+        help="write the report to this folder: PDF, JSON, thresholds.csv, and images.csv with a line for each image",
+    )
+    parser.add_argument(
+        "--names",
+        action="store_true",
+        help="write names of files and numbers of patients into these (default: pseudonyms)",
     )
     parser.add_argument("--json", type=given_text, metavar="FILE|-", help="write all figures as JSON; - prints them")
     parser.add_argument(
@@ -107,7 +132,14 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.9,
         metavar="SHARE",
-        help="the sensitivity for which a local operating point is proposed (default: 0.9)",
+        help="the share of all with the condition that is to be referred at the local operating point that is "
+        "proposed (default: 0.9)",
+    )
+    group.add_argument(
+        "--specificity",
+        type=float,
+        metavar="SHARE",
+        help="the share of all without the condition that is not to be referred, instead of a sensitivity",
     )
     group.add_argument(
         "--accept-local",
@@ -159,9 +191,12 @@ def _wrong_usage(options: argparse.Namespace) -> str:
 
 
 def _request(options: argparse.Namespace) -> AuditRequest:
+    from fieldray.audit.report import Prices, Wanted
     from fieldray.pipeline.auditing import AuditRequest
 
-    prices = options.price_screening, options.price_test
+    prices = {name: getattr(options, f"price_{name}") for name in ("screening", "test", "unsure")}
+    prices = {name: price for name, price in prices.items() if price is not None}
+    wanted = Wanted(sensitivity=options.sensitivity, specificity=options.specificity, threshold=options.threshold)
     given = {name: getattr(options, f"{name}_column") for name in _COLUMNS}
     return AuditRequest(
         labels=options.labels if options.labels in ("folders", "verdicts") else Path(options.labels),
@@ -169,9 +204,10 @@ def _request(options: argparse.Namespace) -> AuditRequest:
         columns={name: column for name, column in given.items() if column},
         label=options.label,
         prevalence=options.prevalence,
-        sensitivity=options.sensitivity,
-        threshold=options.threshold,
-        prices=None if prices == (None, None) else (prices[0] or 0.0, prices[1] or 0.0),
+        unit=options.by,
+        refers=options.refer,
+        wanted=wanted,
+        prices=Prices(**prices) if prices else None,
         against=options.against,
     )
 
@@ -181,10 +217,10 @@ def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
     from fieldray.pipeline.auditing import require_point, require_usable
     from fieldray.reports.audit_files import require_audit_files
 
-    require_usable(request)
     if options.accept_local:
         require_point(options.accept_local, options.name)
     require_audit_files(Path(options.json) if options.json not in (None, "-") else None, options.out)
+    require_usable(request, options.paths)
 
 
 def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
@@ -272,7 +308,7 @@ def _write(report: AuditReport, options: argparse.Namespace, console: Console) -
     from fieldray.reports.audit_files import audit_text, write_audit
 
     if options.json:
-        write_json(options.json, audit_text(report), console, kind="json")
+        write_json(options.json, audit_text(report, names_people=options.names), console, kind="json")
     if options.out:
-        written = write_audit(options.out, report, language=options.language)
+        written = write_audit(options.out, report, language=options.language, names_people=options.names)
         console.print_lines(f"Written: {path}" for path in written)

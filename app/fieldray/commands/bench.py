@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import BACKENDS
-from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
+from fieldray.commands.console import Console, add_command, add_commands, duration_text, given_path, given_text
 from fieldray.commands.options import (
     OnePack,
     add_pack_options,
@@ -24,11 +26,14 @@ from fieldray.reasons import reason
 from fieldray.surroundings import usable_cores
 
 if TYPE_CHECKING:
-    from fieldray.bench.benchmark_case import BenchmarkCase, Report
-    from fieldray.bench.device import Measurement
+    from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Report
+    from fieldray.bench.device import EnergyMeter, Measurement
     from fieldray.bench.host import Part
     from fieldray.domain.model import Model
     from fieldray.reasons import Reason
+
+
+_REHEARSED: Final = 3  # images: the first two are slower than all others
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
@@ -112,7 +117,8 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     models = [load_pack(library, name, options) for name in names]
     cases = [case for model in models for case in on_every_backend(model, threads=options.threads)]
     meter = device.EnergyMeter()
-    measured, problems, images = _measured(options, console, cases, partial(device.measure, meter=meter))
+    rehearsed = partial(_measured_after_rehearsal, console=console, meter=meter)
+    measured, problems, images = _measured(options, console, cases, rehearsed)
     if meter.problem:
         problems = {**problems, "power of the CPU": meter.problem}
     costs = device.Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
@@ -207,6 +213,7 @@ def _measured(
 
     from fieldray.bench.benchmark_case import MOST_IMAGES, Effort, find_images, one_worker, read_images, usable
 
+    console.logs_progress = True
     cases, problems = usable(asked)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
         refs = find_images(options.folder, count=min(options.images, MOST_IMAGES), drawn_in=Path(drawn_in))
@@ -217,6 +224,25 @@ def _measured(
         measured = measure(given, effort, notify=console.bar)
     whose = f"images of {options.folder}" if options.folder else "images drawn by the program"
     return measured, problems, f"{len(refs)} {whose}"
+
+
+def _measured_after_rehearsal(
+    given: Mapping[BenchmarkCase, Sequence[LoadedImage]],
+    effort: Effort,
+    *,
+    notify: Callable[[str], None],
+    console: Console,
+    meter: EnergyMeter,
+) -> tuple[Measurement, ...]:
+    """As `device.measure`; first a repetition of three images tells how long all of it will take."""
+    from fieldray.bench import device
+
+    began_s = time.monotonic()
+    short = device.measure(given, replace(effort, repeats=1, images=_REHEARSED), notify=lambda _text: None)
+    each_s = sum(one.repetitions[0][-1] for one in short if one.repetitions) / 1000
+    total_s = effort.repeats * (time.monotonic() - began_s + (effort.images - _REHEARSED) * each_s)
+    console.print_line(f"This will take about {duration_text(total_s)}.")
+    return device.measure(given, effort, notify=notify, meter=meter)
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:

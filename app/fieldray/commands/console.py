@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -16,6 +17,7 @@ from fieldray.plain_text import visible
 from fieldray.reasons import reason
 
 _BAR: Final = 20
+_LOGGED_EVERY_S: Final = 10.0
 
 
 class Console:
@@ -24,12 +26,17 @@ class Console:
     Every text for a person is one line, whatever names are in it: what would end the line, reorder it or steer the
     terminal, and what a stream cannot show, is written with backslash escapes. A stream that takes nothing any more
     (`| head`, a full disk) is noted in `is_broken`; it does not raise. What standard output did not take is `is_cut`.
+
+    A bar is drawn over the one before it on a terminal. Elsewhere it is seen if `logs_progress` is set: as a line, at
+    most every ten seconds of the `clock` (seconds).
     """
 
-    def __init__(self, out: TextIO, error: TextIO) -> None:
+    def __init__(self, out: TextIO, error: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
         self._error = error
+        self._clock, self._logged_s = clock, clock()
         self.machine_reads = False
+        self.logs_progress = False
         self.is_broken = False
         self.is_cut = False
         self._bar_width = 0
@@ -67,10 +74,13 @@ class Console:
 
     def bar(self, text: str) -> None:
         """Show `text` in place of the bar before; only where somebody can see it."""
+        shown = visible(text)
         if self._error.isatty():
-            shown = visible(text)
             self._write(self._error, "\r" + shown.ljust(self._bar_width))
             self._bar_width = len(shown)
+        elif self.logs_progress and self._clock() - self._logged_s >= _LOGGED_EVERY_S:
+            self._logged_s = self._clock()
+            self._write(self._error, shown + "\n")
 
     def clear_bar(self) -> None:
         """Make room for a line."""

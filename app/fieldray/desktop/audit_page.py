@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.audit.report import AuditReport
+from fieldray.audit.report import AuditReport, Prices, Wanted
 from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, form
 from fieldray.desktop.past_runs import Auditing
 from fieldray.desktop.style import Theme, colour, icon
@@ -86,21 +86,37 @@ class AuditPage(Page):
         choices = [(caption, kind) for kind, caption in kinds.items()]
         self.labels = choice_box(choices, named=text("Where the labels are"))
         self.labels.activated.connect(lambda _: self.refresh())
+        units = (
+            (text("Patients, where they are known"), None),
+            (text("Patients"), "patient"),
+            (text("Examinations"), "exam"),
+            (text("Images"), "image"),
+        )
+        rules = (
+            (text("Read first, or at or above the threshold"), "above"),
+            (text("Uncertain as well"), "unsure"),
+        )
+        self.unit = choice_box(units, named=text("What is counted"))
+        self.refers = choice_box(rules, named=text("What counts as referred"))
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
-        self.prices, self.against = (QLineEdit(), QLineEdit()), choice_box(())
+        self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
         self.positive.setPlaceholderText(text("recognised by itself: abnormal, positive, 1…"))
         self.prevalence.setPlaceholderText(text("as in these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
-        for field in (self.positive, self.prevalence, self.sensitivity, *self.prices, self.against):
+        fields = self.positive, self.unit, self.refers, self.prevalence, self.sensitivity, *self.prices, self.against
+        for field in fields:
             field.setFixedWidth(_FIELD_WIDTH)
         rows = form(
             (text("Where the labels are"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
+            (text("What is counted"), self.unit),
+            (text("What counts as referred"), self.refers),
             (text("Prevalence among your patients, %"), self.prevalence),
             (text("Wanted sensitivity, %"), self.sensitivity),
-            (text("Price of screening one person"), self.prices[0]),
-            (text("Price of the test of one who is called"), self.prices[1]),
+            (text("Price of screening one"), self.prices[0]),
+            (text("Price of the test of one that is referred"), self.prices[1]),
+            (text("Price of another reading of one that is uncertain"), self.prices[2]),
             (text("Compare with"), self.against),
         )
         self.button = push_button(text("Audit"), self._audit, role="primary")
@@ -127,14 +143,16 @@ class AuditPage(Page):
         prices = [_number(field.text()) for field in self.prices]
         if choice == "table" and self._table is None:
             return
+        screening, test, unsure = (price or 0.0 for price in prices)
         self._auditing.audit(
             AuditRequest(
                 labels=self._table if choice == "table" and self._table else choice,
                 positive=tuple(name.strip() for name in self.positive.text().split(",") if name.strip()),
                 prevalence=None if prevalence is None else prevalence / 100,
-                sensitivity=self.sensitivity.value() / 100,
-                threshold=threshold,
-                prices=None if prices == [None, None] else (prices[0] or 0.0, prices[1] or 0.0),
+                unit=self.unit.currentData(),
+                refers=self.refers.currentData(),
+                wanted=Wanted(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
+                prices=None if not any(prices) else Prices(screening=screening, test=test, unsure=unsure),
                 against=PackOfRun.named(against) if against else None,
             )
         )
@@ -214,7 +232,8 @@ class AuditPage(Page):
         grid = QGridLayout()
         grid.setHorizontalSpacing(18)
         grid.setVerticalSpacing(4)
-        grid.addWidget(label(self._translator.text("95 % intervals, by patient"), role="muted"), 0, 0, 1, 3)
+        how = f"{audit.rule()} {self._translator.text('95 % intervals, by patient')}."
+        grid.addWidget(label(how, role="muted"), 0, 0, 1, 3)
         rows = audit.figures()
         for index, figure in enumerate(rows, 1):
             is_heading = not figure.value
@@ -230,7 +249,7 @@ class AuditPage(Page):
         chart = partial(UnitChart, translator=self._translator, theme=self._theme)
         curve, calibration, *_ = audit.charts()
         self.curve = chart(curve, spoken=audit.area(audit.report.audit.area))
-        self.calibration = chart(calibration, spoken=audit.figures()[-1].value)
+        self.calibration = chart(calibration, spoken=audit.calibration().value)
         return lay_column(None, self.curve, self.calibration, 1)
 
     def _make_buttons(self, report: AuditReport) -> QHBoxLayout:

@@ -55,12 +55,25 @@ def auc(scores: Scores, truth: Truth) -> float:
 
 
 def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -> float:
-    """The highest threshold at which the sensitivity is at least `wanted`, halfway to the next lower score."""
+    """The highest threshold at which the sensitivity is at least `wanted`, halfway to the next lower score.
+
+    In 0..1, also where scores are infinite: where too many of the positives are below all scores, no threshold reaches
+    it, and this is the one at which every score is a hit.
+    """
     positive = np.sort(scores[truth])
     allowed = math.floor((1 - wanted) * len(positive) + 1e-9)
-    highest = positive[allowed]
+    highest = min(max(positive[allowed], 0.0), 1.0)
     below = scores[scores < highest]
-    return float((highest + (below.max() if len(below) else 0.0)) / 2)
+    return float((highest + below.max(initial=0.0)) / 2)
+
+
+def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) -> float:
+    """The lowest threshold at which the specificity is at least `wanted`, halfway to the next higher score; in 0..1."""
+    negative = np.sort(scores[~truth])
+    needed = math.ceil(wanted * len(negative) - 1e-9)
+    lowest = min(max(negative[needed - 1], 0.0), 1.0) if needed else 0.0
+    above = scores[scores > lowest]
+    return float((lowest + above.min(initial=1.0)) / 2)
 
 
 def threshold_for_balance(scores: Scores, truth: Truth) -> float:
@@ -185,8 +198,49 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, p
 
     threshold = threshold_for_sensitivity(scores, truth, wanted=wanted)
     found = specificity(scores, truth, threshold=threshold, patients=patients)
-    _, low, high = drawn_interval(measure, scores, truth, patients=patients)
+    return _widened(found, drawn_interval(measure, scores, truth, patients=patients))
+
+
+def sensitivity_at_specificity(scores: Scores, truth: Truth, *, wanted: float, patients: Sequence[str]) -> Share:
+    """The sensitivity where the specificity is at least `wanted` on the same images, its interval as above."""
+
+    def measure(drawn: Scores, answers: Truth) -> float:
+        if answers.all() or not answers.any():
+            return math.nan
+        return float((drawn[answers] >= threshold_for_specificity(drawn, answers, wanted=wanted)).mean())
+
+    threshold = threshold_for_specificity(scores, truth, wanted=wanted)
+    found = sensitivity(scores, truth, threshold=threshold, patients=patients)
+    return _widened(found, drawn_interval(measure, scores, truth, patients=patients))
+
+
+def _widened(found: Share, drawn: tuple[float, float, float]) -> Share:
+    _, low, high = drawn
     return Share(found.count, found.of, found.value, min(found.low, low), max(found.high, high))
+
+
+def kappa(
+    first: NDArray[np.bool_], second: NDArray[np.bool_], *, patients: Sequence[str]
+) -> tuple[float, float, float] | None:
+    """Cohen's kappa of two who judged the same images (n,), -1..1, and the ends of its 95 % interval.
+
+    Cohen, Educational and Psychological Measurement 20 (1960) 37; its variance by Fleiss, Cohen and Everitt,
+    Psychological Bulletin 72 (1969) 323. None where both gave one and the same answer to every image, or there is none.
+    """
+    table = np.array([[np.sum((first == one) & (second == other)) for other in (True, False)] for one in (True, False)])
+    if not table.sum():
+        return None
+    shares = table / table.sum()
+    rows, columns = shares.sum(axis=1), shares.sum(axis=0)
+    agreed, chance = float(np.trace(shares)), float(rows @ columns)
+    if chance == 1:
+        return None
+    value = (agreed - chance) / (1 - chance)
+    on = sum(shares[i, i] * (1 - (rows[i] + columns[i]) * (1 - value)) ** 2 for i in (0, 1))
+    off = (1 - value) ** 2 * sum(shares[i, 1 - i] * (columns[i] + rows[1 - i]) ** 2 for i in (0, 1))
+    variance = (on + off - (value - chance * (1 - value)) ** 2) / ((1 - chance) ** 2 * effective_number(patients))
+    half = _Z * math.sqrt(max(float(variance), 0.0))
+    return float(value), max(float(value) - half, -1.0), min(float(value) + half, 1.0)
 
 
 def area(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:

@@ -5,6 +5,7 @@ Events are frozen, and sent through one callable `publish(event)`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -366,6 +367,14 @@ class Resuming:
 
     verifies: bool = False
     reports_each: bool = True
+
+
+def site_of(path: str) -> str:
+    """The folder that says where images are from: a path without the dates and numbers at its end."""
+    parts = re.split(r"([\\/]+)", path.rstrip("\\/"))
+    while len(parts) > 1 and not any(map(str.isalpha, parts[-1])):
+        del parts[-2:]
+    return "".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from fieldray.audit.units import Referral, Unit
 from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import make_folder, only_writer, require_plain, storage_problem, write_atomically
@@ -41,6 +42,13 @@ _Text = Annotated[str, Meta(min_length=1, max_length=200)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
+_COUNTED: Final[Mapping[Unit, tuple[str, str]]] = {
+    "image": ("image", "зображеннями"),
+    "exam": ("examination", "дослідженнями"),
+    "patient": ("patient", "пацієнтами"),
+}
+
+
 class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One operating point as stored.
 
@@ -48,6 +56,8 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     chosen_by    the person who said yes
     chosen_on    the day, YYYY-MM-DD
     sensitivity, specificity  value, low, high, measured on the images that it was chosen on
+    counted      what the two are shares of
+    refers       what counted as referred (see `audit.units.Rule`)
     """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
@@ -63,6 +73,8 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     patients: Annotated[int, Meta(ge=1)]
     chosen_by: _Text
     chosen_on: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    counted: Unit = "image"
+    refers: Referral = "above"
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -72,8 +84,12 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def operating_point(self) -> OperatingPoint:
         """As results carry it."""
-        measured = f"{self.images} images of {self.patients} patients of this site; chosen {self.chosen_on}, "
-        measured_uk = f"{self.images} зображень {self.patients} пацієнтів цього закладу; вибрано {self.chosen_on}, "
+        who, who_uk = _COUNTED[self.counted]
+        also, also_uk = ("", "") if self.refers == "above" else (", Uncertain referred", ", «Невизначено» направлено")
+        measured = f"{self.images} images of {self.patients} patients of this site, counted by {who}{also}; "
+        measured += f"chosen {self.chosen_on}, "
+        measured_uk = f"{self.images} зображень {self.patients} пацієнтів цього закладу, облік за {who_uk}{also_uk}; "
+        measured_uk += f"вибрано {self.chosen_on}, "
         return OperatingPoint(
             name=f"{LOCAL_PREFIX}{self.name}",
             titles={"en": f"Local: {self.name}", "uk": f"Місцева: {self.name}"},

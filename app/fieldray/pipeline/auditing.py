@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,15 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fieldray.audit import drift
-from fieldray.audit.cases import Case, Reference, folder_labels, make_cases, require_table, table_labels, verdict_truths
+from fieldray.audit.cases import (
+    USUAL_NAMES,
+    ClassNames,
+    Reference,
+    folder_labels,
+    require_table,
+    table_labels,
+    verdict_truths,
+)
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import (
@@ -21,23 +30,28 @@ from fieldray.audit.report import (
     Prices,
     Side,
     Subject,
+    Wanted,
     pair,
     plan,
     propose,
     require_prices,
-    require_sensitivity,
 )
+from fieldray.audit.units import Case, Referral, Rule, Unit, make_cases
 from fieldray.domain.finding import Screened
+from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import measured_evidence_limit
 from fieldray.domain.model import Manifest, Model, OperatingPoint
 from fieldray.domain.run import PackOfRun, Run, StoredAnswer, pack_of_run
 from fieldray.errors import UsageProblem
+from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
-from fieldray.paths import VERSION
+from fieldray.paths import VERSION, catalogues
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit
+from fieldray.reports.outputs import is_own_report
 from fieldray.store.work_list import HistoryQuery
+from fieldray.translation import Translator
 
 _MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
 _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
@@ -51,9 +65,10 @@ class AuditRequest:
     positive     names of classes that mean positive
     columns      of the table, where they have unusual names (see `audit.cases.table_labels`)
     label        of the pack, its first without one
-    prevalence   among the patients to be screened; without it, that of the images
-    sensitivity  for which a local operating point is proposed
-    threshold    at which it is proposed instead
+    unit         that every figure counts; without it patients, where a table or a header names one, else images
+    refers       what counts as referred (see `audit.units.Rule`)
+    prevalence   among the patients to be screened; without it, that of the units
+    wanted       for what a local operating point is proposed
     prices       for a plan with costs
     against      another pack's answers for the same images, to compare with
     """
@@ -62,9 +77,10 @@ class AuditRequest:
     positive: tuple[str, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     label: str | None = None
+    unit: Unit | None = None
+    refers: Referral = "above"
     prevalence: float | None = None
-    sensitivity: float = 0.9
-    threshold: float | None = None
+    wanted: Wanted = field(default_factory=Wanted)
     prices: Prices | None = None
     against: PackOfRun | None = None
 
@@ -81,14 +97,17 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
         judged = _Judged(query, *of)
         label = _label(judged, request.label, model)
         reference = _reference(judged, request, label)
-        cases = list(make_cases(judged.answers(), reference.truths, label=label, patients=reference.patients))
+        cases = list(make_cases(judged.answers(), reference, label=label))
+        unit = request.unit or ("patient" if any(case.has_patient for case in cases) else "image")
+        rule = Rule(unit=unit, refers=request.refers)
         points = _points(judged, label, model)
-        found = audit(cases, points, prevalence=request.prevalence)
-        paired = _paired(judged, cases, label, request)
+        found = audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.readers)
+        paired = _paired(judged, cases, label, request.against, rule)
         drifts = drifts_of(query, judged.run, of.position, model.manifest if model else None, label=label)
-    pattern = model.manifest.point(label) if model else None
-    proposal = propose(cases, label=label, pattern=pattern, wanted=request.sensitivity, threshold=request.threshold)
+    pattern = model.manifest.point(label) if model else next(iter(points), None)
+    proposal = propose(cases, label=label, pattern=pattern, rule=rule, wanted=request.wanted)
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
+    planned = plan(cases, thresholds, rule=rule, pattern=pattern, prevalence=found.prevalence, prices=request.prices)
     unseen = reason("audit_unseen", pack=judged.pack.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
     if model:  # what drifts may be the computer's doing
@@ -96,9 +115,10 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     return AuditReport(
         subject=_subject(judged, request, label, model),
         audit=dataclasses.replace(found, notes=notes),
+        missing=reference.missing,
         drifts=drifts,
         proposal=proposal,
-        plan=plan(cases, thresholds, prevalence=found.prevalence, prices=request.prices),
+        plan=planned,
         paired=paired,
     )
 
@@ -113,38 +133,42 @@ class _Judged:
     def answers(self) -> Iterator[StoredAnswer]:
         return self.query.answers(self.of.run_id, position=self.of.position)
 
-
-def _paired(judged: _Judged, cases: Sequence[Case], label: str, request: AuditRequest) -> Paired | None:
-    """The answers beside those that they are to be compared with, each at the point that was used."""
-    if request.against is None:
-        return None
-    if request.against == judged.of:
-        raise UsageProblem(reason("history_same_run"))
-    other = _Judged(judged.query, *request.against)
-    known = _labels(other, None)
-    first, second = (
-        Side(
-            run_id=one.of.run_id,
-            position=one.of.position,
-            pack=one.pack.pack_name,
-            label=own,
-            point=next(iter(_points(one, own, None)), None),
+    def side(self, label: str) -> Side:
+        """It as one of two, at the point that it used."""
+        return Side(
+            run_id=self.of.run_id,
+            position=self.of.position,
+            pack=self.pack.pack_name,
+            label=label,
+            point=next(iter(_points(self, label, None)), None),
         )
-        for one, own in ((judged, label), (other, label if label in known or not known else known[0]))
-    )
-    return pair(cases, other.answers(), first=first, second=second)
 
 
-def require_usable(request: AuditRequest) -> None:
-    """Refuse, before any image is screened, what would be refused afterwards whatever the images are.
+def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule) -> Paired | None:
+    """The answers beside those that they are to be compared with, each at the point that was used."""
+    if against is None:
+        return None
+    if against == judged.of:
+        raise UsageProblem(reason("history_same_run"))
+    other = _Judged(judged.query, *against)
+    known = _labels(other, None)
+    second = other.side(label if label in known or not known else known[0])
+    return pair(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
 
-    Raises UsageProblem for a sensitivity, prevalence or price out of range and a table that cannot be used.
+
+def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
+    """Refuse, before any image is screened, what would be refused afterwards.
+
+    paths  files and folders that are to be screened; without them only what is wrong whatever the images are is found
+
+    Raises UsageProblem for a prevalence or a price out of range, and labels that cannot be used.
     """
-    require_sensitivity(request.sensitivity)
     require_prevalence(request.prevalence)
     require_prices(request.prices)
     if isinstance(request.labels, Path):
-        require_table(request.labels, positive=request.positive, columns=request.columns)
+        require_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_names())
+    if paths and request.labels != "verdicts":
+        _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 
 
 def require_point(name: str, person: str) -> None:
@@ -164,7 +188,7 @@ def drifts_of(
     of = PackOfRun(run.run_id, position)
     now = drift.drift_counts(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
     of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
-    samples = query.earlier_samples(of, run.spec.packs[position], limit=_MOST_COMPARED)
+    samples = query.earlier_samples(run, position, limit=_MOST_COMPARED)
     earlier = drift.drift_counts(samples, label, evidence_limit=limit)
     return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
 
@@ -208,6 +232,8 @@ def take_local_point(
         specificity=(specificity.value, specificity.low, specificity.high),
         images=proposal.images,
         patients=proposal.patients,
+        counted=proposal.rule.unit,
+        refers=proposal.rule.refers,
         chosen_by=person.strip(),
         chosen_on=day.isoformat(),
     )
@@ -267,17 +293,35 @@ def _reference(judged: _Judged, request: AuditRequest, label: str) -> Reference:
         if not truths:
             raise UsageProblem(reason("audit_no_verdicts", run=judged.of))
         return Reference(truths=truths, notes=(reason("audit_verdicts"),))
-    refs = [result.outcome.ref for result in judged.answers() if not _is_folder(result)]
+    outcomes = [answer.outcome for answer in judged.answers()]
+    refs = [outcome.ref for outcome in outcomes if not _is_none(getattr(outcome, "reason", None))]
     if not refs:
         raise UsageProblem(reason("audit_no_results", path=judged.query.path))
-    if request.labels == "folders":
-        return folder_labels(refs, positive=request.positive)
-    return table_labels(request.labels, refs, positive=request.positive, columns=request.columns)
+    return _labels_of(request, refs)
 
 
-def _is_folder(result: StoredAnswer) -> bool:
-    """Whether it stands for a folder that could not be read, or for a file that is no image at all."""
-    why: Reason | None = getattr(result.outcome, "reason", None)
+def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> Reference:
+    if isinstance(request.labels, Path):
+        columns, usual = request.columns, usual_names()
+        return table_labels(request.labels, refs, positive=request.positive, columns=columns, usual=usual)
+    return folder_labels(refs, positive=request.positive, usual=usual_names())
+
+
+@functools.cache
+def usual_names() -> ClassNames:
+    """Usual names of the positive and of the negative class in English and in the languages of the program."""
+    positive, negative = set(USUAL_NAMES.positive), set(USUAL_NAMES.negative)
+    for translator in map(Translator, catalogues()):
+        # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
+        yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")
+        no = translator.in_context("cell of a table", "FALSE"), translator.in_context("cell of a table", "no")
+        positive |= {name.casefold() for name in (*yes, translator.text("Abnormal"))}
+        negative |= {name.casefold() for name in (*no, translator.text("Normal"))}
+    return ClassNames(frozenset(positive), frozenset(negative))
+
+
+def _is_none(why: Reason | None) -> bool:
+    """Whether what failed for this reason is a folder that could not be read, or a file that is no image at all."""
     return why is not None and why.code in _NO_IMAGES
 
 

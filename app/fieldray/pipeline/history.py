@@ -45,7 +45,7 @@ from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import Reason, merged_by_code, reason
 from fieldray.reports.content import score_cell, threshold_text
 from fieldray.reports.document import Block, Paragraph, Points, Table
 from fieldray.store.maintenance import delete_runs, plan_deletion
@@ -292,16 +292,5 @@ def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], tra
         said = text("Of {judged} answers that readers judged, they agreed with: {share}", judged=judged, share=share)
         yield Points("", (said, text("A reader who has seen the answer leans towards it.")))
     if whys:
-        reasons = tuple((translator.reason(why), count(number)) for why, number in _by_code(whys).most_common())
+        reasons = tuple((translator.reason(why), count(number)) for why, number in merged_by_code(whys).most_common())
         yield Table(text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, widths=(150.0, 28.0))
-
-
-def _by_code(whys: Counter[Reason]) -> Counter[Reason]:
-    """Reasons with the same code as one, that has "…" for what is not the same in all of them."""
-    found = Counter[Reason]()
-    for code in dict.fromkeys(why.code for why in whys):
-        alike = [why for why in whys if why.code == code]
-        shared = set(alike[0].parameters).intersection(*(why.parameters for why in alike))
-        parameters = tuple((name, value if (name, value) in shared else "…") for name, value in alike[0].parameters)
-        found[Reason(code, parameters)] = sum(whys[why] for why in alike)
-    return found

@@ -3,118 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from fieldray.audit.figures import AtPoint, images_needed
-from fieldray.audit.report import EVERYBODY, PEOPLE, AuditReport, Paired, PairedFigure, Plan, Step
-from fieldray.domain.metrics import Share
-from fieldray.domain.model import Estimate
+from fieldray.audit.agreement import Agreement
+from fieldray.audit.figures import AtPoint, Missed, images_needed
+from fieldray.audit.report import EVERYBODY, SCREENED, Paired, PairedFigure, Plan, Step
 from fieldray.domain.run import PackOfRun
-from fieldray.formatting import border_text, category_label, moment, number, percent, research_only, score_text
+from fieldray.formatting import category_label, research_only, score_text
+from fieldray.reports.audit_words import AuditWords, Figure, unit_label
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, cut, cut_path
-from fieldray.translation import Translator
 
-_HASH_LETTERS: Final = 16
 _MOST_OF_A_PATH: Final = 240
 _MOST_OF_A_CELL: Final = 120
 _MOST_OF_A_SENTENCE: Final = 1200
+_MOST_OF_A_REASON: Final = 90
 
 
-class Figure(NamedTuple):
-    """A line of the table of figures; `value` is empty in the heading of an operating point."""
-
-    what: str
-    counts: str
-    value: str
-
-
-class AuditText:
-    """The texts of one report."""
-
-    def __init__(self, report: AuditReport, translator: Translator) -> None:
-        self.report, self.translator = report, translator
-
-    @property
-    def title(self) -> str:
-        """Of the whole report."""
-        subject, translator = self.report.subject, self.translator
-        return translator.text("Audit of {pack}", pack=translator.pick(subject.names) or subject.pack)
-
-    def facts(self) -> list[tuple[str, str]]:
-        """What was audited: a label and a text each."""
-        subject, found, translator = self.report.subject, self.report.audit, self.translator
-        signers = {
-            "builtin": translator.text("Comes with the program"),
-            "legacy": translator.text("unsigned legacy model, operating point unknown"),
-        }
-        images = translator.text(
-            "{images} of {patients} patients; {positives} positive, {negatives} negative; {scored} with a score",
-            images=found.images,
-            patients=found.patients,
-            positives=found.positives,
-            negatives=found.images - found.positives,
-            scored=found.scored,
-        )
-        return [
-            (translator.text("Pack"), subject.pack),
-            (translator.text("Signed by"), signers.get(subject.trust, subject.fingerprint)),
-            (translator.text("Model file"), subject.model_sha256[:_HASH_LETTERS]),
-            *([(translator.text("Lung fields"), subject.lungs_pack)] if subject.lungs_pack else []),
-            (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
-            (translator.text("Reference labels"), self._labels_from()),
-            (translator.text("Images"), images),
-            (
-                translator.text("Run"),
-                f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
-            ),
-            (translator.text("Date"), moment(translator, subject.made_s)),
-            (translator.text("Program"), f"Fieldray {subject.program_version}"),
-        ]
-
-    def _labels_from(self) -> str:
-        known = {
-            "folders": self.translator.text("names of the folders"),
-            "verdicts": self.translator.text("the reader's verdicts"),
-        }
-        source = self.report.subject.labels_from  # else the path of a table
-        return known.get(source) or self.translator.name(source)
+class AuditText(AuditWords):
+    """The texts of one report: its table of figures, its sentences, its plan and its lists."""
 
     # ---- figures
 
     def figures(self) -> list[Figure]:
         """The table of figures, with 95 % intervals by patient."""
         found, translator = self.report.audit, self.translator
-        rows = [Figure(translator.text("Area under the ROC curve (AUC)"), "", self.area(found.area))]
+        rows = [
+            Figure(translator.text("Area under the ROC curve (AUC), of the scores alone"), "", self.area(found.area))
+        ]
         for at in found.points:
             rows += self._point(at)
-        error = self._number(found.calibration_error, digits=3)
         return [
             *rows,
-            Figure(translator.text("All images"), "", ""),
-            self._share(translator.text("Not sure"), found.unsure),
-            self._share(translator.text("Refused"), found.refused),
-            Figure(translator.text("Calibration error"), "", error),
+            Figure(translator.text("All {units}", units=unit_label(translator, found.rule.unit)), "", ""),
+            self._share(category_label(translator, "unsure", self.report.subject), found.unsure),
+            self._share(category_label(translator, "refused", self.report.subject), found.refused),
+            *map(self._not_assessed, found.not_assessed),
+            *map(self._agreement, found.agreements),
+            self.calibration(),
         ]
+
+    def calibration(self) -> Figure:
+        """The calibration error, with what it is."""
+        found, translator = self.report.audit, self.translator
+        what = translator.text(
+            "Calibration error: mean distance of score and share with the condition, over {bins} groups of equal size",
+            bins=len(found.bins),
+        )
+        return Figure(what, "", self._number(found.calibration_error, digits=3))
+
+    def _not_assessed(self, missed: Missed) -> Figure:
+        text = self.translator.text
+        counts = text("{positives} with, {negatives} without", positives=missed.positives, negatives=missed.negatives)
+        why = self.translator.reason(missed.why)
+        return Figure(text("Not assessed: {reason}", reason=cut(why, most=_MOST_OF_A_REASON)), counts, "–")
+
+    def _agreement(self, found: Agreement) -> Figure:
+        text = self.translator.text
+        names = {"pack": text("the pack"), "reference": text("the reference")}
+        first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
+        counts = text("{count} of {of}", count=found.agreed, of=found.units)
+        what = text("Cohen's kappa of {first} and {second}; judged alike", first=first, second=second)
+        return Figure(what, counts, self._kappa(found.kappa, found.low, found.high))
 
     def _point(self, at: AtPoint) -> list[Figure]:
         translator = self.translator
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
-            "{positives} positive, {negatives} negative",
-            positives=images_needed(at.sensitivity.value),
-            negatives=images_needed(at.specificity.value),
+            "{positives} with, {negatives} without",
+            positives=images_needed(at.detected.value),
+            negatives=images_needed(at.falsely_referred.value),
         )
         positive = translator.text("Positive predictive value at {prevalence} % prevalence", prevalence=prevalence)
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
         return [
             Figure(self.point_title(at), "", ""),
-            self._share(translator.text("Found of all positives, refused ones counted as not found"), at.found),
+            self._share(translator.text("Detected, of all with the condition"), at.detected),
+            self._share(translator.text("Falsely referred, of all without it"), at.falsely_referred),
             *self._classes(at),
-            self._share(translator.text("Sensitivity, of images with a score"), at.sensitivity),
-            self._share(translator.text("Specificity, of images with a score"), at.specificity),
+            self._share(translator.text("Sensitivity, of those assessed"), at.sensitivity),
+            self._share(translator.text("Specificity, of those assessed"), at.specificity),
             Figure(positive, "", self._percent(at.positive_value)),
             Figure(negative, "", self._percent(at.negative_value)),
-            Figure(translator.text("Images needed for intervals of ± 5 points"), "", needed),
+            Figure(translator.text("Patients needed for intervals of ± 5 points"), "", needed),
         ]
 
     def _classes(self, at: AtPoint) -> Iterator[Figure]:
@@ -123,60 +93,25 @@ class AuditText:
             for category, found in shares.items():
                 word = category_label(self.translator, category, self.report.subject)
                 yield self._share(
-                    self.translator.text("Positive, and the answer is: {word}", word=word)
+                    self.translator.text("With the condition, and the answer is: {word}", word=word)
                     if truth
-                    else self.translator.text("Negative, and the answer is: {word}", word=word),
+                    else self.translator.text("Without it, and the answer is: {word}", word=word),
                     found,
                 )
-
-    def point_title(self, at: AtPoint) -> str:
-        """An operating point by its title and threshold; a local one's title says that it is."""
-        return self.translator.text(
-            "At {point}, threshold {threshold}",
-            point=self.translator.pick(at.point.titles) or at.point.name,
-            threshold=border_text(self.translator, at.point.threshold, least=3),
-        )
-
-    def _share(self, what: str, share: Share) -> Figure:
-        counts = self.translator.text("{count} of {of}", count=share.count, of=share.of)
-        return Figure(what, counts, self._percent(share))
-
-    def _percent(self, share: Share | Estimate | None) -> str:
-        if share is None:
-            return "–"
-        return percent(self.translator, share.estimate if isinstance(share, Share) else share)
-
-    def area(self, area: Estimate) -> str:
-        """An AUC with its interval."""
-        value, low, high = (self._number(part, digits=3) for part in (area.value, area.low, area.high))
-        return f"{value} ({low}–{high})"
-
-    def _number(self, value: float, *, digits: int) -> str:
-        return number(self.translator, value, digits=digits)
 
     # ---- groups
 
     def groups(self) -> tuple[Block, ...]:
         """A row for each group, at the first operating point, where there are any."""
         text = self.translator.text
-        columns = text("Group"), text("Images"), text("AUC"), text("Sensitivity"), text("Specificity")
+        columns = text("Group"), self._units(), text("AUC"), text("Detected"), text("Falsely referred")
         rows = []
         for group in self.report.audit.groups:
             at = group.points[0] if group.points else None
-            shares = [self._percent(share) for share in ((at.sensitivity, at.specificity) if at else (None, None))]
-            rows.append((self._group_name(group.by, group.name), str(group.images), self.area(group.area), *shares))
-        title = text("Groups with 20 images of each kind or more")
+            shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
+            rows.append((self._group_name(group.by, group.name), str(group.units), self.area(group.area), *shares))
+        title = text("Groups with 20 or more of each kind, at the first operating point")
         return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
-
-    def _group_name(self, by: str, name: str) -> str:
-        translator = self.translator
-        titles = {
-            "view": translator.text("View"),
-            "sex": translator.text("Sex"),
-            "age": translator.text("Age"),
-            "manufacturer": translator.text("Manufacturer"),
-        }
-        return f"{titles[by]}: {name.replace(' to ', '–') if by == 'age' else name}"
 
     # ---- sentences
 
@@ -195,18 +130,30 @@ class AuditText:
 
     def proposal(self) -> str:
         """The local operating point that could be taken."""
-        found = self.report.proposal
-        return self.translator.text(
-            "A local operating point for a sensitivity of {wanted} %: threshold {threshold}, not sure from {low} to "
-            "{high}. On these images: sensitivity {sensitivity}, specificity {specificity}. It was chosen on the same "
-            "images, so expect a little less on others.",
-            wanted=self._number(100 * found.wanted, digits=1),
-            threshold=self._border(found.threshold),
-            low=self._border(found.unsure_low),
-            high=self._border(found.unsure_high),
+        found, text = self.report.proposal, self.translator.text
+        wanted, values = found.wanted, {}
+        if wanted.threshold is not None:
+            aim = text("the threshold that was chosen")
+        elif wanted.specificity is not None:
+            aim = text("a specificity of {wanted} %", wanted=self._number(100 * wanted.specificity, digits=1))
+        else:
+            aim = text("a sensitivity of {wanted} %", wanted=self._number(100 * wanted.sensitivity, digits=1))
+        values = {"low": found.unsure_low, "high": found.unsure_high, "threshold": found.threshold}
+        said = text(
+            "A local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
+            "images, of all {units} with the condition {sensitivity} are referred, and of all without it {specificity} "
+            "are not. It was chosen on the same images, so expect a little less on others.",
+            aim=aim,
+            units=self._units(),
             sensitivity=self._percent(found.sensitivity),
             specificity=self._percent(found.specificity),
+            **{name: self._border(value) for name, value in values.items()},
         )
+        out_of_reach = text(
+            "No threshold reaches that: too many were not assessed, which are never referred, or are read first, which "
+            "always are."
+        )
+        return said if found.is_reached else f"{said} {out_of_reach}"
 
     def notes(self) -> list[str]:
         """What a reader should bear in mind."""
@@ -215,63 +162,77 @@ class AuditText:
     # ---- what each threshold would do
 
     def planning(self) -> tuple[Block, ...]:
-        """How many people each threshold calls, whom it misses, and what that costs."""
+        """How many each threshold refers, how many it misses, and what that costs."""
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
-        title = text("How many would be called, and who would be missed")
+        title = text("How many would be referred, and how many missed")
         if plan is None:
-            return (Points(title, (text("No plan: everybody in these images has the finding, or nobody has."),)),)
+            return (Points(title, (text("No plan: all of these have the condition, or none has."),)),)
         prevalence = self._number(100 * plan.prevalence, digits=1)
-        people = text("Of {count} people at a prevalence of {prevalence} %", count=PEOPLE, prevalence=prevalence)
+        screened = text(
+            "Of {count} {units} screened at a prevalence of {prevalence} %",
+            count=SCREENED,
+            units=self._units(),
+            prevalence=prevalence,
+        )
         steps = [(self._border(threshold), plan.groups[EVERYBODY][threshold]) for threshold in plan.shown]
         by_group = text("The same at the threshold {threshold}, by group", threshold=self._border(chosen))
         groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != EVERYBODY]
         return (
             Points(title, tuple(self._planned(plan))),
-            self._steps(people, text("Threshold"), steps),
+            self._steps(screened, text("Threshold"), steps),
             *([self._steps(by_group, text("Group"), groups)] if groups else []),
         )
 
     def _planned(self, plan: Plan) -> Iterator[str]:
         text, step = self.translator.text, plan.groups[EVERYBODY][self.report.proposal.threshold]
-        people = (("sick", step.found + step.missed), ("found", step.found), ("missed", step.missed))
+        parts = {"all": step.detected + step.missed, "detected": step.detected, "missed": step.missed}
         yield text(
-            "At the threshold {threshold}, {called} of {count} people screened are called for a test. {sick} are sick: "
-            "{found} of them are found, {missed} are missed.",
+            "At the threshold {threshold}, {referred} of {count} {units} screened are referred. {all} have the "
+            "condition: {detected} of them are detected, {missed} are missed. {unsure} are uncertain.",
             threshold=self._border(step.threshold),
-            count=PEOPLE,
-            called=self._number(step.called, digits=0),
-            **{name: self._number(number, digits=1) for name, number in people},
+            count=SCREENED,
+            units=self._units(),
+            referred=self._number(step.referred, digits=0),
+            unsure=self._number(step.unsure, digits=0),
+            **{name: self._number(number, digits=1) for name, number in parts.items()},
         )
-        if step.cost is not None and step.cost_per_found is not None:
-            cost, each = (self._number(value, digits=2) for value in (step.cost, step.cost_per_found))
-            yield text("This costs {cost}, which is {each} for each person found.", cost=cost, each=each)
-        if plan.without_score:
+        if step.cost is not None and step.cost_per_detected is not None:
+            cost, each = (self._number(value, digits=2) for value in (step.cost, step.cost_per_detected))
+            yield text("This costs {cost}, which is {each} for each one detected.", cost=cost, each=each)
+        if plan.not_assessed:
             yield text(
-                "Without a score, so called at no threshold and left to a reader: {count} people, {sick} of them sick.",
-                count=plan.without_score,
-                sick=plan.sick_without,
+                "Not assessed, so referred at no threshold and left to a reader: {count} {units}, {positives} of them "
+                "with the condition.",
+                count=plan.not_assessed,
+                units=self._units(),
+                positives=plan.positives_not_assessed,
             )
 
     def _steps(self, title: str, first: str, rows: Sequence[tuple[str, Step]]) -> Table:
         text = self.translator.text
-        columns = [first, text("Called"), text("Found"), text("Missed"), text("Found of the sick"), text("PPV, %")]
-        columns += [text("NPV, %"), text("Cost"), text("Cost of one found")]
-        widths = (22.0, 21.0, 19.0, 22.0, 33.0, 12.0, 12.0, 17.0, 20.0)
+        unsure = category_label(self.translator, "unsure", self.report.subject)
+        columns = [first, text("Referred"), text("Detected"), text("Missed"), unsure]
+        columns += [
+            text("Detected, of all"),
+            text("PPV, %"),
+            text("NPV, %"),
+            text("Cost"),
+            text("Cost of one detected"),
+        ]
+        widths = (20.0, 18.0, 18.0, 16.0, 18.0, 31.0, 12.0, 12.0, 15.0, 18.0)
         most = len(columns) if self.report.plan and self.report.plan.prices else len(columns) - 2
         cells = [(name, *self._step(step))[:most] for name, step in rows]
         return Table(title, tuple(columns[:most]), _rows(cells), widths=widths[:most])
 
     def _step(self, step: Step) -> Iterator[str]:
-        yield self._number(step.called, digits=0)
-        yield from (self._number(people, digits=1) for people in (step.found, step.missed))
+        yield self._number(step.referred, digits=0)
+        yield from (self._number(part, digits=1) for part in (step.detected, step.missed))
+        yield self._number(step.unsure, digits=0)
         yield self._percent(step.sensitivity)
         for value in (step.ppv, step.npv):
             yield "–" if value is None else self._number(100 * value.value, digits=1)
-        for cost, digits in ((step.cost, 0), (step.cost_per_found, 2)):
+        for cost, digits in ((step.cost, 0), (step.cost_per_detected, 2)):
             yield "–" if cost is None else self._number(cost, digits=digits)
-
-    def _border(self, threshold: float) -> str:
-        return border_text(self.translator, threshold, least=3)
 
     # ---- beside another pack
 
@@ -281,10 +242,11 @@ class AuditText:
         if found is None:
             return ()
         names = {
-            "auc": text("Area under the ROC curve (AUC)"),
-            "sensitivity": text("Sensitivity, of images with a score"),
-            "specificity": text("Specificity, of images with a score"),
-            "found": text("Found of all positives, refused ones counted as not found"),
+            "auc": text("Area under the ROC curve (AUC), of the scores alone"),
+            "detected": text("Detected, of all with the condition"),
+            "falsely_referred": text("Falsely referred, of all without it"),
+            "sensitivity": text("Sensitivity, of those that both assessed"),
+            "specificity": text("Specificity, of those that both assessed"),
         }
         only = text("Only the first right"), text("Only the second right")
         columns = text("Figure"), text("First"), text("Second"), text("Second minus first (95 % interval)"), *only
@@ -305,21 +267,26 @@ class AuditText:
             }
             yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
         if area.low > 0:
-            yield text("The second pack tells the sick from the healthy better on these images.")
+            yield text("The second pack separates images with the condition from others better.")
         elif area.high < 0:
-            yield text("The first pack tells the sick from the healthy better on these images.")
+            yield text("The first pack separates images with the condition from others better.")
         else:
-            yield text("These images do not show which pack tells the sick from the healthy better.")
+            yield text("These images do not show which pack separates images with the condition from others better.")
         yield text(
-            "Images with a label in both runs: {images}, of {patients} patients. Both packs could judge {both}, only "
-            "the first {first}, only the second {second}. Left out, being in the first run alone: {elsewhere}.",
+            "Images with a label in both runs: {images}, of {patients} patients. Of {all} {units} both packs assessed "
+            "{both}, only the first {first}, only the second {second}. Images in the first run alone, which are left "
+            "out: {elsewhere}.",
             images=found.images,
             patients=found.patients,
+            all=found.units,
+            units=self._units(),
             both=found.both,
             first=found.only_first,
             second=found.only_second,
             elsewhere=found.elsewhere,
         )
+        if found.kappa is not None:
+            yield text("Cohen's kappa of what both packs refer: {kappa}.", kappa=self._kappa(*found.kappa))
         yield text("A pack that was trained on images of these patients looks better here than it is.")
 
     def _paired(self, one: PairedFigure) -> Iterator[str]:
@@ -334,17 +301,17 @@ class AuditText:
     # ---- charts
 
     def charts(self) -> tuple[ShareChart, ...]:
-        """The ROC curve, how the scores are calibrated, and how many are found of those who are called."""
+        """The ROC curve, how the scores are calibrated, and how many are detected of those that are referred."""
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
-        workload = text("How many would be called"), text("Called"), text("Found of the sick")
+        workload = text("How many would be referred"), text("Referred"), text("Detected, of all")
         steps = plan.groups[EVERYBODY].values() if plan else ()
-        line = tuple((step.called / PEOPLE, step.sensitivity.value) for step in steps)
+        line = tuple((step.referred / SCREENED, step.sensitivity.value) for step in steps)
         marks = tuple(
             (one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins
         )
         return (
             ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
-            ShareChart(titles=(text("Calibration"), text("Mean score"), text("Share of positives")), marks=marks),
+            ShareChart(titles=(text("Calibration"), text("Mean score"), text("Share with the condition")), marks=marks),
             *([ShareChart(titles=workload, line=line)] if line else []),
         )
 
@@ -359,7 +326,7 @@ class AuditText:
             Fields("", tuple(Field(label, cut(fact)) for label, fact in self.facts())),
             Table(
                 text("Figures, with 95 % intervals by patient"),
-                (text("Figure"), text("Images"), text("Value (95 % interval)")),
+                (text("Figure"), self._units(), text("Value (95 % interval)")),
                 _rows(self.figures()),
                 widths=(98.0, 30.0, 50.0),
             ),
@@ -373,12 +340,12 @@ class AuditText:
     # ---- disagreements
 
     def disagreements(self, most: int | None = None) -> Table:
-        """Images on which pack and label disagree, the surest first, as a page can hold them."""
+        """What is referred without the condition, or missed, the surest first, as a page can hold them."""
         text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:most]
         point = points[0].point if points else None
         rows = tuple(
             (
-                text("positive") if case.truth else text("negative"),
+                text("Missed") if case.truth else text("Falsely referred"),
                 "–" if case.score is None else score_text(self.translator, case.score, point, least=3),
                 "",
                 cut_path(case.image, most=_MOST_OF_A_PATH),
@@ -386,16 +353,19 @@ class AuditText:
             )
             for case in found
         )
-        title = self.translator.plural(
-            "Pack and label disagree: {count} image",
-            "Pack and label disagree: {count} images",
-            len(self.report.audit.disagreements),
+        all_of_them = self.report.audit.disagreements
+        missed = sum(case.truth for case in all_of_them)
+        title = text(
+            "Pack and reference disagree: {missed} missed, {falsely} falsely referred ({units})",
+            missed=missed,
+            falsely=len(all_of_them) - missed,
+            units=self._units(),
         )
         return Table(
             title,
-            (text("Reference"), text("Score"), "", text("Image"), text("Pack")),
+            (text("Mistake"), text("Score"), "", text("Image"), text("Pack")),
             rows,
-            widths=(24.0, 18.0, 12.0, 100.0, 24.0),
+            widths=(30.0, 18.0, 6.0, 100.0, 24.0),
             categories=tuple((case.category,) for case in found),
         )
 

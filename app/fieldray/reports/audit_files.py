@@ -1,7 +1,9 @@
-"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv` for planning a threshold;
-none of them holds a patient's name or number.
+"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv` for planning a threshold.
 
-Images and folders have aliases in them: their names often are those of people.
+`images.csv` has a line for each image. All figures follow from the lines of the images in the JSON.
+
+Unless a person asks for names, patients have pseudonyms in them, and images and folders aliases: their names often are
+those of people.
 """
 
 from __future__ import annotations
@@ -9,31 +11,39 @@ from __future__ import annotations
 import datetime
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.audit.cases import Case
 from fieldray.audit.figures import AtPoint, Group, images_needed
-from fieldray.audit.report import EVERYBODY, AuditReport, Plan, Step
+from fieldray.audit.report import EVERYBODY, SCREENED, AuditReport, Plan, Step
+from fieldray.audit.units import Case, Unit, is_referred
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share
 from fieldray.domain.purpose import TRUTHS
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
-from fieldray.reports.exporter import image_alias, is_own_pdf, pseudonym_key
+from fieldray.reports.audit_words import rule_text
+from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, Value
+from fieldray.reports.exporter import (
+    exam_alias,
+    image_alias,
+    is_own_pdf,
+    person_alias,
+    pseudonym,
+    pseudonym_key,
+)
 from fieldray.reports.exporters.csv import write_rows
-from fieldray.reports.outputs import is_plan, require_folder, require_free, write_own
+from fieldray.reports.outputs import is_audit_table, require_folder, require_free, write_own
 from fieldray.translation import Translator
 
 
-def audit_text(report: AuditReport) -> str:
-    """The document as JSON in ASCII, files and folders by their aliases. Raises StorageProblem."""
-    return json.dumps(audit_document(_unnamed(report)), indent=1) + "\n"
+def audit_text(report: AuditReport, *, names_people: bool = False) -> str:
+    """The document as JSON in ASCII. Raises StorageProblem."""
+    return json.dumps(audit_document(report if names_people else _unnamed(report)), indent=1) + "\n"
 
 
 def audit_document(report: AuditReport) -> dict[str, object]:
@@ -44,21 +54,27 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "notice": NOTICE,
         "made": datetime.datetime.fromtimestamp(subject.made_s, datetime.UTC).isoformat(timespec="seconds"),
         **{name: value for name, value in asdict(subject).items() if name != "made_s"},
+        "counted": {**asdict(found.rule), "rule": rule_text(Translator(), found.rule)},
         "images": found.images,
         "patients": found.patients,
+        "units": found.units,
         "positives": found.positives,
-        "scored": found.scored,
+        "assessed": found.assessed,
+        "missing": _by_truth(report.missing),
         "auc": asdict(found.area),
         "prevalence": found.prevalence,
         "operating_points": [_point(at) for at in found.points],
-        "counts": {
-            CATEGORY_TEXTS[category]: {"positive": by[True], "negative": by[False]}
-            for category, by in found.counts.items()
-        },
+        "counts": {CATEGORY_TEXTS[category]: _by_truth(by) for category, by in found.counts.items()},
         "not_sure": asdict(found.unsure),
         "refused": asdict(found.refused),
+        "not_assessed": [
+            {"code": one.why.code, "text": one.why.text, "positive": one.positives, "negative": one.negatives}
+            for one in found.not_assessed
+        ],
         "calibration_error": found.calibration_error,
+        "calibration_error_is": AuditText(report, Translator()).calibration().what,
         "calibration": [asdict(part) for part in found.bins],
+        "kappa": [asdict(one) for one in found.agreements],
         "roc": [list(pair) for pair in found.curve],
         "groups": [_group(group) for group in found.groups],
         "disagreements": [_case(case) for case in found.disagreements],
@@ -67,18 +83,23 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "plan": _plan(report),
         "compared": report.paired and asdict(report.paired),
         "notes": [{"code": note.code, "text": note.text} for note in found.notes],
+        "cases": [_line(case, report) for case in found.cases],
     }
+
+
+def _by_truth(counts: Mapping[bool, int]) -> dict[str, int]:
+    return {TRUTHS[side]: counts[side] for side in (True, False)}
 
 
 def _plan(report: AuditReport) -> dict[str, object] | None:
     """The steps of a table, and of each group the chosen one; all of them are in the CSV file."""
     if (found := report.plan) is None:
         return None
-    groups = [(names, steps[report.proposal.threshold]) for names, steps in found.groups.items()]
+    chosen = report.proposal.threshold
     return {
         **asdict(replace(found, groups={})),
         "shown": [asdict(found.groups[EVERYBODY][threshold]) for threshold in found.shown],
-        "groups": [_flat(names, step) for names, step in groups],
+        "groups": [{"group": by, "name": name, **asdict(steps[chosen])} for (by, name), steps in found.groups.items()],
     }
 
 
@@ -89,14 +110,15 @@ def _point(at: AtPoint) -> dict[str, object]:
         "threshold": at.point.threshold,
         "unsure_low": at.point.unsure_low,
         "unsure_high": at.point.unsure_high,
-        "sensitivity_of_all": asdict(at.found),
+        "sensitivity_of_all": asdict(at.detected),
+        "falsely_referred_of_all": asdict(at.falsely_referred),
         "classes": plain_classes(at.classes),
         "sensitivity": asdict(at.sensitivity),
         "specificity": asdict(at.specificity),
         "positive_predictive_value": at.positive_value and asdict(at.positive_value),
         "negative_predictive_value": at.negative_value and asdict(at.negative_value),
-        "positives_needed": images_needed(at.sensitivity.value),
-        "negatives_needed": images_needed(at.specificity.value),
+        "positives_needed": images_needed(at.detected.value),
+        "negatives_needed": images_needed(at.falsely_referred.value),
     }
 
 
@@ -112,7 +134,7 @@ def _group(group: Group) -> dict[str, object]:
     return {
         "by": group.by,
         "name": group.name,
-        "images": group.images,
+        "units": group.units,
         "auc": asdict(group.area),
         "operating_points": points,
     }
@@ -121,45 +143,77 @@ def _group(group: Group) -> dict[str, object]:
 def _case(case: Case) -> dict[str, object]:
     return {
         "image": case.image,
-        "reference": "positive" if case.truth else "negative",
+        "reference": TRUTHS[case.truth],
         "category": CATEGORY_TEXTS[case.category],
         "score": case.score,
+    }
+
+
+def _line(case: Case, report: AuditReport) -> dict[str, Value]:
+    """One image: `referred` says whether it is by itself, at the first operating point; empty where there is none."""
+    points, rule = report.audit.points, report.audit.rule
+    return {
+        "image": case.image,
+        "patient": case.patient,
+        "exam": case.exam,
+        "reference": TRUTHS[case.truth],
+        "category": CATEGORY_TEXTS[case.category],
+        "score": case.score,
+        "referred": is_referred(case, rule.edge(points[0].point)) if points else None,
+        "reason": case.why.code if case.why else "",
     }
 
 
 _FIGURES: Final = "audit.json"
 _DOCUMENT: Final = "audit.pdf"
 _PLAN: Final = "thresholds.csv"
+_IMAGES: Final = "images.csv"
 
 
-def write_audit(folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
-    """The files, in which files and folders have aliases; their paths. Raises UsageProblem, StorageProblem."""
+def write_audit(folder: Path, report: AuditReport, *, language: str, names_people: bool = False) -> tuple[Path, ...]:
+    """The files; their paths. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.pdf_pages import audit_pdf
 
-    figures, document, plan = folder / _FIGURES, folder / _DOCUMENT, folder / _PLAN
+    figures, document, plan, images = (folder / name for name in (_FIGURES, _DOCUMENT, _PLAN, _IMAGES))
     require_audit_files(None, folder)  # all or none
-    wording = AuditText(_unnamed(report), Translator(language))
+    report = report if names_people else _unnamed(report)
+    wording = AuditText(report, Translator(language))
     write_own(document, is_own_pdf, audit_pdf(wording))
-    write_own(figures, "json", audit_text(report).encode("ascii"))
+    write_own(figures, "json", audit_text(report, names_people=True).encode("ascii"))
+    lines = [_line(case, report) | {"notice": NOTICE} for case in report.audit.cases]
+    write_own(images, is_audit_table, _table(lines, wording.translator))
     if report.plan is None:
-        return document, figures
-    write_own(plan, is_plan, plan_table(report.plan, wording.translator).encode("utf-8-sig", "backslashreplace"))
-    return document, figures, plan
+        return document, figures, images
+    write_own(plan, is_audit_table, plan_table(report.plan, report.audit.rule.unit, wording.translator))
+    return document, figures, images, plan
 
 
-def plan_table(plan: Plan, translator: Translator) -> str:
-    """Every step of every group as CSV, with semicolons where numbers have a decimal comma."""
+def plan_table(plan: Plan, unit: Unit, translator: Translator) -> bytes:
+    """Every step of every group as CSV, with what is counted in the names of the columns."""
+    rows = [_flat(names, step, unit) for names, steps in plan.groups.items() for step in steps.values()]
+    return _table(rows, translator)
+
+
+def _table(rows: Sequence[Mapping[str, Value]], translator: Translator) -> bytes:
+    """As CSV, with semicolons where numbers have a decimal comma."""
     stream = io.StringIO(newline="")
-    rows = [_flat(names, step) for names, steps in plan.groups.items() for step in steps.values()]
     write_rows(stream, rows[0], rows, has_comma=translator.decimal(".") == ",")
-    return stream.getvalue()
+    return stream.getvalue().encode("utf-8-sig", "backslashreplace")
 
 
-def _flat(names: tuple[str, str], step: Step) -> dict[str, Any]:
+def _flat(names: tuple[str, str], step: Step, unit: Unit) -> dict[str, Any]:
+    """A step as one row: `group`, `name`, `threshold`, `sensitivity_patients`, `sensitivity_of_patients`, and so on."""
     found: dict[str, Any] = {"group": names[0], "name": names[1]}
     for name, value in asdict(step).items():
-        parts = dict.fromkeys(("value", "low", "high"), "") if value is None and name in ("ppv", "npv") else value
-        found |= {f"{name}_{part}": each for part, each in parts.items()} if isinstance(parts, dict) else {name: parts}
+        if isinstance(value, dict):
+            titles = {"count": f"{unit}s", "of": f"of_{unit}s"}
+            found |= {f"{name}_{titles.get(part, part)}": each for part, each in value.items()}
+        elif name in ("ppv", "npv"):
+            found |= dict.fromkeys((f"{name}_value", f"{name}_low", f"{name}_high"), "")
+        elif name == "cost_per_detected":
+            found[f"{name}_{unit}"] = value
+        else:
+            found[name if name == "threshold" else f"{name}_per_{SCREENED}_{unit}s"] = value
     return {**found, "notice": NOTICE}
 
 
@@ -168,8 +222,17 @@ def _unnamed(report: AuditReport) -> AuditReport:
 
     The aliases are those of the exports of a run, whose `image_id` they are.
     """
-    alias, found, subject = partial(image_alias, key=pseudonym_key(user_data())), report.audit, report.subject
+    key, found, subject = pseudonym_key(user_data()), report.audit, report.subject
+    alias = partial(image_alias, key=key)
     source = subject.labels_from
+    readers = sorted({one for pair in found.agreements for one in (pair.first, pair.second)} - {"pack", "reference"})
+    names = {name: str(number) for number, name in enumerate(readers, 1)}
+
+    def unnamed(case: Case) -> Case:
+        who = case.header, case.exam
+        patient = person_alias(case.patient, key=key) if case.has_patient else pseudonym(*who, key=key)
+        return replace(case, image=alias(case.image), patient=patient, exam=exam_alias(case.exam, key=key))
+
     return replace(
         report,
         subject=replace(
@@ -179,15 +242,21 @@ def _unnamed(report: AuditReport) -> AuditReport:
         ),
         audit=replace(
             found,
-            disagreements=tuple(replace(case, image=alias(case.image)) for case in found.disagreements),
-            notes=tuple(note if "rows" not in dict(note.parameters) else _without_rows(note) for note in found.notes),
+            cases=tuple(map(unnamed, found.cases)),
+            disagreements=tuple(map(unnamed, found.disagreements)),
+            agreements=tuple(
+                replace(one, first=names.get(one.first, one.first), second=names.get(one.second, one.second))
+                for one in found.agreements
+            ),
+            notes=tuple(map(_without_rows, found.notes)),
         ),
     )
 
 
 def _without_rows(note: Reason) -> Reason:
-    """A note that quotes lines of the table, without them."""
-    return reason(note.code, **(dict(note.parameters) | {"rows": "…"}))
+    """A note without the lines of the table and the patients that it quotes."""
+    hidden = {name: "…" for name, _ in note.parameters if name in ("rows", "numbers")}
+    return reason(note.code, **(dict(note.parameters) | hidden))
 
 
 def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
@@ -201,4 +270,5 @@ def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
         require_folder(folder)
         require_free(folder / _FIGURES, "json")
         require_free(folder / _DOCUMENT, is_own_pdf)
-        require_free(folder / _PLAN, is_plan)
+        require_free(folder / _PLAN, is_audit_table)
+        require_free(folder / _IMAGES, is_audit_table)

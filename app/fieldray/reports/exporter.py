@@ -268,8 +268,12 @@ def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     from fieldray.domain.image import known_person
 
     number = known_person(header.patient_id)
-    who = f"patient\0{number}" if number else f"study\0{study}"
-    return f"FR-{_letters(who, key)}"
+    return person_alias(number, key=key) if number else f"FR-{_letters(f'study{chr(0)}{study}', key)}"
+
+
+def person_alias(number: str, *, key: bytes) -> str:
+    """The pseudonym of the patient with this number."""
+    return f"FR-{_letters(f'patient{chr(0)}{number}', key)}"
 
 
 def image_alias(image: str, *, key: bytes) -> str:
@@ -278,6 +282,11 @@ def image_alias(image: str, *, key: bytes) -> str:
     image  its key (`ImageRef.key`), or a path that was screened: names of files and folders often are those of people
     """
     return f"FI-{_letters(f'image{chr(0)}{image}', key)}"
+
+
+def exam_alias(exam: str, *, key: bytes) -> str:
+    """`FE-` and ten letters or digits, for what brings images of one examination together."""
+    return f"FE-{_letters(f'exam{chr(0)}{exam}', key)}"
 
 
 def uid_alias(uid: str, *, key: bytes) -> str:

@@ -41,7 +41,7 @@ GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
 NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
 _HEAD_BYTES: Final = 2**16
-_PLAN_START: Final = '\ufeff"group","name","threshold"'.encode()
+_AUDIT_TABLES: Final = ('\ufeff"group","name","threshold"', '\ufeff"image","patient","exam","reference"')
 _AUDIT_START: Final = b'{\n "report": "fieldray audit"'
 _LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "reason_code", "pack", "model_sha256", "decode_ms"})
 _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
@@ -183,14 +183,14 @@ def is_own_report(head: bytes) -> bool:
         return True
     # what a class map means, as `--maps` writes it beside the map
     is_class_map = head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head
-    if is_class_map or is_plan(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
+    if is_class_map or is_audit_table(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
     return any(exporter.is_own(head) for exporter in exporters().values())
 
 
-def is_plan(head: bytes) -> bool:
-    """Whether this is the table of an audit's thresholds."""
-    return head.startswith((_PLAN_START, _PLAN_START.replace(b",", b";")))
+def is_audit_table(head: bytes) -> bool:
+    """Whether this is the table of an audit's thresholds, or of its images."""
+    return head.startswith(tuple(start.replace(",", mark).encode() for start in _AUDIT_TABLES for mark in ",;"))
 
 
 def _is_ours(path: Path, kind: Kind | Recognise) -> bool:

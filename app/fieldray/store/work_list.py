@@ -9,6 +9,7 @@ first of them stands.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -33,7 +34,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY
-from fieldray.domain.run import DriftSample, PackOfRun, PackSpec, StoredImage, VerdictChoice
+from fieldray.domain.run import DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
 from fieldray.store.bookkeeping import key_of
 from fieldray.store.database import damage_noticed, storage_problems
 from fieldray.store.results import ResultQuery
@@ -127,6 +128,11 @@ _AT_ONCE: Final = 256
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
 _SAMPLES = """SELECT category, findings, grey, lungs FROM answers JOIN images ON images.id = image_id
             WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
+
+
+_MOST_SITES: Final = 100
+_SEPARATOR: Final = os.fsencode(os.sep)
+_AFTER_SEPARATOR: Final = bytes([_SEPARATOR[0] + 1])  # keys of what a folder holds come before it
 
 
 # The newest answer by each model for what it first saw in a time, by the points it was made at. A failure does not
@@ -332,15 +338,21 @@ class HistoryQuery(ResultQuery):
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._made(sample_of, self._all(query, *of, limit))
 
-    def earlier_samples(self, of: PackOfRun, pack: PackSpec, *, limit: int) -> tuple[DriftSample, ...]:
-        """The same of other images in earlier runs with the same model and settings, the newest `limit`."""
+    def earlier_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
+        """The same of other images of the same folders in earlier runs with the same model and settings, the newest
+        `limit` (see `domain.run.site_of`).
+        """
+        sites = [os.fsencode(site) for site in dict.fromkeys(map(site_of, run.spec.paths))][:_MOST_SITES]
+        ends = [end for site in sites for end in (site, site + _SEPARATOR, site + _AFTER_SEPARATOR)]
+        here = " OR ".join(["image_key = ? OR (image_key >= ? AND image_key < ?)"] * len(sites)) or "0"
         query = f"""{_SAMPLES} AND (answers.run_id, position) IN (
                         SELECT run_id, position FROM run_packs
                         WHERE model_sha256 = ? AND settings_hash = ? AND run_id < ?)
-                    AND {_IDENTITY} NOT IN (SELECT {_IDENTITY} FROM images WHERE run_id = ?)
+                    AND ({here}) AND {_IDENTITY} NOT IN (SELECT {_IDENTITY} FROM images WHERE run_id = ?)
                     GROUP BY {_IDENTITY} ORDER BY answers.id DESC LIMIT ?"""
-        asked = pack.model_sha256, pack.settings_hash, of.run_id, of.run_id
-        return self._made(sample_of, self._all(query, *asked, limit))
+        pack = run.spec.packs[position]
+        asked = pack.model_sha256, pack.settings_hash, run.run_id, *ends, run.run_id, limit
+        return self._made(sample_of, self._all(query, *asked))
 
 
 def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows
 from fieldray_adapt.data.layouts import (
     PARTS,
     Row,
+    alike_patients,
     evaluated_parts,
     find_rows,
     leaks,
@@ -194,6 +196,7 @@ def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> d
 
 _COLUMNS: Final = ("source", "path", "sha256", "patient", "fold", "part")
 _REPORTED: Final = 20
+_SAID: Final = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -249,6 +252,7 @@ def data_step(run: Run) -> Facts:
     files = [row.path.resolve() for row in image_set.rows]
     found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts, files)
     parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
+    parts = _judged_once(image_set.rows, parts)
     targets = targets_of(image_set.rows, recipe.labels)
     check_classes(parts, targets, recipe.labels)
     write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))
@@ -258,6 +262,10 @@ def data_step(run: Run) -> Facts:
     facts = DataFigures(
         images={part: parts.count(part) for part in (*PARTS, "none")},
         patients={part: len({who for who, own in zip(people, parts, strict=True) if own == part}) for part in PARTS},
+        without_patient=sum(
+            part != "none" and row.patient in ("", row.path.name)
+            for row, part in zip(image_set.rows, parts, strict=True)
+        ),
         left_out=len(image_set.left_out),
         left_out_examples=image_set.left_out[:_REPORTED],
         duplicates=found.figures([row.origin for row in image_set.rows], most=_REPORTED),
@@ -269,6 +277,32 @@ def data_step(run: Run) -> Facts:
     )
     run.write("data", "facts.json", facts)
     return {**facts.images, **known, **plain(digests)}
+
+
+def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
+    """The parts, where of a file that is there several times one alone is for validation and test."""
+    judged = set[str]()
+
+    def part(row: Row, own: str) -> str:
+        is_again = own in _JUDGED and row.sha256 in judged
+        judged.update({row.sha256} if own in _JUDGED else ())
+        return "none" if is_again else own
+
+    return [part(row, own) for row, own in zip(rows, parts, strict=True)]
+
+
+def left_out_lines(folder: Path) -> list[str]:
+    """What the data step in the folder of a run left out, and why: sentences; none where it left nothing out."""
+    try:
+        facts = json.loads((folder / DATA.name / "facts.json").read_bytes())
+    except (OSError, ValueError):
+        return []
+    if "left_out" not in facts:  # of lung fields, which leave nothing out
+        return []
+    shown = facts["left_out_examples"][:_SAID]
+    more = facts["left_out"] - len(shown)
+    lines = [f"Left out: {origin}: {why}" for origin, why in shown]
+    return [*lines, f"Left out: {more} images more; the first {_REPORTED} are in the report"] if more else lines
 
 
 def dataset_of(run: Run) -> Dataset:
@@ -375,7 +409,7 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
         rows += found
         problems += wrong
         problems += _single_class(recipe.kept_labels, source, found, ("data", number))
-        problems += _first([*_misspelt(recipe, source, found), *_contradictions(found)], ("data", number))
+        problems += _first(list(_misspelt(recipe, source, found)), ("data", number))
     for key in ("ood_images", "elsewhere"):
         source = getattr(recipe.evaluation, key)
         problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
@@ -435,7 +469,8 @@ def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Ro
         found = set().union(*(row.classes for row in rows))
         classes = ", ".join(sorted(found & named or found)[:8])
         span = f"from {rows[0].origin} on, classes: {classes}"
-        yield Problem(at, f"has images of one side of every label only ({span}); set evaluated = false")
+        only = f"the table has only the class {classes}, " if len(found) == 1 else ""
+        yield Problem(at, f"has images of one side of every label only ({only}{span}); set evaluated = false")
 
 
 def _misspelt(recipe: Recipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
@@ -466,17 +501,6 @@ def _one_keystroke_apart(first: str, second: str) -> bool:
     return rest[1:] == other_rest[1:] or (rest[1::-1] == other_rest[:2] and rest[2:] == other_rest[2:])
 
 
-def _contradictions(rows: Sequence[Row]) -> Iterator[str]:
-    """Rows that name one file and differ in its classes or in whose it is."""
-    seen: dict[Path, Row] = {}
-    for row in rows:
-        first = seen.setdefault(row.path, row)
-        if first.classes != row.classes:
-            yield f"names {row.path} twice, with other classes ({first.origin}; {row.origin})"
-        elif first.patient != row.patient:
-            yield f"names {row.path} twice, of other patients ({first.origin}; {row.origin})"
-
-
 def _class_problems(labels: Sequence[LabelRule], rows: Sequence[Row]) -> Iterator[Problem]:
     """Classes of a label that no image has."""
     for number, label in enumerate(labels):
@@ -494,8 +518,9 @@ def _cells(row: Row, column: str) -> frozenset[str]:
 
 
 def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
-    if recipe.split.by == "random":  # an image without a patient is drawn by its content
-        rows = [row if row.patient else replace(row, sha256=content_digest(row.path)) for row in rows]
+    rows = _with_copies_known(rows)
+    alike = [found.text for found in alike_patients(rows, recipe.split)]
+    yield from _first(alike, ("split",), lead="is no split by patient: ")
     try:
         refuse_foreign_table(rows, recipe.split)
         parts = parts_of(rows, recipe.split, recipe.data)
@@ -506,3 +531,13 @@ def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
     used = evaluated_parts(rows, parts, recipe.data)
     empty = [found.text for found in empty_classes(used, targets_of(rows, recipe.labels), recipe.labels)]
     yield from _first(empty, ("split",), lead="leaves a part without a class: ")
+
+
+def _with_copies_known(rows: Sequence[Row]) -> list[Row]:
+    """With the digests of images without a patient, which are drawn by them, and of files that may be copies."""
+    sizes = [row.path.stat().st_size if row.path.is_file() else 0 for row in rows]
+    times = Counter(sizes)
+    return [
+        row if row.patient and times[size] == 1 else replace(row, sha256=content_digest(row.path))
+        for row, size in zip(rows, sizes, strict=True)
+    ]

@@ -10,16 +10,17 @@ A split at random is a hash's, so that nobody moves when others are added; a tab
 from __future__ import annotations
 
 import csv
-import hashlib
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import content_digest
+from fieldray_adapt.patients import NOBODY, alike_numbers, one_name_each, patient_sha256, share_of
 from fieldray_adapt.recipes.shared import Source, Split
 
 
@@ -95,13 +96,26 @@ def read_source(source: Source) -> list[Row]:
 def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
     """The rows of one source, and everything that is wrong with it.
 
-    That is data_unreadable, data_column (naming the columns there are), data_row, data_patient, data_empty.
+    That is data_unreadable, data_column (naming the columns there are), data_row, data_patient, data_named_twice,
+    data_empty.
     """
     wrong: list[Reason] = []
-    rows = [row for row in _LAYOUT_READERS[source.layout](source, wrong.append) if not row.classes & set(source.drop)]
+    every = _LAYOUT_READERS[source.layout](source, wrong.append)
+    rows = list(_each_once((row for row in every if not row.classes & set(source.drop)), wrong.append))
     if not rows and not wrong:
         wrong.append(reason("data_empty", name=source.name, path=source.path))
     return rows, wrong
+
+
+def _each_once(rows: Iterable[Row], wrong: Wrong) -> Iterator[Row]:
+    """Rows without those that say again what one before said of the file; what says something else is wrong."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        known = first.setdefault(os.path.normpath(row.path), row)
+        if known is row:
+            yield row
+        elif replace(row, path=known.path, origin=known.origin) != known:
+            wrong(reason("data_named_twice", path=row.path, first=known.origin, second=row.origin))
 
 
 _COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
@@ -197,11 +211,11 @@ def _patient_in(name: str, source: Source) -> str | None:
     if not source.patient:
         return name
     found = re.search(source.patient, name)
-    return found[1] if found else None
+    return found[1].strip() if found else None
 
 
 def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Line number and cells of each row that `where` lets through."""
+    """Line number and cells, without the blanks around them, of each row that `where` lets through."""
     if source.path.exists() and not source.path.is_file():  # a pipe would be read for ever
         wrong(reason("data_unreadable", path=source.path, detail="it is no file"))
         return
@@ -218,8 +232,10 @@ def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator
             for row in () if missing else decoder:
                 if any(value is None for value in row.values()) or None in row:
                     wrong(_bad_row(source, decoder.line_num, "it has another number of cells than the header"))
-                elif all(row[column] in values for column, values in source.where.items()):
-                    yield decoder.line_num, row
+                    continue
+                cells = {column: value.strip() for column, value in row.items()}
+                if all(cells[column] in values for column, values in source.where.items()):
+                    yield decoder.line_num, cells
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         wrong(reason("data_unreadable", path=source.path, detail=error))
 
@@ -264,9 +280,12 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
     Images of a source that is not evaluated are left out where they are not for training, those of one that is never
     drawn where they are.
 
-    Raises UsageProblem: data_leak when a patient would be on two sides, data_split for values without a meaning,
-    data_split_nobody for a table of other patients.
+    Raises UsageProblem: data_patients_alike for numbers that a person takes for one, data_leak and data_copies when a
+    patient would be on two sides, data_split for values without a meaning, data_split_nobody for a table of other
+    patients.
     """
+    for found in alike_patients(rows, split):
+        raise UsageProblem(found)
     refuse_foreign_table(rows, split)
     parts = parts_of(rows, split, sources)
     refuse_leak(rows, parts)
@@ -316,18 +335,25 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """As the split's table says, every other patient by a number: adding or removing one moves nobody else."""
-    settled = _settled(split.table)
+    """As the split's table says, every other patient by a number: adding or removing one moves nobody else.
 
-    def part(row: Row) -> str:
-        if known := settled.get(patient_sha256(row.patient)):
-            return known
-        share = _share_of(row.person, seed=split.seed)
+    Patients of whom the same file is there go together.
+    """
+    settled, persons = _settled(split.table), one_name_each([(row.person, row.sha256) for row in rows])
+    known: dict[str, str] = {}
+    for row, person in zip(rows, persons, strict=True):
+        if said := settled.get(patient_sha256(row.patient)):
+            known.setdefault(person, said)
+
+    def part(row: Row, person: str) -> str:
+        if found := settled.get(patient_sha256(row.patient)) or known.get(person):
+            return found
+        share = share_of(person, seed=split.seed)
         if share < split.test_share:
             return "test"
         return "validation" if share < split.test_share + split.validation_share else "training"
 
-    return [part(row) for row in rows]
+    return [part(row, person) for row, person in zip(rows, persons, strict=True)]
 
 
 def _settled(path: Path | None) -> dict[str, str]:
@@ -350,11 +376,23 @@ def _settled(path: Path | None) -> dict[str, str]:
 def _named_by(cells: Mapping[str, str]) -> str | None:
     """The digest of the one patient whom a row names; None where it names none, or two, or no digest is one."""
     name, digest = cells.get("patient", ""), cells.get("patient_sha256", "").lower()
-    if not (name or digest) or (name and name != name.strip()):
+    if not (name or digest):
         return None
     known = patient_sha256(name) if name else digest
     is_one = _DIGEST.fullmatch(known) is not None and known == (digest or known)
-    return known if is_one and known != _NOBODY else None
+    return known if is_one and known != NOBODY else None
+
+
+def alike_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]:
+    """A data_patients_alike for each two numbers of patients, of the data or the split's table, that look alike."""
+    names = dict[str, str]()
+    for row in rows:
+        if row.patient != row.path.name:  # where a recipe gives no pattern: `1.png` is not `01.png`
+            names.setdefault(row.patient, row.origin)
+    if split.table:
+        for line, cells in table_rows(Source(path=split.table), _refuse, ()):
+            names.setdefault(cells.get("patient", ""), f"{split.table.name}, line {line}")
+    yield from alike_numbers(names)
 
 
 def refuse_foreign_table(rows: Sequence[Row], split: Split) -> None:
@@ -385,19 +423,6 @@ def _refuse(wrong: Reason) -> NoReturn:
     raise UsageProblem(wrong)
 
 
-def patient_sha256(patient: str) -> str:
-    """SHA-256 of a patient's name in the data, as hexadecimal text. Whoever can guess the name can find it again."""
-    return hashlib.sha256(patient.encode()).hexdigest()
-
-
-_NOBODY: Final = patient_sha256("")  # an image without a patient is nobody that a table could name
-
-
-def _share_of(patient: str, *, seed: int) -> float:
-    """A number in 0..1 that depends on patient and seed alone, uniformly distributed over patients."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
-
-
 def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
     """Raises UsageProblem, the first of what `leaks` finds."""
     for found in leaks(rows, parts):
@@ -405,14 +430,19 @@ def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
 
 
 def leaks(rows: Sequence[Row], parts: Sequence[str]) -> Iterator[Reason]:
-    """A data_leak for each patient with images in two parts ("none" is no part)."""
+    """A data_leak for each patient with images in two parts ("none" is no part), a data_copies where it is the same
+    file that makes one of two patients.
+    """
     reported = set[str]()
     seen: dict[str, tuple[str, Row]] = {}
-    for row, part in zip(rows, parts, strict=True):
+    for row, part, person in zip(rows, parts, one_name_each([(row.person, row.sha256) for row in rows]), strict=True):
         if part == "none" or not row.patient:
             continue
-        other, first = seen.setdefault(row.patient, (part, row))
-        if other != part and row.patient not in reported:
-            reported.add(row.patient)
+        other, first = seen.setdefault(person, (part, row))
+        if other != part and person not in reported:
+            reported.add(person)
             sides = {"first": f"{first.origin} ({other})", "second": f"{row.origin} ({part})"}
-            yield reason("data_leak", patient=row.patient, **sides)
+            if first.patient == row.patient:
+                yield reason("data_leak", patient=row.patient, **sides)
+            else:
+                yield reason("data_copies", patient=first.patient, other=row.patient, **sides)

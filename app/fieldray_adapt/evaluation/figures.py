@@ -34,6 +34,7 @@ class DuplicateFigures(Struct, frozen=True, kw_only=True):
     exact: int
     near: int
     across_parts: int
+    without_patient: int = 0
     training_copies_left_out: int
     exact_examples: tuple[tuple[str, str], ...]
     near_examples: tuple[tuple[str, str], ...]
@@ -57,12 +58,14 @@ class DataDigests(Struct, frozen=True, kw_only=True):
 class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """data/facts.json of a classifier: images and patients by part, labels by label and part, and digests.
 
-    Images that could not be read are left out, the first of them with origin and sentence. Patients of the table are
-    those whom the table of the split names, if there is one.
+    `without_patient` counts the images of all parts whose patient nobody knows. Images that could not be read are left
+    out, the first of them with origin and sentence. Patients of the table are those whom the table of the split names,
+    if there is one.
     """
 
     images: dict[str, int]
     patients: dict[str, int]
+    without_patient: int = 0
     left_out: int
     left_out_examples: tuple[tuple[str, str], ...]
     duplicates: DuplicateFigures

@@ -71,6 +71,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray_cluster.archive_worker import make_request
         from fieldray_cluster.object_server import is_address
 
+    console.logs_progress = True
     settings, _ = load()
     if options.device:
         settings.set("device", options.device)

@@ -10,8 +10,9 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fieldray.audit import figures
-from fieldray.audit.cases import Case, make_cases, verdict_truths
+from fieldray.audit.cases import Reference, verdict_truths
 from fieldray.audit.drift import score_counts, stability
+from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Category, Failed, Finding, Screened, decide
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.metrics import Share, share
@@ -98,7 +99,7 @@ def made_share(count: int, of: int) -> Share:
 def test_shares_of_all_images_count_what_has_no_score() -> None:
     cases = [*drawn(60), case(100, None, True), case(101, None, False, "failed")]
     found = figures.audit(cases, [POINT])
-    assert (found.images, found.scored, found.refused.count) == (62, 60, 1)
+    assert (found.images, found.assessed, found.refused.count) == (62, 60, 1)
     assert found.unsure.count == sum(0.4 <= (c.score or 0) < 0.6 for c in cases)
     assert sum(sum(by.values()) for by in found.counts.values()) == 62
     assert "audit_no_score" in {note.code for note in found.notes}
@@ -150,7 +151,7 @@ def test_a_prevalence_that_is_none_is_refused(prevalence: float) -> None:
 
 
 def test_one_class_cannot_be_audited() -> None:
-    with pytest.raises(UsageProblem, match="one kind"):
+    with pytest.raises(UsageProblem, match="or none has"):
         figures.audit([case(i, 0.1 * i, True) for i in range(5)] + [case(9, None, False)], [POINT])
 
 
@@ -174,14 +175,14 @@ def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
     ]  # fmt: skip
     truths = verdict_truths(results, label="opacity")
     assert truths == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False, "/x/4.png": True}
-    made = list(make_cases(results, truths, label="opacity", patients={"/x/1.png": "A"}))
+    made = list(make_cases(results, Reference(truths=truths, patients={"/x/1.png": "A"}), label="opacity"))
     assert [(one.patient, one.score) for one in made] == [
         ("A", 0.9),
         ("/x/2.png", 0.9),
         ("/x/3.png", 0.1),
         ("/x/4.png", 0.1),
     ]
-    assert all(one.score is None for one in make_cases(results, truths, label="other", patients={}))
+    assert all(one.score is None for one in make_cases(results, Reference(truths=truths), label="other"))
 
 
 @pytest.mark.parametrize("number", ["", "ANONYMOUS", "0"])
@@ -192,7 +193,7 @@ def test_a_patient_id_that_names_nobody_is_no_person(number: str) -> None:
         for one, header in ((_stored(n, n / 6, None), header) for n, header in enumerate(headers))
     ]
     truths = {one.outcome.ref.key: one.row_id % 2 == 0 for one in results}
-    found = figures.audit(list(make_cases(results, truths, label="opacity", patients={})), [POINT])
+    found = figures.audit(list(make_cases(results, Reference(truths=truths), label="opacity")), [POINT])
     assert found.patients == 3 and "audit_patients_unknown" in {note.code for note in found.notes}
 
 
@@ -205,7 +206,7 @@ def test_of_two_labels_each_is_judged_by_itself() -> None:
     assert verdict_truths(results, label="opacity") == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False}
     assert verdict_truths(results, label="mass") == {"/x/3.png": False, "/x/5.png": True}
     truths = {f"/x/{number}.png": number == 5 for number in range(1, 7)}
-    made = list(make_cases(results, truths, label="mass", patients={}))
+    made = list(make_cases(results, Reference(truths=truths), label="mass"))
     assert [one.category for one in made] == ["normal"] * 4 + ["abnormal", "normal"]
     found = figures.audit(made, [POINT])
     assert found.disagreements == () and found.unsure.count == 0
@@ -232,9 +233,9 @@ def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> N
     ill = [case(n, 0.9, True) for n in range(366)] + [case(n, 0.1, True) for n in range(366, 381)]
     refused = [case(n, None, True) for n in range(381, 400)]
     well = [case(n, 0.1, False) for n in range(400, 500)] + [case(n, 0.45, False) for n in range(500, 510)]
-    at = figures.at_point([*ill, *refused, *well], POINT, prevalence=0.5)
+    at = figures.at_point([*ill, *refused, *well], POINT, rule=Rule(), prevalence=0.5)
     assert (at.sensitivity.count, at.sensitivity.of) == (366, 381)
-    assert (at.found.count, at.found.of) == (366, 400)
+    assert (at.detected.count, at.detected.of) == (366, 400)
     counts = {truth: {name: own.count for name, own in of.items()} for truth, of in at.classes.items()}
     assert counts == {
         True: {"abnormal": 366, "unsure": 0, "normal": 15, "refused": 19},
@@ -243,9 +244,17 @@ def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> N
     assert at.classes[True]["refused"] == made_share(19, 400)
 
 
-def test_what_is_read_first_is_found_and_has_a_column_of_its_own() -> None:
-    first = case(0, 0.1, True, "read_first")
-    at = figures.at_point([first, case(1, 0.9, True), case(2, 0.1, False)], POINT, prevalence=0.5)
-    assert at.found.count == 2
+def test_what_is_read_first_is_referred_in_every_figure_and_has_a_column_of_its_own() -> None:
+    units = [
+        case(0, 0.1, True, "read_first"),
+        case(1, 0.9, True),
+        case(2, 0.1, False),
+        case(3, 0.2, False, "read_first"),
+    ]
+    at = figures.at_point(units, POINT, rule=Rule(), prevalence=0.5)
+    assert [(one.count, one.of) for one in (at.detected, at.sensitivity)] == [(2, 2), (2, 2)]
+    assert [(one.count, one.of) for one in (at.falsely_referred, at.specificity)] == [(1, 2), (1, 2)]
     assert list(at.classes[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]
     assert at.classes[True]["read_first"].count == 1
+    # The list of disagreements goes by the rule: a normal image that is read first is a false referral.
+    assert [one.row_id for one in figures.audit([*units, case(4, 0.3, True)], [POINT]).disagreements] == [4, 3]

@@ -11,6 +11,7 @@ import pytest
 from fieldray.audit.cases import Reference, folder_labels, positive_classes, require_table, table_labels
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
+from fieldray.pipeline.auditing import usual_names
 from fieldray.reasons import reason
 
 
@@ -190,6 +191,7 @@ def test_a_longer_path_is_shown_beside_the_one_that_was_screened(tmp_path: Path)
 
 @pytest.mark.parametrize(("positive", "negative"), [("ІСТИНА", "ХИБНІСТЬ"), ("так", "ні"), ("Відхилення", "норма")])
 def test_what_a_ukrainian_table_says_of_a_class_is_understood(tmp_path: Path, positive: str, negative: str) -> None:
-    found = read(tmp_path, f"image;label\nb.dcm;{positive}\nЗнімок.png;{negative}\n")
+    text = f"image;label\nb.dcm;{positive}\nЗнімок.png;{negative}\n"
+    found = read(tmp_path, text, usual=usual_names())
     assert found.truths[str(tmp_path / "b.dcm")] and sorted(found.truths.values()) == [False, True]
     assert [note.code for note in found.notes] == ["audit_images_unlabelled"]

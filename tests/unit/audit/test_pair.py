@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
-from fieldray.audit.cases import Case, make_cases
+from fieldray.audit.cases import Reference
 from fieldray.audit.report import Side, pair
+from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, decide
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import StoredAnswer
@@ -37,7 +38,7 @@ def result(number: int, score: float | None, *, label: str, folder: str) -> Stor
 
 def cases_of(results: list[StoredAnswer], *, sick: set[int]) -> list[Case]:
     truths = {one.outcome.ref.key: one.row_id in sick for one in results}
-    return list(make_cases(results, truths, label="opacity", patients={}))
+    return list(make_cases(results, Reference(truths=truths), label="opacity"))
 
 
 def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -> None:
@@ -55,12 +56,14 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
         for side, label in enumerate(("opacity", "tb"))
     ]
     cases = cases_of(runs[0], sick=sick)
-    found = pair(cases, runs[1][:100], first=FIRST, second=SECOND)  # the files lie elsewhere, and twenty are not there
+    found = pair(
+        cases, runs[1][:100], first=FIRST, second=SECOND, rule=Rule()
+    )  # the files lie elsewhere, and twenty are not there
     assert (found.images, found.elsewhere, found.patients) == (100, 20, 100)
     assert (found.both, found.only_first, found.only_second) == (95, 1, 3)
     judged = [n for n in range(100) if n not in refused[0] | refused[1]]
     truth = [n in sick for n in judged]
-    area, sensitivity, specificity, all_found = found.figures
+    area, detected, falsely, sensitivity, specificity = found.figures
     known = [roc_auc_score(truth, scores[judged, side]) for side in (0, 1)]
     assert (area.first.value, area.second.value) == pytest.approx(known)
     assert area.difference == pytest.approx(known[1] - known[0]) and area.low < area.difference < area.high
@@ -70,20 +73,25 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
     assert sensitivity.difference == pytest.approx(np.mean([b for _, b in hits]) - np.mean([a for a, _ in hits]))
     spared = [[scores[n, 0] < 0.5, scores[n, 1] < 0.3] for n in judged if n not in sick]
     assert specificity.only_right == (spared.count([True, False]), spared.count([False, True]))
-    # A refused positive is not found: of 34 sick ones the first refused 3 and 6, the second 6.
-    every = [n for n in range(100) if n in sick]
-    assert all_found.first.value == pytest.approx(
-        sum(n not in refused[0] and scores[n, 0] >= 0.5 for n in every) / len(every)
-    )
+    # What was refused is not referred: of 34 with the condition the first refused 3 and 6, the second 6.
+    referred = [
+        [n not in refused[side] and scores[n, side] >= edge for side, edge in ((0, 0.5), (1, 0.3))] for n in range(100)
+    ]
+    with_it, without = ([referred[n] for n in range(100) if (n in sick) == side] for side in (True, False))
+    assert (detected.first.value, detected.second.value) == pytest.approx(np.mean(with_it, axis=0))
+    assert (falsely.first.value, falsely.second.value) == pytest.approx(np.mean(without, axis=0))
+    assert falsely.only_right == (without.count([False, True]), without.count([True, False]))
+    assert found.kappa is not None
+    assert found.kappa[0] == pytest.approx(cohen_kappa_score(*np.transpose(referred)))
 
 
 def test_without_points_there_is_the_area_alone_and_one_kind_is_refused() -> None:
     runs = [[result(n, 0.1 * n, label=label, folder="f") for n in range(1, 9)] for label in ("opacity", "tb")]
     cases = cases_of(runs[0], sick={5, 6, 7, 8})
-    found = pair(cases, runs[1], first=replace(FIRST, point=None), second=SECOND)
+    found = pair(cases, runs[1], first=replace(FIRST, point=None), second=SECOND, rule=Rule())
     assert [one.of for one in found.figures] == ["auc"]
     assert (found.figures[0].difference, found.figures[0].low < 0 < found.figures[0].high) == (0, True)
-    with pytest.raises(UsageProblem, match="Of 3 images with a label that run 2 has too"):
-        pair(cases, runs[1][:3], first=FIRST, second=SECOND)
-    with pytest.raises(UsageProblem, match="Of 0 images"):
-        pair(cases, [], first=FIRST, second=SECOND)
+    with pytest.raises(UsageProblem, match="Run 2 has 3 images with a label too"):
+        pair(cases, runs[1][:3], first=FIRST, second=SECOND, rule=Rule())
+    with pytest.raises(UsageProblem, match="Run 2 has 0 images"):
+        pair(cases, [], first=FIRST, second=SECOND, rule=Rule())

@@ -6,12 +6,14 @@ import math
 
 import pytest
 
-from fieldray.audit.cases import Case
-from fieldray.audit.report import EVERYBODY, Plan, Prices, moved_band, plan, propose, require_prices
+from fieldray.audit.report import EVERYBODY, Plan, Prices, Wanted, plan, propose, require_prices
+from fieldray.audit.units import Case, Rule, moved_band
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
 from fieldray.errors import UsageProblem
 from outcomes import operating_point
+
+PATIENTS = Rule(unit="patient")
 
 
 def case(patient: str, score: float | None, truth: bool, category: Category = "unsure", sex: str = "") -> Case:
@@ -32,35 +34,38 @@ CASES = [
 
 
 def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float, ...] = ()) -> Plan:
-    found = plan(cases, points, prevalence=0.1, prices=prices)
+    found = plan(cases, points, rule=PATIENTS, pattern=None, prevalence=0.1, prices=prices)
     assert found is not None
     return found
 
 
 def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
     found = made(CASES)
-    assert (found.people, found.without_score, found.sick_without) == (9, 2, 1)
+    assert (found.units, found.not_assessed, found.positives_not_assessed) == (9, 2, 1)
     steps = found.groups[EVERYBODY]
     assert list(steps) == [0.1, 0.3, 0.4, 0.6, 0.9]
     step = steps[0.4]  # a, b and d of four sick people; p of five healthy ones
     assert (step.sensitivity.count, step.sensitivity.of) == (3, 4)
     assert (step.specificity.count, step.specificity.of) == (4, 5)
     # Of 1,000 people 100 are sick: 75 found, 25 missed; of 900 healthy ones a fifth is called: 180.
-    assert (step.found, step.missed, step.called) == pytest.approx((75, 25, 255))
+    assert (step.detected, step.missed, step.referred) == pytest.approx((75, 25, 255))
     assert step.ppv is not None and step.ppv.value == pytest.approx(75 / 255)
     assert step.npv is not None and step.npv.value == pytest.approx(720 / 745)
-    assert (step.cost, step.cost_per_found) == (None, None)
+    assert (step.cost, step.cost_per_detected) == (None, None)
     # At 0.1 and 0.3 there are no more than three: the highest threshold that finds as many stands for 80 to 100 %.
     assert found.shown == (0.4, 0.9)
 
 
 def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
-    step = made(CASES, prices=(2.0, 20.0)).groups[EVERYBODY][0.4]
+    step = made(CASES, prices=Prices(screening=2.0, test=20.0)).groups[EVERYBODY][0.4]
     assert step.cost == pytest.approx(1000 * 2 + 255 * 20)
-    assert step.cost_per_found == pytest.approx(7100 / 75)
+    assert step.cost_per_detected == pytest.approx(7100 / 75)
     nobody = [one for one in CASES if one.patient not in "acd"]
-    assert made(nobody, points=(0.7,), prices=(2.0, 20.0)).groups[EVERYBODY][0.7].cost_per_found is None
-    for wrong in ((-1.0, 0.0), (0.0, float("nan")), (float("inf"), 0.0)):
+    assert (
+        made(nobody, points=(0.7,), prices=Prices(screening=2.0, test=20.0)).groups[EVERYBODY][0.7].cost_per_detected
+        is None
+    )
+    for wrong in (Prices(screening=-1.0), Prices(test=float("nan")), Prices(unsure=float("inf"))):
         with pytest.raises(UsageProblem, match="A price is a number"):
             require_prices(wrong)
 
@@ -72,7 +77,7 @@ def test_a_threshold_in_use_is_a_step_and_a_score_keeps_to_its_side() -> None:
     assert list(found.groups[EVERYBODY]) == [0.123, 0.289, 0.29, 0.55]
     assert found.groups[EVERYBODY][0.289].sensitivity.count == 2
     assert 0.55 in found.shown
-    assert found.groups[EVERYBODY][0.55].found == 0 and found.groups[EVERYBODY][0.55].ppv is None
+    assert found.groups[EVERYBODY][0.55].detected == 0 and found.groups[EVERYBODY][0.55].ppv is None
 
 
 def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> None:
@@ -89,20 +94,20 @@ def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> Non
 
 
 def test_where_everybody_is_sick_there_is_no_plan() -> None:
-    # Each person has an image of either kind, so no person is healthy.
-    assert plan([case("a", 0.9, True), case("a", 0.1, False)], (), prevalence=0.5, prices=None) is None
+    both = [case("a", 0.9, True), case("a", 0.1, False)]  # one patient, with an image of either kind
+    assert plan(both, (), rule=PATIENTS, pattern=None, prevalence=0.5, prices=None) is None
 
 
 def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
     cases = [case(str(n), n / 20, n % 3 == 0) for n in range(1, 20)]
-    found = propose(cases, label="opacity", pattern=None, wanted=0.9, threshold=0.5)
+    found = propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=Wanted(threshold=0.5))
     # Positives are 3, 6 ... 18 twentieths: 12, 15 and 18 are at 0.5 or above. Negatives below it: 1, 2, 4, 5, 7, 8.
     assert (found.threshold, found.sensitivity.count, found.sensitivity.of) == (0.5, 3, 6)
     assert (found.specificity.count, found.specificity.of) == (6, 13)
-    assert found.wanted == 0.5 and found.specificity.low <= 6 / 13 <= found.specificity.high
+    assert found.specificity.low <= 6 / 13 <= found.specificity.high
     for wrong in (0.95, 1.2, -0.1, float("nan")):
         with pytest.raises(UsageProblem, match="At the threshold"):
-            propose(cases, label="opacity", pattern=None, wanted=0.9, threshold=wrong)
+            propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=Wanted(threshold=wrong))
 
 
 # ---- the highest threshold that still catches what was asked for
@@ -117,17 +122,28 @@ def _cases() -> list[Case]:
 @pytest.mark.parametrize("wanted", [0.5, 0.9, 1.0])
 def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wanted: float) -> None:
     cases = _cases()
-    found = propose(cases, label="opacity", pattern=None, wanted=wanted)
-    positives = sorted(one.score for one in cases if one.truth and one.score is not None)
-    caught = [score for score in positives if score >= found.threshold]
-    assert found.sensitivity.count == len(caught) >= wanted * len(positives) - 1e-9
-    assert len(caught) - 1 < wanted * len(positives)
-    assert found.images == found.patients == 19
+    found = propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=Wanted(sensitivity=wanted))
+    positives = sum(one.truth for one in cases)  # one of these 15 has no score, so 14 can be referred
+    caught = [one.score for one in cases if one.truth and one.score is not None and one.score >= found.threshold]
+    assert (found.sensitivity.count, found.sensitivity.of) == (len(caught), 15) == (len(caught), positives)
+    assert found.is_reached == (wanted < 1) == (len(caught) >= wanted * positives)
+    assert len(caught) - 1 < wanted * positives
+    assert found.images == found.patients == 20
     assert found.unsure_low == found.threshold == found.unsure_high
 
 
+@pytest.mark.parametrize("wanted", [0.4, 0.8, 1.0])
+def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: float) -> None:
+    found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=Wanted(specificity=wanted))
+    negatives = sorted(one.score for one in _cases() if not one.truth and one.score is not None)
+    spared = sum(score < found.threshold for score in negatives)
+    assert (found.specificity.count, found.specificity.of) == (spared, 5) and found.is_reached
+    assert spared >= 5 * wanted > spared - 1
+    assert found.sensitivity.low <= found.sensitivity.value <= found.sensitivity.high
+
+
 def test_the_interval_of_the_specificity_counts_that_the_threshold_was_chosen_here() -> None:
-    found = propose(_cases(), label="opacity", pattern=None, wanted=0.9)
+    found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=Wanted(sensitivity=0.9))
     alone = [one.score for one in _cases() if not one.truth and one.score is not None]
     value = sum(score < found.threshold for score in alone) / len(alone)
     assert found.specificity.value == pytest.approx(value)
@@ -150,4 +166,4 @@ def test_a_band_holds_its_threshold_and_stays_in_the_scale(threshold: float) -> 
 @pytest.mark.parametrize("wanted", [0.0, -0.1, 1.01, float("nan")])
 def test_a_sensitivity_that_is_none_is_refused(wanted: float) -> None:
     with pytest.raises(UsageProblem, match="sensitivity"):
-        propose(_cases(), label="opacity", pattern=None, wanted=wanted)
+        propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=Wanted(sensitivity=wanted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,10 @@ def test_device(pack_options: list[str], tmp_path: Path, capsys: pytest.CaptureF
     for one in data["measurements"]:
         assert [len(times_ms) for times_ms in one["times_ms"]] == [3]
         assert one["fps_per_w"] == pytest.approx(one["fps_avg"] / 15)
-    assert "tiny-1.0.0 on cpu, network alone" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "tiny-1.0.0 on cpu, network alone" in said and re.search(
+        r"^This will take about \d+:\d\d\.$", said, re.MULTILINE
+    )
     assert "edgetpu" in json.dumps(data["not_measured"])
 
 

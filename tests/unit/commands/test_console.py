@@ -54,6 +54,16 @@ def test_no_bar_where_nobody_sees_it() -> None:
     assert error.getvalue() == ""
 
 
+def test_where_no_terminal_is_a_long_work_says_every_ten_seconds_how_far_it_is() -> None:
+    error, now = io.StringIO(), [0.0]
+    console = Console(io.StringIO(), error, clock=lambda: now[0])
+    console.logs_progress = True
+    for second in range(0, 31, 3):
+        now[0] = second
+        console.bar(f"{second} of 30")
+    assert error.getvalue() == "12 of 30\n24 of 30\n"
+
+
 def test_a_reader_that_went_away_is_noted_and_nothing_breaks() -> None:
     read, write = os.pipe()
     os.close(read)

@@ -15,6 +15,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from fieldray.audit.drift import Drift
+from fieldray.audit.report import Prices, Wanted
 from fieldray.domain.finding import Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
@@ -53,7 +54,7 @@ def spec(model: Model, **changes: object) -> RunSpec:
 
 
 def outcome(folder: str, number: int, score: float | None, *, model: Model, grey: int = 120) -> Outcome:
-    header = ImageHeader(patient_id=f"P{number // 2}", view_position="PA")
+    header = ImageHeader(patient_id=f"P{number // 4}-{number % 2}", view_position="PA")
     ref = ImageRef(path=Path(f"/images/{folder}/{number:03}.dcm"), kind="dicom", header=header)
     content = hashlib.sha256(f"{folder}-{number}".encode()).hexdigest()
     facts = ReadFacts(content_sha256=content, thumbnail=np.full((3, 4), grey, np.uint8))
@@ -64,7 +65,7 @@ def outcome(folder: str, number: int, score: float | None, *, model: Model, grey
 
 
 def collection(model: Model, *, shift: float = 0.0, grey: int = 120, name: str = "") -> list[Outcome]:
-    """80 images in two folders, five of them refused."""
+    """80 images in two folders, five of them refused; two of each of 40 patients."""
     generator = np.random.default_rng(5)
     made: list[Outcome] = []
     for number in range(80):
@@ -78,18 +79,20 @@ def collection(model: Model, *, shift: float = 0.0, grey: int = 120, name: str =
 def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Model) -> None:
     outcomes = collection(model)
     run_id = keep(store.path, outcomes, spec=spec(model))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders", prevalence=0.1), model=model)
+    report = audit_run(
+        store.path, PackOfRun(run_id), AuditRequest(labels="folders", unit="image", prevalence=0.1), model=model
+    )
     scored = [one for one in outcomes if isinstance(one, Screened)]
     truth = [one.ref.path.parent.name == "abnormal" for one in scored]
     assert report.audit.area.value == pytest.approx(
         roc_auc_score(truth, [one.findings[0].score for one in scored]), abs=1e-9
     )
-    assert (report.audit.images, report.audit.scored, report.audit.refused.count) == (80, 75, 5)
+    assert (report.audit.images, report.audit.assessed, report.audit.refused.count) == (80, 75, 5)
     assert report.audit.patients == 40
     assert report.audit.prevalence == 0.1
     document = audit_document(report)
     assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.area.value
-    assert not any(f"P{number}" in json.dumps(document) for number in range(40))  # nobody's number
+    assert audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=model).audit.units == 40
 
 
 def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, model: Model) -> None:
@@ -118,7 +121,7 @@ def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Mod
     lines = ["file,label,patient", *(f"{one.ref.path.name},{one.ref.path.parent.name},X" for one in outcomes[:30])]
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(lines))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels=table), model=model)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels=table, unit="image"), model=model)
     assert (report.audit.images, report.audit.patients) == (30, 1)
     assert report.subject.labels_from == str(table)
 
@@ -138,7 +141,9 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     store: ResultStore, model: Model, tmp_path: Path
 ) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders", sensitivity=0.9), model=model)
+    report = audit_run(
+        store.path, PackOfRun(run_id), AuditRequest(labels="folders", wanted=Wanted(sensitivity=0.9)), model=model
+    )
     points = SitePoints(tmp_path)
     for name, person, said in (("Our point", "P", "is no name"), ("ours", "  ", "needs the name of the person")):
         with pytest.raises(UsageProblem, match=said):
@@ -148,7 +153,7 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     assert (point.name, point.threshold) == ("local:ours", report.proposal.threshold)
     assert point.sensitivity.value >= 0.9
     (kept,) = points.all()
-    assert (kept.chosen_by, kept.chosen_on, kept.images) == ("A. Physicist", "2026-11-22", 75)
+    assert (kept.chosen_by, kept.chosen_on, kept.images, kept.counted) == ("A. Physicist", "2026-11-22", 80, "patient")
     newer = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, version="9.0.0"))
     for other in (dataclasses.replace(model, model_sha256="0" * 64), newer):
         with pytest.raises(UsageProblem, match="needs the pack"):
@@ -158,7 +163,8 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     )
     at = again.audit.points[-1]
     assert at.point.is_local
-    assert at.sensitivity.count == report.proposal.sensitivity.count
+    assert at.detected.count == report.proposal.sensitivity.count
+    assert "counted by patient" in point.measured_on["en"]
 
 
 def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, model: Model) -> None:
@@ -166,24 +172,28 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     moved = [replace_path(one, Path("/elsewhere")) for one in collection(model, shift=0.05)[10:]]
     second = keep(store.path, moved, spec=run_spec(pack_name="other-2.0.0", model_sha256="e" * 64))
     report = audit_run(
-        store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(second)), model=model
+        store.path,
+        PackOfRun(first),
+        AuditRequest(labels="folders", unit="image", against=PackOfRun(second)),
+        model=model,
     )
     paired = report.paired
     assert (paired.images, paired.elsewhere, paired.both) == (70, 10, 70)  # the five refused ones are not in the second
     assert (paired.first.pack, paired.second.pack) == (model.pack_name, "other-2.0.0")
     assert paired.figures[0].difference == pytest.approx(0, abs=0.01)  # each score is higher by the same
-    sensitivity, specificity = paired.figures[1:3]
-    assert sensitivity.difference > 0 > specificity.difference
-    assert json.loads(json.dumps(audit_document(report)))["compared"]["figures"][1]["of"] == "sensitivity"
+    detected, falsely, sensitivity, specificity = paired.figures[1:]
+    assert detected.difference == sensitivity.difference > 0
+    assert falsely.difference == pytest.approx(-specificity.difference) and falsely.difference > 0
+    assert json.loads(json.dumps(audit_document(report)))["compared"]["figures"][1]["of"] == "detected"
     words = [row[0] for block in AuditText(report, Translator("uk")).comparison()[1:] for row in block.rows]
-    assert len(words) == 4
+    assert len(words) == 5
     for against, said in ((first, "two different runs"), (99, "no run 99")):
         with pytest.raises(UsageProblem, match=said):
             audit_run(
                 store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(against)), model=model
             )
     empty = keep(store.path, [], spec=spec(model))
-    with pytest.raises(UsageProblem, match="Of 0 images"):
+    with pytest.raises(UsageProblem, match="has 0 images"):
         audit_run(store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(empty)), model=model)
 
 
@@ -197,18 +207,24 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
         for number, one in enumerate(collection(model))
     ]
     run_id = keep(store.path, outcomes, spec=spec(model))
-    request = AuditRequest(labels="folders", threshold=0.5, prices=(2.0, 20.0), prevalence=0.1)
+    request = AuditRequest(
+        labels="folders", wanted=Wanted(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
+    )
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
     assert report.plan is not None and 0.5 in report.plan.shown
     assert report.proposal.threshold == 0.5
     sentences = AuditText(report, Translator()).planning()[0].sentences
-    assert sentences[0].startswith("At the threshold 0.500, ") and "are called for a test" in sentences[0]
+    assert (
+        sentences[0].startswith("At the threshold 0.500, ") and "of 1000 patients screened are referred" in sentences[0]
+    )
     assert sentences[1].startswith("This costs ")
-    assert "left to a reader: 5 people, 3 of them sick" in sentences[2]
+    assert "left to a reader: 5 patients, 3 of them with the condition" in sentences[2]
     point = take_local_point(SitePoints(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
     assert point.threshold == 0.5
     with pytest.raises(UsageProblem, match="A price is a number"):
-        audit_run(store.path, PackOfRun(run_id), dataclasses.replace(request, prices=(-1.0, 0.0)), model=model)
+        audit_run(
+            store.path, PackOfRun(run_id), dataclasses.replace(request, prices=Prices(screening=-1.0)), model=model
+        )
 
 
 def drifts(path: Path, run_id: int, model: Model) -> tuple[Drift, ...]:
@@ -228,6 +244,30 @@ def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(st
     found = {drift.of: drift for drift in drifts(store.path, moved, model)}
     assert {of for of, drift in found.items() if drift.is_out} == {"scores", "exposure"}
     assert found["scores"].reference == 150  # 75 of each of two folders, once
+
+
+def test_images_of_another_folder_are_no_earlier_ones(store: ResultStore, model: Model) -> None:
+    """Two hospitals differ without anything being wrong; the days of one are compared."""
+
+    def kept(folder: str, **how: object) -> int:
+        outcomes = [
+            dataclasses.replace(one, ref=dataclasses.replace(one.ref, path=Path(folder, one.ref.path.name)))
+            for one in collection(model, name=folder, **how)  # type: ignore[arg-type]
+        ]
+        return keep(store.path, outcomes, spec=spec(model, paths=(folder,)))
+
+    kept("/data/north/2026-11-27")
+    south = kept("/data/south/2026-11-27", shift=0.4, grey=20)
+    assert drifts(store.path, south, model) == ()
+    assert not any(found.is_out for found in drifts(store.path, kept("/data/north/2026-11-28"), model))
+    moved = drifts(store.path, kept("/data/north/2026-11-29", shift=0.4, grey=20), model)
+    assert {found.of for found in moved if found.is_out} == {"scores", "exposure"}
+    said = {found.of: found.summary.text for found in moved}
+    assert "those of earlier images of the same folder: the mean score is 0." in said["scores"]
+    # Of grey 20 and 120, by the middles of bins of 25.6 levels.
+    assert "the mean grey level is 13 of 255, and there 115." in said["exposure"]
+    whole = drifts(store.path, kept("/data"), model)
+    assert {found.reference for found in whole} == {300, 320}
 
 
 def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_is_compared(
@@ -283,8 +323,8 @@ def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(sto
     run_id = keep(store.path, outcomes, spec=spec(model))
     named = {"abnormal": {"en": "Signs of it", "uk": "Ознаки"}, "normal": {"en": "None found", "uk": "Не виявлено"}}
     own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=own)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders", unit="image"), model=own)
     words = AuditText(report, Translator("uk"))
-    assert {row[4] for row in words.disagreements().rows} == {"Не виявлено"}
+    assert {row[4] for row in words.disagreements().rows} >= {"Не виявлено", "Невизначено"}
     assert any("Ознаки" in figure.what for figure in words.figures())
     assert [dict(note.parameters) for note in report.audit.notes if note.code == "asked_for_images"] == [{"count": "3"}]

@@ -41,16 +41,21 @@ def report() -> AuditReport:
 def test_both_files_say_the_same_in_the_language_asked_for(
     language: str, words: str, report: AuditReport, tmp_path: Path
 ) -> None:
-    document, figures, thresholds = write_audit(tmp_path, report, language=language)
+    document, figures, images, thresholds = write_audit(tmp_path, report, language=language)
     mark = {"en": (",", "."), "uk": (";", ",")}[language]
     rows = list(csv.DictReader(thresholds.read_text("utf-8-sig").splitlines(), delimiter=mark[0]))
     assert {row["name"] for row in rows} == {"", "made-up"}
     rows = [row for row in rows if not row["group"]]
     assert [row["threshold"].replace(mark[1], ".") for row in rows] == ["0.05", "0.45", "0.5", "0.65", "0.85"]
-    # Of 31 people all but the last have an image with the finding; at 0.85 the one with 0.05 is missed.
-    assert (rows[4]["sensitivity_count"], rows[4]["sensitivity_of"], rows[4]["specificity_of"]) == ("29", "30", "1")
-    assert rows[0]["missed"] == f"0{mark[1]}0"
-    assert is_own_report(thresholds.read_bytes()[:9999])
+    # Of 59 patients 30 have an image with the condition; at 0.85 the one with 0.05 is missed.
+    assert (rows[4]["sensitivity_patients"], rows[4]["sensitivity_of_patients"]) == ("29", "30")
+    assert rows[4]["specificity_of_patients"] == "29"
+    assert rows[0]["missed_per_1000_patients"] == f"0{mark[1]}0"
+    lines = list(csv.DictReader(images.read_text("utf-8-sig").splitlines(), delimiter=mark[0]))
+    assert [line["reference"] for line in lines[:2]] == ["positive", "negative"]
+    assert [line["referred"] for line in lines[:3]] == ["False", "False", "True"]  # 0.05, 0.45 and 0.85
+    assert len({line["patient"] for line in lines}) == 59 and all(line["patient"][:3] == "FR-" for line in lines)
+    assert all(is_own_report(table.read_bytes()[:9999]) for table in (thresholds, images))
     found = json.loads(figures.read_text("ascii"))
     assert (found["auc"]["value"], found["run_id"]) == (report.audit.area.value, 3)
     assert [point["is_local"] for point in found["operating_points"]] == [False, True]
@@ -60,7 +65,8 @@ def test_both_files_say_the_same_in_the_language_asked_for(
     assert audit_text(report) == figures.read_text("ascii")  # what `--json -` prints
     assert is_own_report(document.read_bytes()[:9999])
     assert is_own_report(figures.read_bytes())
-    for data in (document.read_bytes(), figures.read_bytes()):
+    assert [case["image"] for case in found["cases"]] == [line["image"] for line in lines]
+    for data in (document.read_bytes(), figures.read_bytes(), images.read_bytes()):
         assert not any(name in data for name in (b"SECRET", b"Nobody"))
     if shutil.which("pdftotext"):
         text = subprocess.run(["pdftotext", "-layout", document, "-"], capture_output=True, check=True).stdout.decode()
@@ -70,7 +76,8 @@ def test_both_files_say_the_same_in_the_language_asked_for(
         assert not any(name in text for name in ("图1.png", "SECRET"))
     if shutil.which("qpdf"):
         subprocess.run(["qpdf", "--check", document], capture_output=True, check=True)
-    write_audit(tmp_path, report, language=language)  # the next one replaces it
+    named = write_audit(tmp_path, report, language=language, names_people=True)  # the next one replaces it
+    assert all("SECRET1" in path.read_text("utf-8-sig") for path in named[1:3])
 
 
 @needs("pdftotext", "qpdf")
@@ -78,7 +85,7 @@ def test_both_files_say_the_same_in_the_language_asked_for(
 def test_texts_from_outside_are_seen_as_they_are_and_keep_to_their_pages(text: str, tmp_path: Path) -> None:
     points = (replace(POINT, name=text, titles={"en": text}, label=text),)
     report = audit_report(text, scores={1: 0.05, 3: 0.05}, points=points)
-    document, figures, thresholds = write_audit(tmp_path, report, language="en")
+    document, figures, _, thresholds = write_audit(tmp_path, report, language="en")
     found = json.loads(figures.read_text("ascii"))
     assert found["pack"] == found["groups"][0]["name"] == text
     assert not any(line.startswith(("=", "+", "@")) for line in thresholds.read_text("utf-8-sig").splitlines())
@@ -99,7 +106,7 @@ def words_of(document: Path) -> Iterator[tuple[str, float, float]]:
         yield word, float(right), float(bottom)
 
 
-@pytest.mark.parametrize("name", ["audit.pdf", "audit.json", "thresholds.csv"])
+@pytest.mark.parametrize("name", ["audit.pdf", "audit.json", "thresholds.csv", "images.csv"])
 def test_files_of_others_stay_and_neither_file_is_then_written(name: str, report: AuditReport, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"mine")
     with pytest.raises(UsageProblem, match=name):

@@ -1,0 +1,59 @@
+"""How far pack, reference and readers agree beyond chance: Cohen's kappa of every two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from fieldray.audit.units import Case, Rule, is_referred
+from fieldray.domain import metrics
+from fieldray.domain.model import OperatingPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Two who judged the same units: "pack", "reference", or a reader's name.
+
+    agreed            how many of the units were judged alike
+    kappa, low, high  Cohen's, -1..1, with the ends of its 95 % interval
+    """
+
+    first: str
+    second: str
+    units: int
+    agreed: int
+    kappa: float
+    low: float
+    high: float
+
+
+def agreements(
+    cases: Sequence[Case],
+    points: Sequence[OperatingPoint],
+    *,
+    rule: Rule,
+    readers: Mapping[str, Mapping[str, bool]],
+) -> Iterator[Agreement]:
+    """Of every two, over the images that both judged; the pack judges by its first point, and refers or does not."""
+    judges = {"reference": {case.image: case.truth for case in cases}, **readers}
+
+    def judged(truths: Mapping[str, bool], by: Sequence[Case]) -> list[Case]:
+        return rule.units(replace(case, truth=truths[case.image]) for case in by)
+
+    def agreement(first: str, second: str, said: Sequence[bool], units: Sequence[Case]) -> Iterator[Agreement]:
+        one, other = np.array(said, np.bool_), np.array([unit.truth for unit in units], np.bool_)
+        if found := metrics.kappa(one, other, patients=[unit.patient for unit in units]):
+            kappa, low, high = found
+            alike = int((one == other).sum())
+            yield Agreement(first=first, second=second, units=len(units), agreed=alike, kappa=kappa, low=low, high=high)
+
+    for name, truths in judges.items() if points else ():
+        units = judged(truths, [case for case in cases if case.image in truths])
+        yield from agreement("pack", name, [is_referred(unit, rule.edge(points[0])) for unit in units], units)
+    for (first, own), (second, others) in combinations(readers.items(), 2):
+        both = [case for case in cases if case.image in own and case.image in others]
+        said = [unit.truth for unit in judged(own, both)]
+        yield from agreement(first, second, said, judged(others, both))

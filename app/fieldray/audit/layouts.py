@@ -1,0 +1,148 @@
+"""What the rows of a table of labels say: which image, which classes it has, of whom, and who read it.
+
+A cell may hold several classes, joined by `|`, as NIH ChestX-ray14 writes them. CheXpert and VinDr-CXR have a column
+for each class, with 1, 0, -1 (uncertain) or nothing in it; VinDr-CXR's boxes have a row for each finding and reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+NO_FINDING: Final = "no finding"
+_PATIENT_IN_PATH: Final = re.compile(r"(patient\d+)")
+_CHEXPERT: Final = ("path", "sex", "age", "frontal/lateral", "ap/pa")
+_VINDR_IMAGES: Final = ("image_id", "rad_id")
+_VINDR_BOXES: Final = ("image_id", "class_name", "rad_id")
+_VALUES: Final = {"": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": -1, "-1.0": -1}
+
+Cells = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRow:
+    """One row.
+
+    text       the label as it is written, for messages
+    classes    what is known to be there, in lower case
+    uncertain  classes of which the table says that nobody is certain
+    reader     who read the image, empty where the table does not say
+    """
+
+    line: int
+    image: str
+    text: str
+    classes: frozenset[str]
+    uncertain: frozenset[str] = frozenset()
+    patient: str = ""
+    exam: str = ""
+    reader: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a table says it.
+
+    read        one row, None for one that is of no frontal image; raises ValueError for a cell that says nothing known
+    has_many    whether an image may have several classes, so that every class but *no finding* is one to be found
+    adds_up     whether several rows of one image and reader add up, as boxes do
+    """
+
+    read: Callable[[int, Cells], LabelRow | None]
+    has_many: bool = False
+    adds_up: bool = False
+
+
+def published_layout(header: Sequence[str]) -> Layout | None:
+    """The layout of CheXpert's and VinDr-CXR's tables, by their columns in lower case; None for any other."""
+    has_class_columns = NO_FINDING in header
+    if has_class_columns and set(_CHEXPERT) <= set(header):
+        return Layout(read=_chexpert, has_many=True)
+    if has_class_columns and set(_VINDR_IMAGES) <= set(header):
+        return Layout(read=_vindr_image, has_many=True)
+    if set(_VINDR_BOXES) <= set(header):
+        return Layout(read=_vindr_box, has_many=True, adds_up=True)
+    return None
+
+
+def named_columns(names: Mapping[str, str], *, has_many: bool) -> Layout:
+    """A table with a column for each of "image" and "label", and perhaps "patient", "exam" and "reader"."""
+
+    def read(line: int, cells: Cells) -> LabelRow:
+        image, label, *others = (
+            cells.get(names.get(role, ""), "") for role in ("image", "label", "patient", "exam", "reader")
+        )
+        patient, exam, reader = others
+        classes = split_classes(label)
+        return LabelRow(line=line, image=image, text=label, classes=classes, patient=patient, exam=exam, reader=reader)
+
+    return Layout(read=read, has_many=has_many)
+
+
+def split_classes(cell: str) -> frozenset[str]:
+    """The classes of a cell that may hold several, in lower case."""
+    return frozenset(name.strip().casefold() for name in cell.split("|") if name.strip())
+
+
+def _chexpert(line: int, cells: Cells) -> LabelRow | None:
+    if cells["frontal/lateral"].casefold() == "lateral":
+        return None
+    patient = _PATIENT_IN_PATH.search(cells["path"])
+    return _by_columns(line, cells, image="path", others=_CHEXPERT, patient=patient[1] if patient else "")
+
+
+def _vindr_image(line: int, cells: Cells) -> LabelRow:
+    return _by_columns(line, cells, image="image_id", others=_VINDR_IMAGES, reader=cells["rad_id"])
+
+
+def _vindr_box(line: int, cells: Cells) -> LabelRow:
+    label = cells["class_name"]
+    reader = cells["rad_id"]
+    return LabelRow(line=line, image=cells["image_id"], text=label, classes=split_classes(label), reader=reader)
+
+
+def _by_columns(
+    line: int, cells: Cells, *, image: str, others: Sequence[str], patient: str = "", reader: str = ""
+) -> LabelRow:
+    values = {name: _VALUES.get(value) for name, value in cells.items() if name not in others}
+    if wrong := [name for name, value in values.items() if value is None]:
+        raise ValueError(f"{wrong[0]}: {cells[wrong[0]]}")
+    classes, uncertain = (frozenset(name for name, value in values.items() if value == own) for own in (1, -1))
+    text = "|".join(sorted(classes)) or "-"
+    return LabelRow(
+        line=line,
+        image=cells[image],
+        text=text,
+        classes=classes,
+        uncertain=uncertain,
+        patient=patient,
+        reader=reader,
+    )
+
+
+def says_finding(
+    rows: Sequence[LabelRow], positive: Sequence[str], *, negatives: frozenset[str]
+) -> Callable[[LabelRow], bool | None]:
+    """Says of a row with perhaps several classes whether one that is wanted is there; None if that is uncertain.
+
+    Without `positive` every class is wanted but the `negatives`; who has one of these has none. Raises UsageProblem.
+    """
+    names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
+    wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))
+    if missing := wanted - names:
+        raise UsageProblem(reason("audit_no_class", missing=", ".join(sorted(missing)), known=known))
+    wanted = wanted or {*names - negatives}
+
+    def truth(row: LabelRow) -> bool | None:
+        if not positive and row.classes & negatives:
+            return False
+        return True if row.classes & wanted else None if row.uncertain & wanted else False
+
+    if len({truth(row) for row in rows} - {None}) < 2:
+        raise UsageProblem(reason("audit_one_class", known=known))
+    return truth

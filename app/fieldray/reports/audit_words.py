@@ -1,0 +1,162 @@
+"""What was audited, by what rule, and how figures of an audit are written, in a person's language."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from fieldray.audit.figures import AtPoint
+from fieldray.audit.report import AuditReport
+from fieldray.audit.units import Rule, Unit
+from fieldray.domain.metrics import Share
+from fieldray.domain.model import Estimate
+from fieldray.domain.run import PackOfRun
+from fieldray.formatting import border_text, moment, number, percent
+from fieldray.translation import Translator
+
+_HASH_LETTERS: Final = 16
+
+
+class Figure(NamedTuple):
+    """A line of the table of figures; `value` is empty in the heading of an operating point."""
+
+    what: str
+    counts: str
+    value: str
+
+
+class AuditWords:
+    """What was audited and what was counted, and how a value is written."""
+
+    def __init__(self, report: AuditReport, translator: Translator) -> None:
+        self.report, self.translator = report, translator
+
+    @property
+    def title(self) -> str:
+        """Of the whole report."""
+        subject, translator = self.report.subject, self.translator
+        return translator.text("Audit of {pack}", pack=translator.pick(subject.names) or subject.pack)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What was audited: a label and a text each."""
+        subject, found, translator = self.report.subject, self.report.audit, self.translator
+        signers = {
+            "builtin": translator.text("Comes with the program"),
+            "legacy": translator.text("unsigned legacy model, operating point unknown"),
+        }
+        counted = translator.text(
+            "{units}: {positives} with the condition, {negatives} without it; {assessed} assessed",
+            units=f"{found.units} {unit_label(translator, found.rule.unit)}",
+            positives=found.positives,
+            negatives=found.units - found.positives,
+            assessed=found.assessed,
+        )
+        images = translator.text("{images} of {patients} patients", images=found.images, patients=found.patients)
+        missing = translator.text(
+            "{positives} with the condition, {negatives} without it; they are in no figure",
+            positives=self.report.missing[True],
+            negatives=self.report.missing[False],
+        )
+        return [
+            (translator.text("Pack"), subject.pack),
+            (translator.text("Signed by"), signers.get(subject.trust, subject.fingerprint)),
+            (translator.text("Model file"), subject.model_sha256[:_HASH_LETTERS]),
+            *([(translator.text("Lung fields"), subject.lungs_pack)] if subject.lungs_pack else []),
+            (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
+            (translator.text("Reference labels"), self._labels_from()),
+            (translator.text("Images"), images),
+            (translator.text("Counted"), counted),
+            (translator.text("Rule"), self.rule()),
+            *([(translator.text("In the table, not screened"), missing)] if any(self.report.missing.values()) else []),
+            (
+                translator.text("Run"),
+                f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
+            ),
+            (translator.text("Date"), moment(translator, subject.made_s)),
+            (translator.text("Program"), f"Fieldray {subject.program_version}"),
+        ]
+
+    def _labels_from(self) -> str:
+        known = {
+            "folders": self.translator.text("names of the folders"),
+            "verdicts": self.translator.text("the reader's verdicts"),
+        }
+        source = self.report.subject.labels_from  # else the path of a table
+        return known.get(source) or self.translator.name(source)
+
+    def rule(self) -> str:
+        """What every figure counts, and what it counts as referred."""
+        return rule_text(self.translator, self.report.audit.rule)
+
+    # ---- values
+
+    def point_title(self, at: AtPoint) -> str:
+        """An operating point by its title and threshold; a local one's title says that it is."""
+        return self.translator.text(
+            "At {point}, threshold {threshold}",
+            point=self.translator.pick(at.point.titles) or at.point.name,
+            threshold=border_text(self.translator, at.point.threshold, least=3),
+        )
+
+    def _share(self, what: str, share: Share) -> Figure:
+        counts = self.translator.text("{count} of {of}", count=share.count, of=share.of)
+        return Figure(what, counts, self._percent(share))
+
+    def _percent(self, share: Share | Estimate | None) -> str:
+        if share is None:
+            return "–"
+        return percent(self.translator, share.estimate if isinstance(share, Share) else share)
+
+    def area(self, area: Estimate) -> str:
+        """An AUC with its interval."""
+        value, low, high = (self._number(part, digits=3) for part in (area.value, area.low, area.high))
+        return f"{value} ({low}–{high})"
+
+    def _number(self, value: float, *, digits: int) -> str:
+        return number(self.translator, value, digits=digits)
+
+    def _kappa(self, *values: float) -> str:
+        value, low, high = (self.translator.decimal(f"{part:.2f}") for part in values)
+        return self.translator.text("{value} ({low} to {high})", value=value, low=low, high=high)
+
+    def _units(self) -> str:
+        return unit_label(self.translator, self.report.audit.rule.unit)
+
+    def _group_name(self, by: str, name: str) -> str:
+        translator = self.translator
+        titles = {
+            "view": translator.text("View"),
+            "sex": translator.text("Sex"),
+            "age": translator.text("Age"),
+            "manufacturer": translator.text("Manufacturer"),
+        }
+        return f"{titles[by]}: {name.replace(' to ', '–') if by == 'age' else name}"
+
+    def _border(self, threshold: float) -> str:
+        return border_text(self.translator, threshold, least=3)
+
+
+def unit_label(translator: Translator, unit: Unit) -> str:
+    """What is counted, in the plural."""
+    names = {
+        "image": translator.in_context("what is counted", "images"),
+        "exam": translator.in_context("what is counted", "examinations"),
+        "patient": translator.in_context("what is counted", "patients"),
+    }
+    return names[unit]
+
+
+def rule_text(translator: Translator, rule: Rule) -> str:
+    """What every figure counts, and what it counts as referred, in sentences."""
+    text = translator.text
+    counted = {
+        "image": text("Every figure counts images."),
+        "exam": text("Every figure counts examinations. One has the condition if any of its images has it."),
+        "patient": text("Every figure counts patients. One has the condition if any of their images has it."),
+    }
+    each = {
+        "above": text("Referred is what is read first, and what has a score at or above the threshold."),
+        "unsure": text("Referred is what is read first, uncertain, or has a score above the uncertain ones."),
+    }
+    any_of = text("One image is enough.") if rule.unit != "image" else ""
+    never = text("What was not assessed, because its images are not suitable or failed, is not referred.")
+    return " ".join(filter(None, (counted[rule.unit], each[rule.refers], any_of, never)))

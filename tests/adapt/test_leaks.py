@@ -1,0 +1,181 @@
+"""A leak of each kind: patients and copies that would be on two sides are refused, or go together before the split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jinja2 import Template
+from PIL import Image
+
+from fieldray.errors import UsageProblem
+from fieldray_adapt.data.dataset import _judged_once, left_out_lines
+from fieldray_adapt.data.layouts import Row, find_rows, leaks, split_rows
+from fieldray_adapt.recipes.shared import Source, Split
+from tiny_recipe import adapted
+
+RECIPE = """
+[pack]
+id = "leaky"
+[[labels]]
+code = "sick"
+positive = ["sick"]
+[[data]]
+path = "rows.csv"
+layout = "csv"
+[split]
+by = "random"
+"""
+
+
+def rows_of(folder: Path, text: str) -> list[Row]:
+    (folder / "rows.csv").write_text("path,label,patient\n" + text, encoding="utf-8")
+    rows, wrong = find_rows(Source(name="clinic", path=folder / "rows.csv", layout="csv"))
+    if wrong:
+        raise UsageProblem(wrong[0])
+    return rows
+
+
+ALIKE = [("p1", "P1"), ("p 1", "p1"), ("007", "7"), ("p007", "p7"), ("А1", "A1"), ("Α1", "A1"), ("\uff211", "A1")]
+
+
+@pytest.mark.parametrize(("first", "second"), ALIKE)
+@pytest.mark.parametrize("by", ["random", "column"])
+def test_numbers_that_a_person_takes_for_one_are_refused_with_both_lines(
+    tmp_path: Path, first: str, second: str, by: str
+) -> None:
+    rows = rows_of(tmp_path, f"a.png,sick,{first}\nb.png,well,{second}\nc.png,well,q\n")
+    with pytest.raises(UsageProblem) as problem:
+        split_rows(rows, Split(by=by), [])  # type: ignore[arg-type]
+    said = problem.value.reason.text
+    assert f"The patients {first} (rows.csv, line 2) and {second} (rows.csv, line 3) differ only by case" in said
+
+
+def test_blanks_around_a_number_are_no_part_of_it(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "a.png,sick,p000\nb.png,well,p000 \nc.png , well, p000\n")
+    assert {row.patient for row in rows} == {"p000"} and rows[2].path.name == "c.png"
+    for seed in range(20):
+        assert len(set(split_rows(rows, Split(by="random", seed=seed), []))) == 1
+
+
+def test_a_split_table_s_numbers_are_held_against_those_of_the_data(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "a.png,sick,p1\nb.png,well,p2\n")
+    (tmp_path / "split.csv").write_text("patient,part\nP1,test\np2,training\n")
+    with pytest.raises(UsageProblem, match=r"P1 \(split.csv, line 2\)"):
+        split_rows(rows, Split(by="random", table=tmp_path / "split.csv"), [])
+
+
+def test_a_row_that_is_there_twice_counts_once_and_another_one_about_the_file_is_named(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "a.png,sick,p1\nb.png,well,p2\na.png,sick,p1\n./a.png,sick,p1\n")
+    assert [row.path.name for row in rows] == ["a.png", "b.png"]
+    for other in ("a.png,well,p1", "a.png,sick,p3"):
+        with pytest.raises(UsageProblem, match=r"a.png is named twice, .*: rows.csv, line 2; rows.csv, line 4"):
+            rows_of(tmp_path, f"a.png,sick,p1\nb.png,well,p2\n{other}\n")
+
+
+def copied(*pairs: tuple[str, str]) -> list[Row]:
+    """Rows of these patients and contents."""
+    return [
+        Row(
+            path=Path(f"{n}.png"),
+            source="clinic",
+            classes=frozenset({"sick"}),
+            patient=who,
+            origin=f"line {n}",
+            sha256=content,
+        )
+        for n, (who, content) in enumerate(pairs)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_copies_under_other_names_go_to_one_part_with_all_that_is_theirs(seed: int) -> None:
+    rows = copied(("p1", "A"), ("p2", "A"), ("p2", "B"), ("p3", "B"), ("p3", "C"), ("", "C"), ("q", "D"))
+    parts = split_rows(rows, Split(by="random", seed=seed), [])
+    assert len(set(parts[:6])) == 1
+    # Others stay where they are when a copy is found.
+    assert parts[6] == split_rows(rows[6:], Split(by="random", seed=seed), [])[0]
+    # Of a file that is there several times one alone is judged.
+    judged = _judged_once(rows, ["test"] * 7)
+    assert judged == ["test", "none", "test", "none", "test", "none", "test"]
+    assert _judged_once(rows, ["training"] * 7) == ["training"] * 7
+
+
+@pytest.mark.parametrize("by", ["column", "fold", "table"])
+def test_a_copy_on_the_other_side_of_a_split_that_somebody_made_is_refused(tmp_path: Path, by: str) -> None:
+    rows = copied(("p1", "A"), ("p2", "A"), ("p3", "B"))
+    sources, split = [], Split(by="random")
+    if by == "column":
+        rows = [replace(row, split=name) for row, name in zip(rows, ("train", "test", "train"), strict=True)]
+        sources, split = (
+            [Source(name="clinic", path=Path("x"), splits={"train": "training", "test": "test"})],
+            Split(by="column"),
+        )
+    elif by == "fold":
+        rows = [replace(row, fold=fold) for row, fold in zip(rows, "012", strict=True)]
+        split = Split(by="fold", test_folds=(1,), validation_folds=(2,))
+    else:
+        (tmp_path / "split.csv").write_text("patient,part\np1,training\np2,test\n")
+        split = Split(by="random", table=tmp_path / "split.csv")
+    with pytest.raises(UsageProblem, match="as of the patient p1 and of the patient p2, so they are one"):
+        split_rows(rows, split, sources)
+
+
+def test_one_patient_on_two_sides_is_still_named_as_that() -> None:
+    (found,) = leaks(copied(("p1", "A"), ("p1", "B")), ["training", "test"])
+    assert found.code == "data_leak"
+
+
+def leak_by_case(folder: Path) -> str:
+    return "".join(f"{n}.png,{'sick' if n % 2 else 'well'},{'pP'[n % 2]}{n // 2}\n" for n in range(40))
+
+
+def leak_by_copy(folder: Path) -> str:
+    for n in range(0, 40, 2):
+        (folder / f"{n + 1}.png").write_bytes((folder / f"{n}.png").read_bytes())
+    return "".join(f"{n}.png,{'sick' if n % 4 < 2 else 'well'},p{n},{('train', 'test')[n % 2]}\n" for n in range(40))
+
+
+@pytest.mark.parametrize("leak", [leak_by_case, leak_by_copy])
+def test_no_card_is_made_of_data_with_a_leak(tmp_path: Path, leak: Callable[[Path], str]) -> None:
+    generator = np.random.default_rng(1)
+    for n in range(40):
+        Image.fromarray(generator.integers(0, 255, (32, 32), np.uint8)).save(tmp_path / f"{n}.png")
+    recipe = RECIPE
+    header = "path,label,patient"
+    if leak is leak_by_copy:
+        header += ",split"
+        recipe = recipe.replace('by = "random"', 'by = "column"').replace(
+            'path = "rows.csv"',
+            'path = "rows.csv"\nsplits = { train = "training", test = "test" }\ncolumns = { split = "split" }',
+        )
+    (tmp_path / "rows.csv").write_text(f"{header}\n{leak(tmp_path)}")
+    (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
+    with pytest.raises(UsageProblem) as problem:
+        adapted("run", tmp_path / "recipe.toml")
+    assert "is no split by patient" in "\n".join(problem.value.lines)  # type: ignore[attr-defined]
+    assert not list(tmp_path.rglob("*CARD*"))
+
+
+def test_images_that_are_left_out_are_said(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    assert left_out_lines(tmp_path) == []
+    examples = ", ".join(f'["rows.csv, line {n}", "It is no image."]' for n in range(2, 9))
+    (tmp_path / "data" / "facts.json").write_text(f'{{"left_out": 7, "left_out_examples": [{examples}]}}')
+    said = left_out_lines(tmp_path)
+    assert said[0] == "Left out: rows.csv, line 2: It is no image."
+    assert len(said) == 6 and said[5].startswith("Left out: 2 images more")
+
+
+def test_a_card_says_of_how_many_images_no_patient_is_known() -> None:
+    folder = resources.files("fieldray_adapt") / "templates"
+    text = (folder / "classifier_card.md").read_text(encoding="utf-8")
+    block = Template(text[text.index("{% block split %}") : text.index("{% block sections %}")], trim_blocks=True)
+    assert block.render(data={"without_patient": 0}).strip() == "Split by patient; no patient is on two sides."
+    assert block.render(data={"without_patient": 7}).startswith("Of 7 images no patient is known.")
+    assert "no patient is on" not in block.render(data={"without_patient": 7})
+    assert (folder / "card.md").read_text(encoding="utf-8").count("{% block split %}") == 1
