@@ -25,7 +25,8 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
 from fieldray.paths import DATABASE_NAME
 from fieldray.store.database import files_of, opened_to_read, pictures_path
-from fieldray.store.maintenance import backup, check, compact, restore
+from fieldray.store.deletion import compact
+from fieldray.store.maintenance import backup, check, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 

@@ -22,12 +22,11 @@ _MADE_BY_CODE: Final = "recipe-reference.md"
 
 
 def counts(root: Path = ROOT) -> dict[str, int]:
-    """Each count by its name: modules and lines of a package, lines of what stands beside them, pages and words."""
+    """Each count by its name: lines of a package, lines of what stands beside them, pages and words."""
     found: dict[str, int] = {}
     for package in _PACKAGES:
         paths = list(_modules(root / "app" / package))
         if paths:
-            found[f"{package} modules"] = len(paths)
             found[f"{package} lines"] = sum(map(_lines, paths))
     found["tests lines"] = sum(map(_lines, _modules(root / "tests")))
     found["benchmarks, tools, installer lines"] = sum(

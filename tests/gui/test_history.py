@@ -18,7 +18,7 @@ from fieldray.desktop.open_image import enlarged
 from fieldray.domain.run import Verdict
 from fieldray.pipeline.history import History
 from fieldray.reasons import reason
-from fieldray.store.maintenance import delete_runs
+from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
 from outcomes import run_spec
 from stores import keep

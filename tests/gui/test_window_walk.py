@@ -43,7 +43,7 @@ from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.pipeline.history import History, RunWithPacks
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.store.maintenance import delete_runs, plan_deletion
+from fieldray.store.deletion import delete_runs, plan_deletion
 from fieldray.store.results import ResultQuery, ResultStore
 from stores import keep
 

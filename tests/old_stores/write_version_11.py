@@ -23,7 +23,7 @@ from fieldray.domain.finding import Outcome, ReadFacts, Screened
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.reasons import reason
-from fieldray.store.maintenance import delete_runs
+from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from lungs import lungs

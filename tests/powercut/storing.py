@@ -7,7 +7,7 @@ from typing import Final, get_args
 
 from fieldray.domain.run import Event, ImageDone, Publish, RunChanged, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
-from fieldray.store.maintenance import delete_runs
+from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
 from powercut.place import NAMES, Emit, Log, Place, emitter, outcome_of, require, require_complete, require_whole
 

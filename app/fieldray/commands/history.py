@@ -279,7 +279,7 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
 
 def run_compact(_: argparse.Namespace, console: Console) -> int:
     """Give back room; the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.store.maintenance import compact
+    from fieldray.store.deletion import compact
 
     freed_bytes, is_whole = compact(_store())
     console.print_line(reason("store_compacted", freed_mb=_megabytes(freed_bytes)).text)
@@ -319,7 +319,7 @@ def run_restore(options: argparse.Namespace, console: Console) -> int:
 
 def run_drop(options: argparse.Namespace, console: Console) -> int:
     """Delete the pictures; the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.store.maintenance import drop_pictures
+    from fieldray.store.deletion import drop_pictures
 
     if not options.yes:
         console.print_error(reason("store_confirm_drop").text)

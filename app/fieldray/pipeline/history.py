@@ -48,7 +48,7 @@ from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, merged_by_code, reason
 from fieldray.reports.content import score_cell, threshold_text
 from fieldray.reports.document import Block, Paragraph, Points, Table
-from fieldray.store.maintenance import delete_runs, plan_deletion
+from fieldray.store.deletion import delete_runs, plan_deletion
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 

@@ -27,7 +27,7 @@ from fieldray.pipeline.batch import Batch, Work, assemble
 from fieldray.pipeline.run_recorder import PackWork, ResultsByContent
 from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason
-from fieldray.store.maintenance import delete_runs
+from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.workers.calls import Look, Seen

@@ -27,7 +27,7 @@ from fieldray.reasons import reason
 from fieldray.reports.content import month_text
 from fieldray.reports.document import lines
 from fieldray.store.database import companions, pictures_path
-from fieldray.store.maintenance import delete_runs, plan_deletion
+from fieldray.store.deletion import delete_runs, plan_deletion
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator

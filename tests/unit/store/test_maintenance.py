@@ -13,17 +13,9 @@ import pytest
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import replace_durably
 from fieldray.store.database import damage_mark, pictures_path
+from fieldray.store.deletion import compact, delete_runs, drop_pictures
 from fieldray.store.locks import SessionLock, has_session
-from fieldray.store.maintenance import (
-    backup,
-    check,
-    compact,
-    delete_runs,
-    drop_pictures,
-    renew_pictures,
-    repair,
-    restore,
-)
+from fieldray.store.maintenance import backup, check, renew_pictures, repair, restore
 from fieldray.store.pictures import size_of
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery

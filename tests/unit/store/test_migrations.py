@@ -21,7 +21,8 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import VERSION as PROGRAM
 from fieldray.store import migrations
 from fieldray.store.database import damage_mark, open_database
-from fieldray.store.maintenance import backup, check, delete_runs, repair, restore
+from fieldray.store.deletion import delete_runs
+from fieldray.store.maintenance import backup, check, repair, restore
 from fieldray.store.pictures import Pictures
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION

@@ -14,7 +14,8 @@ from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import damage_mark
-from fieldray.store.maintenance import check, plan_deletion, repair
+from fieldray.store.deletion import plan_deletion
+from fieldray.store.maintenance import check, repair
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened

@@ -13,7 +13,8 @@ import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.store.database import damage_mark, open_database
-from fieldray.store.maintenance import check, delete_runs, repair, restore
+from fieldray.store.deletion import delete_runs
+from fieldray.store.maintenance import check, repair, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from fieldray.store.work_list import HistoryQuery

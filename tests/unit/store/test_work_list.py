@@ -21,7 +21,8 @@ from fieldray.reasons import reason
 from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import TakenOver
 from fieldray.store.database import damage_mark
-from fieldray.store.maintenance import delete_runs, repair
+from fieldray.store.deletion import delete_runs
+from fieldray.store.maintenance import repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import OWNER_STATEMENT, HistoryQuery, list_statement
 from outcomes import failed, image_ref, refused, screened

@@ -1,0 +1,164 @@
+"""Runs deleted for good, and the room that nothing needs given back.
+
+What is deleted is overwritten with zeros (`secure_delete`), the file is built again without it (VACUUM), and the log
+of changes is taken over and cut to nothing: so it is with the results, and before them with the pictures that no result
+needs any more. A copy that a program which was killed never completed goes first. A store that was set aside is never
+touched; it is named instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from fieldray.domain.history import Deletion, DeletionPlan
+from fieldray.errors import UsageProblem
+from fieldray.persistence import clear_abandoned
+from fieldray.reasons import reason
+from fieldray.store.database import (
+    StoreConnection,
+    build_again,
+    open_database,
+    pictures_path,
+    storage_problems,
+    transaction,
+    wipe_from_now_on,
+)
+from fieldray.store.locks import RunLocks
+from fieldray.store.pictures import PictureKey, keep_only, size_of
+
+# A verdict is one even where the same result holds a copy of it in each of several runs.
+_VERDICTS: Final = """
+    SELECT COUNT(*) AS all_of_them, COALESCE(SUM(EXISTS (
+        SELECT 1 FROM verdicts AS same JOIN answers AS other ON other.id = same.answer_id
+        WHERE same.result_hash = found.result_hash AND same.given_s = found.given_s AND other.run_id NOT IN ({runs})
+    )), 0) AS kept
+    FROM (SELECT DISTINCT verdicts.result_hash, given_s FROM verdicts JOIN answers ON answers.id = answer_id
+          WHERE run_id IN ({runs}) AND choice IS NOT NULL) AS found
+"""
+
+
+def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
+    """What would be deleted. Raises UsageProblem (history_no_run), StorageProblem."""
+    with _connection(path) as connection:
+        return _plan(connection, run_ids)
+
+
+def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
+    """Delete these runs: all or none, and no more than a person `agreed` to.
+
+    Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
+    StorageProblem.
+    """
+    before = size_of(path)
+    clear_abandoned(path.parent)
+    with _connection(path) as connection:
+        wipe_from_now_on(connection)
+        connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
+        locks = RunLocks(path)
+        try:
+            with transaction(connection):
+                plan = _plan(connection, run_ids)
+                if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
+                    raise UsageProblem(reason("history_grown"))
+                _hold(connection, locks, plan.run_ids)
+                _delete_rows(connection, plan.run_ids)
+                _, are_wiped = keep_only(path, _needed(connection))
+            for run_id in plan.run_ids:
+                locks.finish(run_id)
+        finally:
+            locks.release()
+        is_wiped = build_again(connection) and are_wiped
+    return Deletion(
+        plan=plan,
+        freed_bytes=before - size_of(path),
+        is_wiped=is_wiped,
+        copies_left=tuple(map(str, _set_aside(path))),
+    )
+
+
+@contextlib.contextmanager
+def _connection(path: Path) -> Iterator[StoreConnection]:
+    with closing(open_database(path)) as connection, storage_problems(path):
+        connection.row_factory = sqlite3.Row
+        yield connection
+
+
+def _plan(connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPlan:
+    wanted = tuple(dict.fromkeys(run_ids))
+    runs = _listed(wanted)
+    known = {row["id"] for row in connection.execute(f"SELECT id FROM runs WHERE id IN ({runs})")}
+    for run_id in wanted:
+        if run_id not in known:
+            raise UsageProblem(reason("history_no_run", run=run_id))
+    (results,) = connection.execute(f"SELECT COUNT(*) FROM answers WHERE run_id IN ({runs})").fetchone()
+    found = connection.execute(_VERDICTS.format(runs=runs)).fetchone()
+    kept = int(found["kept"])
+    return DeletionPlan(
+        run_ids=wanted, results=int(results), verdicts=int(found["all_of_them"]) - kept, verdicts_kept=kept
+    )
+
+
+def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int]) -> None:
+    """Lock every run that is not finished. A finished one is never worked on again."""
+    query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
+    for row in connection.execute(query).fetchall():
+        if row["state"] != "finished" and not locks.hold(row["id"]):
+            raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.rival))
+
+
+def _set_aside(path: Path) -> Iterator[Path]:
+    """The files that may hold a deleted run still: they were set aside, and only a person deletes them."""
+    for store, word in itertools.product((path, pictures_path(path)), ("damaged", "lost", "replaced", "version")):
+        yield from sorted(path.parent.glob(f"{store.stem}.{word}-*{store.suffix}*"))
+
+
+def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None:
+    """Delete the runs with their images, answers and verdicts."""
+    runs = _listed(run_ids)
+    connection.execute(f"DELETE FROM verdicts WHERE answer_id IN (SELECT id FROM answers WHERE run_id IN ({runs}))")
+    for table in ("answers", "images", "work_list", "run_packs"):
+        connection.execute(f"DELETE FROM {table} WHERE run_id IN ({runs})")
+    connection.execute(f"DELETE FROM runs WHERE id IN ({runs})")
+    if connection.execute("SELECT 1 FROM answers LIMIT 1").fetchone() is None:
+        connection.execute("DELETE FROM verdicts")  # on answers that were lost in a damaged store
+
+
+def _listed(run_ids: Sequence[int]) -> str:
+    """Numbers for a statement: there may be more than it takes parameters."""
+    return ", ".join(str(int(run_id)) for run_id in run_ids)
+
+
+# ---- room given back
+
+
+def compact(path: Path) -> tuple[int, bool]:
+    """Give back the room that nothing needs, that of pictures no result needs included.
+
+    By how many bytes the files have shrunk, and whether all of it came to its end: not while somebody reads them, or on
+    a full disk. Raises StorageProblem.
+    """
+    before = size_of(path)
+    with closing(open_database(path)) as connection, storage_problems(path):
+        _, are_wiped = keep_only(path, _needed(connection))
+        is_small = build_again(connection)
+    return before - size_of(path), is_small and are_wiped
+
+
+def drop_pictures(path: Path) -> tuple[int, bool, int]:
+    """Delete all pictures: how many, whether their bytes are gone, and by how many the files have shrunk.
+
+    Raises StorageProblem.
+    """
+    before = size_of(path)
+    return *keep_only(path, ()), before - size_of(path)
+
+
+def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:
+    """The images of all runs: their pictures are needed."""
+    return map(tuple, connection.execute("SELECT DISTINCT content_sha256, frame FROM images"))
