@@ -41,6 +41,7 @@ AUC ROC abnormal positive our clinic z
     chmod unencrypted task status trials e table uncertain Last Modified
  BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
 screen Google compile key EfficientNet Enter Esc UID sys class powercap root http https sftp s config fsspec json ETag
+Photometric Interpretation Bits Stored Patient Orientation FOR PROCESSING PRESENTATION
 """
 SAME_IN_ALL = set(_SAME.split())
 
