@@ -41,10 +41,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         python = folder / "venv" / "bin" / "python"
-        pip = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+        pip = ("-I", "-m", "pip", "--quiet", "--disable-pip-version-check")
         _run(folder, sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
         wheel = next(folder.glob("fieldray-*.whl"))
-        _run(folder, sys.executable, "-m", "venv", folder / "venv")
+        _run(folder, sys.executable, "-I", "-m", "venv", folder / "venv")
         _run(folder, python, *pip, "install", f"{wheel}[{extra}]" if extra else wheel)
         missing = _missing(folder, python)
         if extra == "adapt":

@@ -273,7 +273,7 @@ def test_a_recipe_may_name_counts_of_its_own(channels: dict[str, int], words: st
 
 
 def _rule(**changes: object) -> LabelRule:
-    meaning = {"en": "-", "uk": "-"}
+    meaning = {"en": "Label", "uk": "Мітка"}
     return LabelRule(**{"code": "label", "meaning": meaning, "auxiliary": True, **changes})  # type: ignore[arg-type]
 
 

@@ -144,7 +144,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
 ) -> None:
     save(tmp_path / "images" / "chest.png", chest())
     (tmp_path / "file").touch()
-    screen("--maps", tmp_path / "file" / "maps").ends_with(1).complains("Cannot write to")
+    screen("--maps", tmp_path / "file" / "maps").ends_with(2).complains("Cannot write to")
     done = screen("--maps", home / "maps").ends_with(2).complains("program's own folder")
     assert "image in" not in done.out
 

@@ -163,4 +163,4 @@ def test_a_place_that_cannot_be_written_is_said_plainly(tmp_path: Path, screen: 
     write_images(tmp_path / "images", 1)
     (tmp_path / "file").write_text("")
     for option, place in (("--json", "no/folder"), ("--out", "file/out")):
-        assert screen(option, tmp_path / place).ends_with(1).complains("Cannot write to").out == ""  # nothing was begun
+        assert screen(option, tmp_path / place).ends_with(2).complains("Cannot write to").out == ""  # nothing was begun

@@ -52,14 +52,15 @@ def answers(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, 
 
 
 def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
-    tmp_path: Path, mixed: Path, well: Fieldray
+    tmp_path: Path, mixed: Path, fieldray: Fieldray, well: Fieldray
 ) -> None:
     alone = {}
     for folder in (ADULTS, TUBERCULOSIS, CHILDREN):
         alone |= answers(well("screen", mixed, *packs(folder), "--json", "-", "--fresh").lines)
     out = tmp_path / "out"
     formats = ("--out", out, "--formats", "csv,json,pdf,sr,seg")
-    done = well("screen", mixed, *packs(ADULTS, TUBERCULOSIS, CHILDREN), "--json", "-", "--fresh", *formats)
+    done = fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS, CHILDREN), "--json", "-", "--fresh", *formats)
+    done.ends_with(1).complains("images are not in", "-seg")  # JPEG files have no UIDs that a segmentation refers to
     assert answers(done.lines) == alone
     refused = {key for key, said in alone.items() if said["reason_code"] == "age"}
     assert refused == {

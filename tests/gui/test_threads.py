@@ -210,7 +210,8 @@ def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_dra
         desk.until(lambda: desk.bench.image.row is not None)
     assert sum(inserted) == ROWS
     assert len(inserted) < ROWS / 10
-    assert 0 < times_called(calls, WorkListModel.data) < ROWS
+    # To draw every row once asks for more than 30 values a row; how often the rows in sight are drawn depends on time.
+    assert 0 < times_called(calls, WorkListModel.data) < 5 * ROWS
     assert times_called(calls, WorkRow.__post_init__) < ROWS / 4
     assert rows.rowCount() == ROWS
 

@@ -80,7 +80,7 @@ def _steps(place: Place) -> list[Step]:
         ("decoders 3", lambda home: Settings({"theme": "dark", "decoders": 3}).save(home / "settings.json")),
         ("key 0", lambda home: TrustStore(home).trust(_KEYS[0])),
         ("key 1", lambda home: TrustStore(home).trust(_KEYS[1])),
-        ("version", lambda home: TrustStore(home).record(_KEYS[0], pack_id="tiny", version="1.0.0")),
+        ("version", lambda home: TrustStore(home).record(_KEYS[0], pack_id="tiny", version="1.0.0", content="0" * 64)),
         ("without key 1", lambda home: TrustStore(home).forget(_KEYS[1])),
         ("images", lambda home: PackMemory(home).remember([place.images], "tiny")),
         ("drive", lambda home: PackMemory(home).remember([place.drive], "other")),

@@ -108,6 +108,7 @@ STARTS_PROGRAMS = {
     "fieldray.desktop.past_runs": "the system's window on a folder, where a person asks to see what was saved",
     "fieldray.surroundings": "the installed window, which begins with the guard",
     "fieldray_cluster.node": "processes of a cluster, which begin with the guard and speak by asyncio",
+    "fieldray_cluster.connection": "none: a coroutine is run on the loop of Dask's client",
     "fieldray_cluster.workflow.tasks": "the guard of a command",
     "fieldray_cluster.workflow.guard": "the command that the user's recipe names",
     "fieldray_adapt.networks.edgetpu": "the compiler the user installed",

@@ -38,6 +38,7 @@ DECIDES_NOTHING: Final = {
     "model_sha256": "among `files`; stored beside this hash, and compared with it",
     "golden": "decides whether a device may run it at all",
     "card": "text",
+    "content_sha256": "stands for all files of a pack, texts among them; those that decide are in the hash themselves",
     "names": "text",
     "descriptions": "text",
     "intended_use": "text",

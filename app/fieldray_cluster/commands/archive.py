@@ -83,11 +83,8 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
     spec, database = spec_of(paths, [assessment]), results_path()
-    name = (
-        str(Path(options.pack).absolute())
-        if options.pack and Path(options.pack).is_dir()
-        else pinned_name(spec.packs[0])
-    )
+    is_folder = bool(options.pack) and Path(options.pack).is_dir()
+    name = str(Path(options.pack).absolute()) if is_folder else pinned_name(spec.packs[0])
     request = make_request(
         paths,
         name,
@@ -110,9 +107,8 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         if run_id is not None and is_merged(database, run_id, spec):
             console.print_line(_all_done(folder, run_id))
             return 0
-        summary = PackRun(model, model.pack_name)
         progress, run_id = _screened(options, console, folder, request, spec=spec, database=database)
-        return _sum_up(console, summary, progress, run_id, database)
+        return _sum_up(console, PackRun(model, model.pack_name), progress, run_id, database)
 
 
 def _screened(

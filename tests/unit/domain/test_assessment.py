@@ -153,6 +153,7 @@ OTHER: Mapping[type, Mapping[str, object]] = {
         "files": {"litert": b"other"},
         "golden": tiny_golden(tolerance=0.03),
         "card": "other",
+        "content_sha256": "0" * 64,
         "lungs": tiny_lungs_model(version="1.0.1"),
     },
     LungRules: {"mask_threshold": 0.4, "thresholds": {**RULES.thresholds, "inverted": 0.4}},
