@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +30,7 @@ from fieldray_adapt.lungs.train import mask_targets
 from fieldray_adapt.networks.specification import channel_sets, initial_weights, multiply_adds, shapes
 from fieldray_adapt.recipes.classifier import PackTexts
 from fieldray_adapt.recipes.shared import Source
+from fieldray_adapt.training.engine import EpochFigures
 from fieldray_adapt.training.keras_engine import build_network, get_weights, set_weights
 from tiny_recipe import Killed
 
@@ -116,7 +116,7 @@ def test_a_training_killed_in_a_later_stage_goes_on_there_and_ends_alike(
     recipe = _recipe(tmp_path, Stage(side=32, epochs=1), Stage(side=SIDE, epochs=2))
     whole, _ = training.train(recipe, _data(), folder=tmp_path / "whole")
 
-    def kill(row: Mapping[str, Any]) -> None:
+    def kill(row: EpochFigures) -> None:
         if row.epoch == 2:
             raise Killed
 

@@ -317,13 +317,13 @@ def test_retraining_averages_the_networks_of_groups_as_the_training_did(tmp_path
     both = bright_or_dark(24)
     both = replace(both, sources=("here",) * 12 + ("there",) * 12)
     task, effort = _task(tmp_path), Effort(batch_size=8, epochs=0.5, learning_rate=1e-3)
-    schedule = replace(task.options.schedule, groups=(("here",), ("there",)))
-    task = replace(task, training=both, options=replace(task.options, schedule=schedule))
+    grouped, plain = (replace(task.options.schedule, groups=groups) for groups in ((("here",), ("there",)), ()))
+    task = replace(task, training=both, options=replace(task.options, schedule=grouped))
     network, weights = _network()
     trained = task.retrain(network, weights, effort=effort, seed=1)
-    plain = replace(task.options, schedule=replace(task.options.schedule, groups=()))
+    single = replace(task.options, schedule=plain)
     alone = [
-        replace(task, training=both.of_sources([name]), options=plain, folder=tmp_path / name).retrain(
+        replace(task, training=both.of_sources([name]), options=single, folder=tmp_path / name).retrain(
             network, weights, effort=effort, seed=1
         )
         for name in ("here", "there")

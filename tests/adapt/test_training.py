@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +28,7 @@ from fieldray_adapt.training.engine import (
     Batch,
     Effort,
     EngineSettings,
+    EpochFigures,
     Labelled,
     distillation_targets,
     fit,
@@ -203,7 +202,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     weights, args = initial_weights(DENSE, seed=0), {"effort": EFFORT, "seed": 5, "settings": CATEGORICAL}
     whole = fit(DENSE, weights, data=DATA, folder=tmp_path / "whole", **args)  # type: ignore[arg-type]
 
-    def die(row: Mapping[str, Any]) -> None:
+    def die(row: EpochFigures) -> None:
         if row.epoch == 3:
             raise Killed
 

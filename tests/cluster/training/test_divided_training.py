@@ -21,6 +21,7 @@ from distributed import Client
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray_adapt.networks.specification import Weights
 from fieldray_adapt.training.classifier import TrainingOptions
+from fieldray_adapt.training.engine import EpochFigures
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import session, trainer
 from fieldray_cluster.training.session import Epoch, epochs, opened
@@ -57,7 +58,7 @@ def _train(
     epochs: int = EPOCHS,
     progress: Callable[[Any], None] = lambda _row: None,
     say: Callable[[str], None] = lambda _line: None,
-) -> tuple[Weights, list[dict[str, Any]]]:
+) -> tuple[Weights, list[EpochFigures]]:
     trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), say=say)
     return trainer.classifier(
         network(),
