@@ -98,7 +98,8 @@ class SeenRows(QObject):
 
     def replace(self, image: StoredImage) -> bool:
         """An image was done again: whether its row is one of these."""
-        return self._replace(image.row_id, [self._made(answer) for answer in image.answers])
+        is_held = image.row_id in self._alive  # most images that are done are not in sight, and need no row
+        return self._replace(image.row_id, [self._made(answer) for answer in image.answers] if is_held else ())
 
     def replace_answer(self, before: WorkRow, outcome: Outcome) -> bool:
         """The same of one answer."""
