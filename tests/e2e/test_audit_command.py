@@ -34,7 +34,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     out = tmp_path / "out"
     done = well("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
     done.prints("Area under the ROC curve (AUC)", "Positive predictive value at 20.0 % prevalence", "thresholds.csv")
-    done.prints("Images needed for intervals of ± 5 points", "Only 12 images of the rarer kind")
+    done.prints("Images needed for intervals of ± 5 points", "Only 12 images in the smaller class")
     assert len({found.end() for line in done.out.splitlines() if (found := re.search(r" \d+ of \d+  ", line))}) == 1
     document = json.loads((out / "audit.json").read_text("ascii"))
     lines = fieldray("screen", images, *pack_options, "--json", "-").lines

@@ -36,7 +36,7 @@ def test_nothing_is_asked_before_a_run_is_over(desk: Desk) -> None:
     desk.window.actions_by_name["audit"].trigger()
     page = desk.window.audit_page
     assert not page.button.isEnabled()
-    assert "Screen images first" in texts(page)
+    assert "Open a finished run" in texts(page)
 
 
 def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page: AuditPage) -> None:
@@ -52,7 +52,7 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert (request.prevalence, request.sensitivity) == (pytest.approx(0.025), 0.95)
     text = texts(page)
     assert "Area under the ROC curve (AUC)" in text
-    assert "The scores are distributed differently from those of earlier runs" in text
+    assert "The score distribution differs from that of the reference (earlier runs)" in text
     assert "A local operating point for a sensitivity of 90.0 %" in text
     desk.until(lambda: all(chart.height() == chart.sizeHint().height() for chart in (page.curve, page.calibration)))
     assert page.curve.grab().toImage() != page.calibration.grab().toImage()
@@ -78,8 +78,8 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     assert (run_id, first.threshold, again.threshold) == (PackOfRun(own or 0), None, plan.shown[1])
     assert (again.prices, again.against) == ((2.5, 0.0), PackOfRun(other))
     text = texts(page)
-    assert "of 1000 people screened are called for a test" in text
-    assert "These images do not show which pack tells the sick from the healthy better." in text
+    assert "of 1000 people screened are referred for a test" in text
+    assert "The areas under the ROC curve do not differ significantly on these images." in text
     desk.until(lambda: desk.bench.auditing.report is not None)
 
 
@@ -108,10 +108,10 @@ def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPa
 def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk, page: AuditPage) -> None:
     desk.rooms.audit.problem = UsageProblem(reason("audit_one_class", known="normal"))
     page.button.click()
-    desk.until(lambda: "All images are of one kind (normal)" in texts(page))
+    desk.until(lambda: "All labels are the same (normal)" in texts(page))
     desk.rooms.audit.problem = None
     show(desk, page)
-    assert "All images are of one kind" not in texts(page)
+    assert "All labels are the same" not in texts(page)
 
 
 def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:

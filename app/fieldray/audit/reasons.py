@@ -37,29 +37,29 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "Its model card says what it was trained on.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
     "audit_which_positive": "The labels are: {known}. Say which of them mean positive.",
-    "audit_one_class": "All images are of one kind ({known}). An audit needs positive and negative images.",
-    "audit_one_class_scored": "Of {images} images with a label, {scored} have a score, and all of these are of one "
-                              "kind. An audit needs positive and negative images.",
+    "audit_one_class": "All labels are the same ({known}). An audit needs positive and negative images.",
+    "audit_one_class_scored": "Of {images} images with a label, {scored} have a score, and all of these have the "
+                              "same label. An audit needs positive and negative images.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
-    "audit_threshold": "At the threshold {value} no positive image is found, or it is not between 0 and 1. Choose a lower "
-                       "one of the plan.",
+    "audit_threshold": "The threshold {value} is not between 0 and 1, or detects no positive image. Choose a "
+                       "lower threshold from the threshold plan.",
     "audit_against": "{text} is not the number of a run. To compare with a pack, screen the same folder with it first: "
                      "fieldray screen FOLDER --pack {text}. Then name that run: fieldray history list shows its number.",
-    "audit_price": "A price is a number from 0 on, not {value}.",
+    "audit_price": "A cost must be 0 or more, not {value}.",
     "audit_pairs_one_class": "Of {images} images with a label that run {run} has too, both packs could judge {both}, and "
                              "these are not of both kinds. A comparison needs positive and negative images.",
     "audit_no_score": Plural("{count} image with a label has no score, because it was refused or failed.",
                              "{count} images with a label have no score, because they were refused or failed.",
                              by="count"),
-    "audit_few": Plural("Only {count} image of the rarer kind has a score. That is too few to judge a pack: note how "
-                        "wide the intervals are.",
-                        "Only {count} images of the rarer kind have a score. That is too few to judge a pack: note how "
-                        "wide the intervals are.", by="count"),
-    "audit_verdicts": "The labels are the verdicts given in this program. A reader who has seen the program's answer "
-                      "leans towards it, so these figures flatter the pack.",
-    "audit_patients_unknown": "Most images name no patient, so each study, or image without one, counts as a patient "
-                              "of its own. If patients have several, the intervals are too narrow.",
+    "audit_few": Plural("Only {count} image in the smaller class has a score. That is too few to judge a pack: "
+                        "check how wide the intervals are.",
+                        "Only {count} images in the smaller class have a score. That is too few to judge a pack: "
+                        "check how wide the intervals are.", by="count"),
+    "audit_verdicts": "The labels are verdicts that readers gave after they saw the result (automation bias). "
+                      "These figures overestimate the pack.",
+    "audit_patients_unknown": "Most images have no patient ID, so each study, or image without a study, counts as "
+                              "one patient. With several studies of a patient the intervals are too narrow.",
     "audit_no_results": "There are no results to audit in {path}.",
     "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
                               "the file away, or restore it.",
@@ -68,29 +68,40 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "window, or take the labels from folders or a table.",
     "audit_other_pack": "{pack} is not the pack of run {run}, so only the operating points that the run used are judged.",
     "audit_run_unfinished": "The run did not finish, so there is no audit.",
-    "drift_scores": "The scores are distributed differently from those of {reference}: population stability index "
-                    "{index}, by chance below {limit} ({images} against {others} images).",
-    "instances_shared": "Files of this run have the SOP Instance UID of a file with other pixels: {count}. A PACS "
-                        "takes them for the same image.",
+    "drift_scores": "The score distribution differs from that of the reference ({reference}): population "
+                    "stability index {index}, by chance less than {limit} ({images} and {others} images).",
+    "instances_shared": "Files of this run that share a SOP Instance UID with a different image: {count}. A PACS "
+                        "will treat each such file and the different image as one image. Correct the UIDs before "
+                        "archiving.",
     "drift_evidence": "These images look unlike those the pack was made for: other patients? The heat map lies outside of "
                       "the lungs far more often than in {reference}: population stability index {index}, limit {limit} "
                       "({images} against {others} images).",
-    "drift_refused": "The share of refused images differs from that of {reference}: population stability index {index}, "
-                     "by chance below {limit} ({images} against {others} images).",
-    "drift_exposure": "The exposure of the images differs from that of {reference}: population stability index {index}, "
-                      "by chance below {limit} ({images} against {others} images).",
+    "drift_refused": "The share of refused images differs from that of the reference ({reference}): population "
+                     "stability index {index}, by chance less than {limit} ({images} and {others} images).",
+    "drift_exposure": "The exposure of the images differs from that of the reference ({reference}): population "
+                      "stability index {index}, by chance less than {limit} ({images} and {others} images).",
     "drift_no_reference": "The pack does not say how its scores were distributed on the images it was measured on, so "
                           "scores can only be compared with those of earlier runs.",
-    "constancy_passed": "Constancy of {pack} ({device}), {day}: passed. {images} images gave the expected answers; a score differs by {largest} at most, and {limit} is allowed. Next check: {due}.",
-    "constancy_failed": "Constancy of {pack} ({device}), {day}: failed. {different} of {images} images gave another answer than expected; a score differs by up to {largest}, and {limit} is allowed. Do not rely on this pack on this device. Install the program again, and check again. If that does not help, use another computer, and tell whoever is responsible for this one.",
-    "constancy_first": "Constancy of {pack} ({device}), {day}: this pack comes without expected answers, so nothing was compared. The answers of today to {images} images were kept, and later checks are held against them. Next check: {due}.",
-    "constancy_never": "Constancy of {pack}: not checked on this computer yet.",
-    "constancy_due": "The next check of constancy is due since {due}.",
+    "constancy_passed": "Constancy test of {pack} ({device}), {day}: passed. {images} images gave the expected "
+                        "answers. Largest score difference: {largest} (limit {limit}). Next test: {due}.",
+    "constancy_failed": "Constancy test of {pack} ({device}), {day}: failed. {different} of {images} images gave "
+                        "another answer than expected. Largest score difference: {largest} (limit {limit}). Do "
+                        "not rely on this pack on this device. Install the program again and repeat the test. If "
+                        "that does not help, use another computer, and inform the person responsible for this "
+                        "computer.",
+    "constancy_first": "Constancy test of {pack} ({device}), {day}: this pack comes without expected answers, so "
+                       "nothing was compared. The answers of today to {images} images were kept, and later tests "
+                       "are compared with these answers. Next test: {due}.",
+    "constancy_never": "Constancy test of {pack}: not run on this computer yet.",
+    "constancy_due": "The constancy test is overdue since {due}.",
     "constancy_not_run": "{device}: not checked. {detail}",
     "constancy_image": "{image}: expected {expected}, found {found}.",
-    "constancy_busy": "A run is under way, or another pack was chosen. Wait until the run is over, then check again.",
-    "constancy_set": "What is expected in a check of constancy is not what came with the program ({detail}). Install the program again.",
-    "constancy_unreadable": "The records of constancy in {path} cannot be read: {detail}. Restore the file, or move it away: the next check is then the first one.",
+    "constancy_busy": "A run is under way, or another pack was chosen. Wait until the run is over, then repeat "
+                      "the constancy test.",
+    "constancy_set": "The expected answers for the constancy test were altered ({detail}). Install the program "
+                     "again.",
+    "constancy_unreadable": "The records of constancy tests in {path} cannot be read: {detail}. Restore the file, "
+                            "or move it away: the next test is then the first one.",
     "site_point_bad_name": "{name} is no name for a local operating point. Use up to 40 small Latin letters, digits and "
                            "hyphens, beginning with a letter or digit.",
     "site_point_person": "A local operating point needs the name of the person who chooses it.",

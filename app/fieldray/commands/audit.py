@@ -41,7 +41,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         run=run,
         description="Measure how good a pack is on your own images, from labels that you know. Images are screened "
         "first; results that there are already are used again.",
-        epilog="Exit code: as of `fieldray screen`; 2 also if the labels cannot be used. "
+        epilog="Exit codes: see `fieldray screen`; 2 also if the labels cannot be used. "
         "Research use only. Not for diagnostic use.",
     )
     parser.add_argument(
@@ -84,10 +84,11 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
         help="use the results of this run; screen nothing; N.2 is the second pack of run N",
     )
     group.add_argument("--against", type=_against, metavar="N", help="compare with this run of the same images, or N.2")
-    for name, of in (("screening", "of screening one person"), ("test", "of the test of one who is called")):
-        group.add_argument(
-            f"--price-{name}", type=float, metavar="PRICE", help=f"{of}, for the costs of each threshold"
-        )
+    for name, of in (
+        ("screening", "cost of screening one person"),
+        ("test", "cost of the confirmatory test of one person"),
+    ):
+        group.add_argument(f"--price-{name}", type=float, metavar="PRICE", help=f"{of} (for the threshold plan)")
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -115,10 +116,8 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
         help="keep the proposed operating point under this name, for this pack only; used as "
         "--operating-point local:NAME",
     )
-    group.add_argument(
-        "--threshold", type=float, metavar="SCORE", help="propose this threshold of the plan, instead of a sensitivity"
-    )
-    group.add_argument("--name", metavar="PERSON", help="who accepts it")
+    group.add_argument("--threshold", type=float, metavar="SCORE", help="use this threshold instead of --sensitivity")
+    group.add_argument("--name", metavar="PERSON", help="name of the person who accepts the operating point")
     group.add_argument("--remove-local", metavar="NAME", help="remove a local operating point of the pack")
 
 

@@ -89,7 +89,7 @@ class AuditPage(Page):
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit()), choice_box(())
-        self.positive.setPlaceholderText(text("recognised by itself: abnormal, positive, 1…"))
+        self.positive.setPlaceholderText(text("automatic, for example abnormal, positive, 1"))
         self.prevalence.setPlaceholderText(text("as in these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
         for field in (self.positive, self.prevalence, self.sensitivity, *self.prices, self.against):
@@ -99,8 +99,8 @@ class AuditPage(Page):
             (text("Which label means positive"), self.positive),
             (text("Prevalence among your patients, %"), self.prevalence),
             (text("Wanted sensitivity, %"), self.sensitivity),
-            (text("Price of screening one person"), self.prices[0]),
-            (text("Price of the test of one who is called"), self.prices[1]),
+            (text("Cost of screening one person"), self.prices[0]),
+            (text("Cost of the confirmatory test of one person"), self.prices[1]),
             (text("Compare with"), self.against),
         )
         self.button = push_button(text("Audit"), self._audit, role="primary")
@@ -155,7 +155,7 @@ class AuditPage(Page):
         elif auditing.is_busy:
             text = self._translator.text("Working out the figures…")
         elif not auditing.can_audit:
-            text = self._translator.text("Screen images first: an audit is of the run that is open and finished.")
+            text = self._translator.text("Open a finished run to audit it.")
         self.problem.setText(text)
         self.problem.setVisible(bool(text))
         before, self._shown = self._shown, (auditing.report, self._translator.hides_names())

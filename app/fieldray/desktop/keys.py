@@ -82,7 +82,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: divider to the right"), "reading"),
     Key("prior_blink", ("B",), "compare", lambda t: t.text("Blink: prior in the place of the open image, and back")),
     Key("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
-    Key("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the mesh that the prior was bent by")),
+    Key("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the deformation grid of the prior")),
     Key("tool_window", ("W",), "tools", lambda t: t.text("Left drag: window and level")),
     Key("tool_zoom", ("Z",), "tools", lambda t: t.text("Left drag: zoom")),
     Key("tool_pan", ("P",), "tools", lambda t: t.text("Left drag: pan")),

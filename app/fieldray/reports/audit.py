@@ -108,7 +108,7 @@ class AuditText:
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
         return [
             Figure(self.point_title(at), "", ""),
-            self._share(translator.text("Found of all positives, refused ones counted as not found"), at.found),
+            self._share(translator.text("Sensitivity, refused images counted as missed"), at.found),
             *self._classes(at),
             self._share(translator.text("Sensitivity, of images with a score"), at.sensitivity),
             self._share(translator.text("Specificity, of images with a score"), at.specificity),
@@ -123,9 +123,9 @@ class AuditText:
             for category, found in shares.items():
                 word = category_label(self.translator, category, self.report.subject)
                 yield self._share(
-                    self.translator.text("Positive, and the answer is: {word}", word=word)
+                    self.translator.text("Reference positive, result: {word}", word=word)
                     if truth
-                    else self.translator.text("Negative, and the answer is: {word}", word=word),
+                    else self.translator.text("Reference negative, result: {word}", word=word),
                     found,
                 )
 
@@ -165,7 +165,7 @@ class AuditText:
             at = group.points[0] if group.points else None
             shares = [self._percent(share) for share in ((at.sensitivity, at.specificity) if at else (None, None))]
             rows.append((self._group_name(group.by, group.name), str(group.images), self.area(group.area), *shares))
-        title = text("Groups with 20 images of each kind or more")
+        title = text("Groups with 20 positive and 20 negative images or more")
         return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
 
     def _group_name(self, by: str, name: str) -> str:
@@ -186,7 +186,8 @@ class AuditText:
         if not drifts:
             return [
                 translator.text(
-                    "Drift: not compared. It takes 50 images here and 50 others, of the pack or of earlier runs."
+                    "Drift: not checked. The check needs 50 images of this run and 50 reference images, of the "
+                    "pack or of earlier runs."
                 )
             ]
         out = [translator.reason(drift.summary) for drift in drifts if drift.is_out]
@@ -217,7 +218,7 @@ class AuditText:
     def planning(self) -> tuple[Block, ...]:
         """How many people each threshold calls, whom it misses, and what that costs."""
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
-        title = text("How many would be called, and who would be missed")
+        title = text("Threshold plan: referred, detected and missed")
         if plan is None:
             return (Points(title, (text("No plan: everybody in these images has the finding, or nobody has."),)),)
         prevalence = self._number(100 * plan.prevalence, digits=1)
@@ -233,29 +234,37 @@ class AuditText:
 
     def _planned(self, plan: Plan) -> Iterator[str]:
         text, step = self.translator.text, plan.groups[EVERYBODY][self.report.proposal.threshold]
-        people = (("sick", step.found + step.missed), ("found", step.found), ("missed", step.missed))
+        people = (("ill", step.found + step.missed), ("detected", step.found), ("missed", step.missed))
         yield text(
-            "At the threshold {threshold}, {called} of {count} people screened are called for a test. {sick} are sick: "
-            "{found} of them are found, {missed} are missed.",
+            "At the threshold {threshold}, {referred} of {count} people screened are referred for a test. Of "
+            "{ill} people with the condition, {detected} are detected and {missed} are missed.",
             threshold=self._border(step.threshold),
             count=PEOPLE,
-            called=self._number(step.called, digits=0),
+            referred=self._number(step.called, digits=0),
             **{name: self._number(number, digits=1) for name, number in people},
         )
         if step.cost is not None and step.cost_per_found is not None:
             cost, each = (self._number(value, digits=2) for value in (step.cost, step.cost_per_found))
-            yield text("This costs {cost}, which is {each} for each person found.", cost=cost, each=each)
+            yield text("The cost is {cost}, or {each} for each person detected.", cost=cost, each=each)
         if plan.without_score:
             yield text(
-                "Without a score, so called at no threshold and left to a reader: {count} people, {sick} of them sick.",
+                "Images without a score are not referred at any threshold and are read by a radiologist: {count} "
+                "people, {ill} with the condition.",
                 count=plan.without_score,
-                sick=plan.sick_without,
+                ill=plan.sick_without,
             )
 
     def _steps(self, title: str, first: str, rows: Sequence[tuple[str, Step]]) -> Table:
         text = self.translator.text
-        columns = [first, text("Called"), text("Found"), text("Missed"), text("Found of the sick"), text("PPV, %")]
-        columns += [text("NPV, %"), text("Cost"), text("Cost of one found")]
+        columns = [
+            first,
+            text("Referred"),
+            text("Detected"),
+            text("Missed"),
+            text("Sensitivity, all people"),
+            text("PPV, %"),
+        ]
+        columns += [text("NPV, %"), text("Cost"), text("Cost per person detected")]
         widths = (22.0, 21.0, 19.0, 22.0, 33.0, 12.0, 12.0, 17.0, 20.0)
         most = len(columns) if self.report.plan and self.report.plan.prices else len(columns) - 2
         cells = [(name, *self._step(step))[:most] for name, step in rows]
@@ -284,9 +293,9 @@ class AuditText:
             "auc": text("Area under the ROC curve (AUC)"),
             "sensitivity": text("Sensitivity, of images with a score"),
             "specificity": text("Specificity, of images with a score"),
-            "found": text("Found of all positives, refused ones counted as not found"),
+            "found": text("Sensitivity, refused images counted as missed"),
         }
-        only = text("Only the first right"), text("Only the second right")
+        only = text("Only the first pack correct"), text("Only the second pack correct")
         columns = text("Figure"), text("First"), text("Second"), text("Second minus first (95 % interval)"), *only
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
         title, heading = text("Two packs on the same images"), text("Figures, with 95 % intervals by patient")
@@ -305,11 +314,11 @@ class AuditText:
             }
             yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
         if area.low > 0:
-            yield text("The second pack tells the sick from the healthy better on these images.")
+            yield text("The second pack has the higher area under the ROC curve on these images.")
         elif area.high < 0:
-            yield text("The first pack tells the sick from the healthy better on these images.")
+            yield text("The first pack has the higher area under the ROC curve on these images.")
         else:
-            yield text("These images do not show which pack tells the sick from the healthy better.")
+            yield text("The areas under the ROC curve do not differ significantly on these images.")
         yield text(
             "Images with a label in both runs: {images}, of {patients} patients. Both packs could judge {both}, only "
             "the first {first}, only the second {second}. Left out, being in the first run alone: {elsewhere}.",
@@ -336,7 +345,7 @@ class AuditText:
     def charts(self) -> tuple[ShareChart, ...]:
         """The ROC curve, how the scores are calibrated, and how many are found of those who are called."""
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
-        workload = text("How many would be called"), text("Called"), text("Found of the sick")
+        workload = text("Referrals at each threshold"), text("Referred"), text("Sensitivity, all people")
         steps = plan.groups[EVERYBODY].values() if plan else ()
         line = tuple((step.called / PEOPLE, step.sensitivity.value) for step in steps)
         marks = tuple(

@@ -29,7 +29,7 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
     out = compare(moved, before, against="earlier")
     assert [drift.of for drift in out if drift.is_out] == ["scores", "refused", "exposure"]
     assert "earlier runs" in out[0].summary.text
-    assert "(60 against 100 images)" in out[0].summary.text
+    assert "(60 and 100 images)" in out[0].summary.text
 
 
 def test_fewer_than_fifty_images_are_not_compared() -> None:

@@ -61,7 +61,7 @@ def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
     nobody = [one for one in CASES if one.patient not in "acd"]
     assert made(nobody, points=(0.7,), prices=(2.0, 20.0)).groups[EVERYBODY][0.7].cost_per_found is None
     for wrong in ((-1.0, 0.0), (0.0, float("nan")), (float("inf"), 0.0)):
-        with pytest.raises(UsageProblem, match="A price is a number"):
+        with pytest.raises(UsageProblem, match="A cost must be 0 or more"):
             require_prices(wrong)
 
 
@@ -101,7 +101,7 @@ def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
     assert (found.specificity.count, found.specificity.of) == (6, 13)
     assert found.wanted == 0.5 and found.specificity.low <= 6 / 13 <= found.specificity.high
     for wrong in (0.95, 1.2, -0.1, float("nan")):
-        with pytest.raises(UsageProblem, match="At the threshold"):
+        with pytest.raises(UsageProblem, match="The threshold"):
             propose(cases, label="opacity", pattern=None, wanted=0.9, threshold=wrong)
 
 

@@ -126,7 +126,7 @@ def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Mod
 def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
     empty = keep(store.path, [], spec=spec(model))
     for run_id, request, said in (
-        (99, AuditRequest(labels="folders"), "no run 99"),
+        (99, AuditRequest(labels="folders"), "Run 99 was not found"),
         (empty, AuditRequest(labels="folders"), "no results"),
         (empty, AuditRequest(labels="folders", label="mass"), "no label mass"),
     ):
@@ -177,7 +177,7 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     assert json.loads(json.dumps(audit_document(report)))["compared"]["figures"][1]["of"] == "sensitivity"
     words = [row[0] for block in AuditText(report, Translator("uk")).comparison()[1:] for row in block.rows]
     assert len(words) == 4
-    for against, said in ((first, "two different runs"), (99, "no run 99")):
+    for against, said in ((first, "two different runs"), (99, "Run 99 was not found")):
         with pytest.raises(UsageProblem, match=said):
             audit_run(
                 store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(against)), model=model
@@ -202,12 +202,12 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
     assert report.plan is not None and 0.5 in report.plan.shown
     assert report.proposal.threshold == 0.5
     sentences = AuditText(report, Translator()).planning()[0].sentences
-    assert sentences[0].startswith("At the threshold 0.500, ") and "are called for a test" in sentences[0]
-    assert sentences[1].startswith("This costs ")
-    assert "left to a reader: 5 people, 3 of them sick" in sentences[2]
+    assert sentences[0].startswith("At the threshold 0.500, ") and "are referred for a test" in sentences[0]
+    assert sentences[1].startswith("The cost is ")
+    assert "read by a radiologist: 5 people, 3 with the condition" in sentences[2]
     point = take_local_point(SitePoints(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
     assert point.threshold == 0.5
-    with pytest.raises(UsageProblem, match="A price is a number"):
+    with pytest.raises(UsageProblem, match="A cost must be 0 or more"):
         audit_run(store.path, PackOfRun(run_id), dataclasses.replace(request, prices=(-1.0, 0.0)), model=model)
 
 
