@@ -47,8 +47,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_against": "{text} is not the number of a run. To compare with a pack, screen the same folder with it first: "
                      "fieldray screen FOLDER --pack {text}. Then name that run: fieldray history list shows its number.",
     "audit_price": "A cost must be 0 or more, not {value}.",
-    "audit_pairs_one_class": "Of {images} images with a label that run {run} has too, both packs could judge {both}, and "
-                             "these are not of both kinds. A comparison needs positive and negative images.",
+    "audit_pairs_one_class": "Of {images} images with a label that run {run} has too, both packs could judge "
+                             "{both}, and these have the same label. A comparison needs positive and negative "
+                             "images.",
     "audit_no_score": Plural("{count} image with a label has no score, because it was refused or failed.",
                              "{count} images with a label have no score, because they were refused or failed.",
                              by="count"),
