@@ -294,7 +294,7 @@ def page(desk: Desk, from_drive: None) -> PacksPage:
     """The pack's page, which its constancy stands on."""
     desk.window.actions_by_name["packs"].trigger()
     page = desk.window.packs_page
-    desk.until(lambda: "not checked" in page.constancy.text())
+    desk.until(lambda: "not run on this computer" in page.constancy.text())
     return page
 
 
