@@ -109,7 +109,7 @@ def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldr
         ((images,), "--labels says where"),
         ((), "name the folders"),
         ((images, "--run", "1", "--labels", "folders"), "name the folders"),
-        (("--run", "77", "--labels", "folders"), "no run 77"),
+        (("--run", "77", "--labels", "folders"), "Run 77 was not found"),
         ((images, "--labels", "verdicts"), "has a verdict"),
         ((images, "--labels", "folders", "--pack", "tiny"), "This command takes one pack."),
     ):

@@ -80,7 +80,7 @@ def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, screen: Fiel
     (line,) = screened()
     assert (line["status"], line["reason_code"]) == ("refused", "inverted")
     assert line["lungs"]["is_inverted"] is True
-    assert "and the image screened. (--turn)" in screen().out
+    assert "can be corrected and screened. (--turn)" in screen().out
 
 
 def test_what_is_refused_is_screened_if_asked_for_and_only_then(
