@@ -143,9 +143,10 @@ class Application(QObject):
                 yield
             return
         reading, writing = os.pipe()
-        os.set_blocking(writing, False)
+        for end in (reading, writing):  # a signal handler must not wait, nor the window where there is nothing to read
+            os.set_blocking(end, False)
         notifier = QSocketNotifier(reading, QSocketNotifier.Type.Read)
-        notifier.activated.connect(lambda: self._end_on(os.read(reading, 1)[0]))
+        notifier.activated.connect(lambda: self._end_on(reading))
         before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         try:
             with _handling(lambda *_: None):
@@ -158,9 +159,11 @@ class Application(QObject):
 
     # ---- inside
 
-    def _end_on(self, number: int) -> None:
-        if number in polite_ends():
-            self.controller.close()
+    def _end_on(self, signals: int) -> None:
+        """Close if one of the signals in this pipe asks to end; other signals that Python handles are in it too."""
+        with contextlib.suppress(BlockingIOError):
+            if set(os.read(signals, 64)) & set(polite_ends()):
+                self.controller.close()
 
     def _build(self) -> None:
         """Build the window in the current language and theme, and let it replace the one before."""
