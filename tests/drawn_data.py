@@ -55,8 +55,10 @@ def draw_images(folder: Path, *, children: int, adults: int, ood_images: int) ->
         rest = f"{('PA', 'AP')[number // 2 % 2]},{30 + number},{'FM'[number // 3 % 2]},{fold},"
         lines.append(_image(folder, f"adult{number}", f"nih_1024,{part}", finding, number=number, rest=rest))
     for number in range(0, adults, 4):
-        lines.append(_image(folder, f"small{number}", "nih_kcr64,", "Effusion", number=number + 1, rest="PA,,,2,"))
-        lines.append(_image(folder, f"small{number + 1}", "nih_kcr64,", "No Finding", number=number, rest="PA,,,3,"))
+        lines.append(_image(folder, f"small{number}", "nih_kcr64,", "Effusion", number=10_001 + number, rest="PA,,,2,"))
+        lines.append(
+            _image(folder, f"small{number + 1}", "nih_kcr64,", "No Finding", number=10_000 + number, rest="PA,,,3,")
+        )
     for number in range(ood_images):
         noise = np.random.default_rng(number).integers(0, 256, (64, 64), np.uint8)
         Image.fromarray(noise).save(folder / "shared" / "data" / "images" / f"noise{number}.png")

@@ -159,7 +159,7 @@ def test_what_follows_a_step_that_was_begun_again_is_done_again_though_the_recip
 def test_another_table_of_the_split_has_the_data_done_again(tmp_path: Path) -> None:
     recipe = _project(tmp_path, RANDOM.replace("[split]\n", '[split]\ntable = "split.csv"\n').replace(CROSS_FOLDS, ""))
     for part in ("training", "test"):
-        (tmp_path / "split.csv").write_text(f"patient,part\np3,{part}\nP4,{part}\n", encoding="utf-8")
+        (tmp_path / "split.csv").write_text(f"patient,part\np3,{part}\np9999,{part}\n", encoding="utf-8")
         assert _performed(recipe)[:1] == ["data"]
         facts = _run(recipe).status["data"].facts
         assert (facts["patients_of_table"], facts["patients_of_table_in_data"]) == (2, 1)
