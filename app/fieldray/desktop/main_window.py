@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
-from PySide6.QtCore import QEvent, QPoint, Qt, QTimer, QUrl, Signal
+from PySide6.QtCore import QEvent, QPoint, Qt, QUrl, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QApplication,
@@ -137,6 +137,9 @@ class MainWindow(QMainWindow):
         for box in (self.work_list.filter_bar.verdicts, self.work_list.filter_bar.devices):
             box.activated.connect(self._focus_list)
         self.result.verdict.left.connect(self._focus_list)
+        bench.image.screening_changed.connect(
+            self._give_focus_back
+        )  # the button that was pressed is disabled, and goes
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
@@ -154,7 +157,7 @@ class MainWindow(QMainWindow):
             room.asked.connect(self._ask)
         focus_changed = QApplication.instance().focusChanged  # type: ignore[union-attr]
         focus_changed.connect(self._ask, Qt.ConnectionType.QueuedConnection)
-        focus_changed.connect(self._focus_changed)
+        focus_changed.connect(self._allow_keys, Qt.ConnectionType.QueuedConnection)
         bench.packs.card_read.connect(self._show_card)
         self.result.card_wanted.connect(self._show_card_of_run)
         bench.screening.started.connect(self._show_images_or_welcome)
@@ -384,20 +387,9 @@ class MainWindow(QMainWindow):
         if self.pages.currentWidget() is self.images:
             self._reading.setFocus()
 
-    def _focus_changed(self, before: QWidget | None, after: QWidget | None) -> None:
-        """What had the keys and is hidden or disabled gives them back: Qt gives them to whatever comes next."""
-        self._allow_keys()
-        if before is not None and after is not None and not (before.isVisible() and before.isEnabled()):
-            QTimer.singleShot(0, self, self._give_focus_back)
-
     def _give_focus_back(self) -> None:
-        page, focused = self.pages.currentWidget(), QApplication.focusWidget()
-        if is_typing():
-            return
-        if page is self.images:
+        if not is_typing():
             self._focus_list()
-        elif page is not None and focused is not None and not page.isAncestorOf(focused):
-            page.setFocus()
 
     def _cancel(self) -> None:
         """Back from what is over the images: a note, a page, a question, then the whole screen."""
