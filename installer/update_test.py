@@ -91,7 +91,7 @@ class Update:
             raise Unexpected("there was nothing to lose")
 
     def require_resumed(self) -> None:
-        """The killed run goes on where it was."""
+        """The new program resumes the run that was killed: its results are taken over."""
         done = self._trial.root.run(PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "-", user=self._user)
         taken = [line for line in done.errors if " from an earlier run" in line]
         counts = [int(word) for line in taken for word in line.split() if word.isdigit()]

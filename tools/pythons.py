@@ -42,7 +42,7 @@ def _programs(version: str) -> Iterator[Path]:
 
 
 def tried(version: str, program: Path) -> bool:
-    """Whether the program works on this Python, in an environment made anew."""
+    """Whether the program works on this Python, in a new virtual environment."""
     place = ROOT / "build" / "pythons" / version
     python = place / "bin" / "python"
     with tempfile.TemporaryDirectory() as home:
