@@ -132,8 +132,8 @@ def reshaped(image: FramedImage, displacement: Displacement, generator: np.rando
     """The image warped, with another gamma, contrast and noise."""
     grey = warped(image.pixels, displacement)
     gamma, contrast = generator.uniform(0.85, 1.15), generator.uniform(0.85, 1.0)
-    grey = 255 * contrast * (grey / 255) ** gamma + generator.normal(0, _GREY_NOISE, grey.shape)
-    return framed(grey, warped(image.lungs.astype(np.float32), displacement) > 0.5)
+    changed = 255 * contrast * (grey / 255) ** gamma + generator.normal(0, _GREY_NOISE, grey.shape)
+    return framed(changed, warped(image.lungs.astype(np.float32), displacement) > 0.5)
 
 
 def framed(grey: NDArray[np.float32] | NDArray[np.float64], lungs: Mask) -> FramedImage:

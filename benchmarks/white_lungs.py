@@ -128,7 +128,7 @@ def fit(made: list[Any]) -> list[str]:
     weights = np.zeros(covered.shape)
     for name in np.unique(source):
         for is_group, share in (((source == name) & (kind == ""), 1.0), ((source == name) & (kind != ""), 2.0)):
-            weights[is_group] = share / max(1, np.count_nonzero(is_group))
+            weights[is_group] = share / max(1, int(np.count_nonzero(is_group)))
     weights[(covered > _PAINTED[0]) & (covered < _PAINTED[1])] = 0
     weights *= np.count_nonzero(weights) / weights.sum()
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fieldray import persistence
 from fieldray.errors import StorageProblem
@@ -90,7 +90,7 @@ def arrays_in(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
         yield arrays
 
 
-def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
+def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write a `.npz` file of a run folder, whole or not at all. Raises StorageProblem."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

@@ -48,7 +48,7 @@ def band_pass(image: NDArray[Any], *, fine_px: float = FINE_PX, coarse_px: float
 def blurred(image: Grey, sigma_px: float) -> Grey:
     """Weighted by a Gaussian along rows and columns; at the border the image goes on as its own reflection."""
     down, across = _gaussian(image.shape[0], sigma_px), _gaussian(image.shape[1], sigma_px)
-    smooth: Grey = down @ image @ across.T
+    smooth: Grey = np.matmul(np.matmul(down, image), across.T)
     return smooth
 
 
@@ -318,8 +318,8 @@ def relaxed(
     straight = rest.displacement()
     for _ in range(_MOST_TRIES):
         matrix = basis.T @ (weights[:, None] * basis) + stiffness * _springs()
-        nodes = np.linalg.solve(matrix, basis.T @ (weights[:, None] * pull))
-        field = straight + _over_frame(nodes)
+        nodes = np.linalg.solve(matrix, np.matmul(basis.T, weights[:, None] * pull))
+        field: Displacement = np.add(straight, _over_frame(np.asarray(nodes, np.float64)))
         if least_jacobian(field) >= LEAST_JACOBIAN:
             return field, basis @ nodes + rest.at(points) - points
         stiffness *= _STIFFER

@@ -380,7 +380,8 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
 def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
     """How many cells the network could not decide, as a share of those in the lungs."""
     low, high = UNDECIDED
-    return np.count_nonzero((shares >= low) & (shares <= high)) / max(1, np.count_nonzero(is_lung))
+    undecided = np.count_nonzero((shares >= low) & (shares <= high))
+    return float(undecided / max(1, int(np.count_nonzero(is_lung))))
 
 
 def _white(
@@ -421,10 +422,10 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
     seen = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     deep, wide = (max(1, round(_BORDER * side)) for side in seen.shape)
     strips: dict[Side, Mask] = {
-        "top": seen[:deep].any(axis=0),
-        "bottom": seen[-deep:].any(axis=0),
-        "left": seen[:, :wide].any(axis=1),
-        "right": seen[:, -wide:].any(axis=1),
+        "top": np.any(seen[:deep], axis=0),
+        "bottom": np.any(seen[-deep:], axis=0),
+        "left": np.any(seen[:, :wide], axis=1),
+        "right": np.any(seen[:, -wide:], axis=1),
     }
     return tuple(side for side in SIDES if strips[side].mean() > _LEAST_TOUCH)
 
@@ -536,7 +537,7 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
 
     Beside the heart that is the outer half.
     """
-    either = lungs.any(axis=0)
+    either: Mask = np.any(lungs, axis=0)
     rows, columns = np.flatnonzero(either.any(axis=1)), np.flatnonzero(either.any(axis=0))
     if not len(rows):
         return [(either, either)] * THIRDS

@@ -75,8 +75,8 @@ def edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float
     """Where the rows (rows + 1,) and columns (columns + 1,) of an array begin and end, in pixels of the image."""
     rows, columns = shape
     return (
-        np.arange(rows + 1) * pixel_map.row_scale + pixel_map.row_offset,
-        np.arange(columns + 1) * pixel_map.column_scale + pixel_map.column_offset,
+        np.arange(rows + 1, dtype=np.float64) * pixel_map.row_scale + pixel_map.row_offset,
+        np.arange(columns + 1, dtype=np.float64) * pixel_map.column_scale + pixel_map.column_offset,
     )
 
 

@@ -53,7 +53,8 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
     image = np.float32(1) - np.exp(-1.25 * np.clip(thickness, 0, None))
     image = image + random.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.008)
     image = _lettered(image * _TWELVE_BITS * np.float32(random.uniform(0.85, 1.0)), random)
-    border = _soft(0.97 - np.abs(grid.across) / 1.1, 0.004) * _soft(np.minimum(grid.down, 1 - grid.down) - 0.015, 0.004)
+    sides = _soft(np.subtract(0.97, np.abs(grid.across) / 1.1), 0.004)
+    border = sides * _soft(np.subtract(np.minimum(grid.down, 1 - grid.down), 0.015), 0.004)
     pixels: NDArray[np.uint16] = np.rint((image * border).clip(0, _TWELVE_BITS)).astype(np.uint16)
     return pixels
 
@@ -154,7 +155,7 @@ def _lettered(image: Field, random: np.random.Generator) -> Field:
     sheet = Picture.new("L", (columns, rows))
     at = (round(columns * random.uniform(0.06, 0.1)), round(rows * random.uniform(0.05, 0.12)))
     ImageDraw.Draw(sheet).text(at, "R", fill=255, font=ImageFont.load_default(height))
-    letters = np.asarray(sheet, np.float32) / 255
+    letters = np.asarray(sheet, np.float32) / np.float32(255)
     lettered: Field = image * (1 - letters) + letters * _TWELVE_BITS
     return lettered
 

@@ -196,7 +196,8 @@ class Network:
             return np.zeros(0, np.float32)
         info, values = self._output(position)
         is_byte = self._spec.is_bare and info.dtype is np.uint8
-        scores = np.clip((values / np.float32(255) if is_byte else info.real(values)).reshape(-1), 0, 1)
+        real = values.astype(np.float32) / np.float32(255) if is_byte else info.real(values)
+        scores = real.reshape(-1).clip(0, 1)
         return np.append(1 - scores, scores) if len(scores) < self._spec.labels else scores
 
     def _real(self, position: int | None) -> NDArray[np.float32] | None:

@@ -103,10 +103,10 @@ class MaskEngine(KerasState):
     def prepared(self, images: NDArray[np.uint8]) -> Batch:
         """Images (n, any side) as the network sees them: (n, side, side, 1) float32 in 0..1."""
         if self.has_checks:
-            return shrunk(images, self.side).astype(np.float32)[..., None] / 255
+            return shrunk(images, self.side).astype(np.float32)[..., None] / np.float32(255)
         inner = shrunk(images, self.mask_side)
         mirrored = np.pad(inner, ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN)), mode="symmetric")
-        return mirrored.astype(np.float32)[..., None] / 255
+        return mirrored.astype(np.float32)[..., None] / np.float32(255)
 
     def step(self, images: NDArray[np.uint8], masks: Batch, targets: Batch, *, learning_rate: float) -> float:
         """One step; the batch's loss before it. The first images have masks, the rest have targets for the checks."""

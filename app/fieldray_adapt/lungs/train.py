@@ -203,7 +203,7 @@ def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
     A mask of the visible lung teaches of the region that it holds all of that lung, and does not reach further up, down
     or to the sides; one of the region that no lung is seen outside of it. The rest is unknown.
     """
-    wanted = masks.transpose(1, 2, 0).astype(np.float32) / 255
+    wanted = masks.transpose(1, 2, 0).astype(np.float32) / np.float32(255)
     if wanted.shape[2] < 2:
         return wanted
     visible, region = wanted[..., 0], wanted[..., 1]

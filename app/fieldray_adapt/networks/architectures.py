@@ -342,7 +342,7 @@ def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArr
         found[f"{layer.name}/kernel"], found[f"{layer.name}/beta"] = kernel, bias
         found[f"{layer.name}/gamma"] = np.ones_like(bias)
         found[f"{layer.name}/variance"] = np.full_like(bias, 1 - sized.epsilon)
-    outputs = _normalised_outputs(sized, layers, found, images.astype(np.float32) / 255)
+    outputs = _normalised_outputs(sized, layers, found, images.astype(np.float32) / np.float32(255))
     for layer, output in zip(layers, outputs, strict=True):
         mean, variance = output.mean((0, 1, 2)), output.var((0, 1, 2))
         found[f"{layer.name}/mean"] = mean - found[f"{layer.name}/beta"]

@@ -161,7 +161,7 @@ def _ranges(
     read = layer_reader(specification, weights, names)
     found: Factors = {}
     for start in range(0, len(images), _BATCH):
-        for name, value in read(images[start : start + _BATCH].astype(np.float32) / 255).items():
+        for name, value in read(images[start : start + _BATCH].astype(np.float32) / np.float32(255)).items():
             largest = np.abs(value).reshape(-1, value.shape[-1]).max(0)
             found[name] = np.maximum(found.get(name, np.float32(0)), largest)
     return found
@@ -200,7 +200,7 @@ def _input_means(
     read = layer_reader(specification, weights, names)
     sums: dict[str, NDArray[np.float32]] = {}
     for start in range(0, len(images), _BATCH):
-        batch = images[start : start + _BATCH].astype(np.float32) / 255
+        batch = images[start : start + _BATCH].astype(np.float32) / np.float32(255)
         for name, array in {INPUT: batch, **read(batch)}.items():
             sums[name] = sums.get(name, np.float32(0)) + array.mean((1, 2)).sum(0)
     return {name: (total / len(images)).astype(np.float32) for name, total in sums.items()}
@@ -304,7 +304,7 @@ def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np
 
 def _one_by_one(images: NDArray[np.uint8]) -> Iterator[list[NDArray[np.float32]]]:
     for image in images:
-        yield [image[None].astype(np.float32) / 255]
+        yield [image[None].astype(np.float32) / np.float32(255)]
 
 
 def _convert(

@@ -196,7 +196,7 @@ class ImageTask:
         generator = np.random.default_rng(self.options.schedule.seed)
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
         parts = (chosen[at : at + _BATCH] for at in range(0, len(chosen), _BATCH))
-        batches = (self.training.images[part].astype(np.float32) / 255 for part in parts)
+        batches = (self.training.images[part].astype(np.float32) / np.float32(255) for part in parts)
         return zero_shares(specification, weights, batches=batches)
 
     def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
@@ -243,7 +243,7 @@ class ImageTask:
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Median of batches from the third on."""
-        images = self.validation.images[:_TIMED].astype(np.float32) / 255
+        images = self.validation.images[:_TIMED].astype(np.float32) / np.float32(255)
         return inference_seconds(specification, weights, images=images, settings=self.options.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:

@@ -188,7 +188,7 @@ def time_networks(
         How often each network is timed; the median counts.
     """
     runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
-    batch = images[:_BATCH].astype(np.float32) / 255
+    batch = images[:_BATCH].astype(np.float32) / np.float32(255)
     for name, (specification, weights) in networks.items():
         engine = open_engine(specification, weights, settings=settings)
         runs[name, "engine_batch"] = (partial(engine.logits, batch), len(batch))

@@ -165,13 +165,13 @@ def write_arrays(path: Path, holder: Any) -> str:
     process writes there, the one that holds the run; what it could not complete the next one replaces, whatever
     computer it is on. Raises StorageProblem (disk_full, not_writable).
     """
-    found = {one.name: getattr(holder, one.name) for one in fields(holder)}
+    found: dict[str, Any] = {one.name: getattr(holder, one.name) for one in fields(holder)}
     unfinished = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with unfinished.open("wb") as file:
-                np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
+                np.savez(file, **{name: value for name, value in found.items() if value is not None})
             digest = content_digest(unfinished)
             replace_durably(unfinished, path)
         finally:

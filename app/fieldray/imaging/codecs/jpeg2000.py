@@ -97,7 +97,7 @@ def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
     # public way to state another size, so this one is a size for which both agree. A test watches over the attribute.
     image._size = tuple(-(-side // step) * step for side in image.size)
     # Pillow also scales the values up to fill 8 or 16 bits.
-    values = np.asarray(image).astype(np.float32) / (1 << ((8 if bits <= 8 else 16) - bits))
+    values = np.asarray(image).astype(np.float32) / np.float32(1 << ((8 if bits <= 8 else 16) - bits))
     return _centred(values, step, bits)
 
 
