@@ -25,9 +25,9 @@ OWN: Final[Mapping[str, str]] = {
     "compare": "lay a prior image over the current one and show what differs",
     "audit": "measure a pack on your own images with known labels",
     "history": "list past runs; show, compare, save again or delete them",
-    "store": "look after the files of results: check, compact, back up, restore them",
+    "store": "check, compact, back up or restore the results database",
     "packs": "list, verify, trust and install model packs",
-    "constancy": "check whether the packs still give the answers that they gave when they were accepted",
+    "constancy": "run the constancy test of each pack",
     "doctor": "check whether this computer can screen images, and what would help",
     "bench": "measure how fast this computer runs the packs",
 }

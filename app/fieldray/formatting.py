@@ -86,9 +86,9 @@ def run_state(translator: Translator, run: Run) -> str:
         "running": text("under way"),
         "paused": text("paused"),
         "finished": text("finished"),
-        "cancelled": text("stopped before its end"),
+        "cancelled": text("stopped by the user"),
         "interrupted": text("interrupted"),
-        "failed": text("ended early"),
+        "failed": text("failed"),
     }[run.state]
 
 
@@ -111,7 +111,7 @@ def sex_label(translator: Translator, header: ImageHeader) -> str:
 def what_to_do(translator: Translator, category: Category) -> str:
     """With an image that has no score, because it was refused or failed."""
     if category == "refused":
-        return translator.text("The image was not assessed. Read it yourself.")
+        return translator.text("The image is not suitable and has no score. Read the image yourself.")
     return translator.text("The image could not be screened. Read it yourself, or try again.")
 
 
@@ -369,8 +369,8 @@ def region_sentence(translator: Translator, region: ChangeRegion, count: int) ->
     }
     if region.is_denser:
         return translator.text(
-            "{number}. Denser in the open image: {strength} times the noise, {area} % of the image", **values
+            "{number}. Denser in the current image: {strength} times the noise, {area} % of the image", **values
         )
     return translator.text(
-        "{number}. Less dense in the open image: {strength} times the noise, {area} % of the image", **values
+        "{number}. Less dense in the current image: {strength} times the noise, {area} % of the image", **values
     )

@@ -42,15 +42,18 @@ Template = str | Plural
 # fmt: off
 # What a person should know of a result.
 NOTES: Final[Mapping[str, Template]] = {
-    "presentation_ignored": "The window or lookup table in the file shows next to nothing of this image, so it was not used.",
-    "rescale_ignored": "The rescale slope and intercept or the modality table in the file cannot be used, so they were left out.",
+    "presentation_ignored": "The window or VOI lookup table in the file would hide almost all of this image, so "
+                            "it was ignored.",
+    "rescale_ignored": "Rescale Slope and Intercept or the Modality LUT in the file are invalid, so they were "
+                       "ignored.",
     "photometric_unknown": "The file does not say in a known way whether low values are black or white (Photometric Interpretation). They were taken for black.",
     "bits_stored_ignored": "The number of bits of a value that the file states (Bits Stored) cannot be true, so it was left out.",
     "little_detail": "The image has too little detail to be judged normal: it is blurred, or was enlarged from a small one. Screen the original.",
     "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. They were read all the same.",
     "syntax_contradicted": "The file is encoded in another way than its header says. It was read as it is.",
     "end_was_missing": "The end marker of the image is missing. All of its pixels are there.",
-    "lower_part_dark": "The lower part of the image is empty, and may have held lung, so the image is not called normal. If no collimator lay there, the file is incomplete.",
+    "lower_part_dark": "The lower part of the image is empty and may have shown lung, so the image is not "
+                       "classified as normal. If this is not collimation, the file is incomplete.",
     "further_images": "The file holds further, smaller images, such as a preview. They were not looked at.",
     "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients aged {youngest} to {oldest} years.",
     "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",
@@ -58,7 +61,8 @@ NOTES: Final[Mapping[str, Template]] = {
     "turned_clockwise": "The image was turned 90 degrees clockwise before it was screened.",
     "turned_round": "The image was turned by 180 degrees before it was screened.",
     "grey_swapped_back": "Black and white of the image were swapped before it was screened.",
-    "screened_anyway": "Screened although it was refused, because a person asked for it. Its score may mean nothing.",
+    "screened_anyway": "The image was refused, but a user had it screened all the same. The score may be "
+                       "meaningless.",
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
     "view_unknown": "The file names a view that is not known here: {view}. Check that the image is a frontal one.",
     "body_part_unknown": "The file names a body part that is not known here: {body_part}. Check that it is the chest.",
@@ -75,15 +79,18 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
     "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
-    "lungs_tilted": "The patient lies askew in the image, by about 10 degrees or more.",
-    "lungs_low": "The lungs are low for their width. The breath may have been shallow, and hide their lower parts.",
-    "lungs_black": "Parts of the lungs are plain black: the image is over-exposed, or was saved too dark.",
-    "lungs_white": "Parts of the lungs are plain white: the image is under-exposed, or was saved too bright.",
+    "lungs_tilted": "The patient is tilted in the image by about 10 degrees or more.",
+    "lungs_low": "Low lung volumes, possibly a shallow inspiration. The lung bases may be hidden.",
+    "lungs_black": "Part of the lungs is clipped to black, without detail. A lucency may be hidden. Check "
+                   "exposure and export.",
+    "lungs_white": "Part of the lungs is clipped to white, without detail. An opacity may be hidden. Check "
+                   "exposure and export.",
     "lungs_few_greys": "The lungs have few grey levels: the image is under-exposed, or was saved too coarsely.",
     "perhaps_mirrored": "The image may be mirrored left to right. Compare it with the side marker.",
     "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
     "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the larger output. How often it is right was not measured.",
-    "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have raised the score.",
+    "evidence_outside": "Only {percent} % of the heat map is inside the lungs. A border, label or device outside "
+                        "the lungs may have raised the score. Read the score with caution.",
 }
 
 BACKENDS: Final[Mapping[str, Template]] = {
@@ -163,10 +170,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "blank": "The image is blank or has almost no contrast.",
     "aspect": "The image is too long and narrow for a chest X-ray: {rows} x {columns} pixels.",
     "nested_zip": "A zip file inside another zip file is not opened. Unpack it first.",
-    "not_frontal_chest": "No frontal chest X-ray with lungs was found in this image. If it is one, read it yourself.",
+    "not_frontal_chest": "The image was not recognised as a frontal chest X-ray. If the image is one, read the "
+                         "image yourself.",
     "rotated": "The image lies on its side. It can be turned and screened.",
     "upside_down": "The image is upside down. It can be turned and screened.",
-    "inverted": "Black and white are swapped in this image. They can be swapped back, and the image screened.",
+    "inverted": "The image is inverted: black and white are swapped. The image can be corrected and screened.",
     "unlike_training": "The image is unlike the chest X-rays this pack was made for.",
     "too_many_frames": Plural("The file has {frames} frame. At most {limit} are read.",
                               "The file has {frames} frames. At most {limit} are read.", by="frames"),
@@ -239,17 +247,20 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                               "Nothing was changed. Screen a folder once with that version: it repairs them.",
     "database_damaged": "The results in {path} are damaged. Start the program again and screen a folder: the damaged "
                         "file is then set aside, and every result that can still be read goes into a new one.",
-    "database_repaired": "The file of results was damaged. It was moved to {path}. Results recovered: {results}. "
-                       "Verdicts recovered: {verdicts}. Images without a result are screened again.",
-    "store_gone": "The file of results {path} was moved, deleted or replaced while the program was running, so new "
-                  "results are not saved. Put the file back if that was a mistake. Then start the program again.",
-    "pictures_renewed": "The file of pictures {path} was damaged and is begun anew. No result is lost.",
-    "store_in_use": "The file of results {path} is in use by another window or command of this program. Close the window, "
-                    "or wait until the command has finished. Then try again.",
+    "database_repaired": "The results database was damaged. The damaged file was moved to {path}. Results "
+                         "recovered: {results}. Verdicts recovered: {verdicts}. Images without a result are "
+                         "screened again.",
+    "store_gone": "The results database {path} was moved, deleted or replaced while the program was running, so "
+                  "new results are not saved. Put the file back if that was a mistake. Then start the program "
+                  "again.",
+    "pictures_renewed": "The preview file {path} was damaged and a new one was begun. No result is lost.",
+    "store_in_use": "The results database {path} is in use by another window or command of this program. Close "
+                    "the window, or wait until the command has finished. Then try again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
                     "program again.",
-    "verdict_misplaced": "{path} has this image's result no longer: its run was deleted, or another file is in the place "
-                         "of the results. Screen the images again, then give the verdict again.",
+    "verdict_misplaced": "The verdict was not saved: {path} no longer has the result of this image. The run was "
+                         "deleted, or the results database was replaced. Screen the images again, then give the "
+                         "verdict again.",
     "image_replaced": "The file of this image was replaced while the image was open, or the image was screened again. "
                       "You see the earlier image, which takes no verdict. Open the new image to judge the new one.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
@@ -274,22 +285,24 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                       "for the output.",
     "output_not_ours": "{path} already exists and is not an earlier output of this command, so it is not replaced. "
                        "Choose another name for the output, or delete the file.",
-    "option_is_file": "There is a file called {name} here, so this may be the file and not an option. To screen all "
-                      "files of this folder, name the folder (.) or write ./* instead of *.",
-    "command_is_file": "Every word of this command is also the name of a file here, the word {name} too. To screen all "
-                       "files of this folder, name the folder (.) or write ./* instead of *. If the command is meant, "
-                       "write ./ before the names of files.",
+    "option_is_file": "{name} is both an option and the name of a file in this folder. To screen all files of "
+                      "this folder, name the folder (.) or write ./* instead of *.",
+    "command_is_file": "{name} is both a command and the name of a file in this folder. To screen all files of "
+                       "this folder, name the folder (.) or write ./* instead of *. To run the command, write ./ "
+                       "before the names of files.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
     "watch_no_folder": "Only a folder can be watched: {path} is none.",
     "watch_waits": "{path} cannot be read now. Is its drive connected? Watching goes on when it is back.",
     "watch_goes_on": "{path} can be read again. Watching goes on.",
-    "files_lost": "Files that could not be read: {count}. If they are on a drive, connect it and press Start: only what failed is screened again.",
+    "files_lost": "Files that could not be read: {count}. If the files are on a drive, connect the drive and "
+                  "press Start. Only failed files are screened again.",
     "next_run": Plural("{count} file or folder will be screened after this run.", "{count} files or folders will be screened after this run.", by="count"),
-    "question_closed": "Another pack is in use now, so the question before is closed. Choose the pack for {paths}.",
+    "question_closed": "The pack was changed before the question was answered. Choose the pack for {paths}.",
     "saved": Plural("{count} file or folder was saved in {folder}.", "{count} files or folders were saved in {folder}.", by="count"),
-    "nothing_saved": "Nothing was saved: no result of this run has what these formats need.",
+    "nothing_saved": "Nothing was saved: these formats need images that were screened, and this run has none.",
     "watch_stopped": "Watching was stopped. New results: {results}. Files that wait for the next watch: {waiting}.",
-    "points_differ": "Not all packs have an operating point of the same name in use: {packs}.",
+    "points_differ": "The packs run at different operating points: {packs}. Choose the operating points on the "
+                     "page of packs.",
     "packs_missing": "The last run of this folder used these packs too: {packs}. This run uses {pack} alone. To use "
                      "several packs again, tick them on the page of packs, then press Start.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same pack. "
@@ -297,18 +310,18 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",
                           "{count} images of this run are no longer there. Their results are kept, but no longer "
                           "listed.", by="count"),
-    "taken_over": Plural("{count} result was taken over from an earlier run. Files recognised by size, times and a sample of "
-                         "the content: {sampled}; by the whole content: {whole}.",
-                         "{count} results were taken over from an earlier run. Files recognised by size, times and a "
-                         "sample of the content: {sampled}; by the whole content: {whole}.", by="count"),
+    "taken_over": Plural("{count} result was reused from an earlier run. Files recognised by size, times and a "
+                         "sample of the content: {sampled}. Files recognised by the whole content: {whole}.",
+                         "{count} results were reused from an earlier run. Files recognised by size, times and a "
+                         "sample of the content: {sampled}. Files recognised by the whole content: {whole}.", by="count"),
     "unlike_images": Plural("{count} image is unlike those that the pack was measured on. Its score may be less "
                             "reliable.",
                             "{count} images are unlike those that the pack was measured on. Their scores may be less "
                             "reliable.", by="count"),
-    "asked_for_images": Plural("{count} image was turned, or screened although it was refused, because a person asked for "
-                               "it. The result says so.",
-                               "{count} images were turned, or screened although they were refused, because a person "
-                               "asked for it. The results say so.", by="count"),
+    "asked_for_images": Plural("{count} image was turned, or was screened although refused, at a user's request. "
+                               "The result says so.",
+                               "{count} images were turned, or were screened although refused, at a user's "
+                               "request. The results say so.", by="count"),
     "again_busy": "A run is under way. Wait until it is over or stop it, then screen this image again.",
     "again_other_pack": "This result is of the pack {pack} with other settings than those in use. Choose that pack and its "
                         "operating point, or screen the folder again.",
@@ -316,10 +329,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
                               "The maps of {count} images could not be written. Their files have changed or cannot be "
                               "read.", by="count"),
-    "other_patients": Plural("{count} image says that it is not for this pack (age or body part). Was the right pack "
-                             "chosen? {patients}",
-                             "{count} images say that they are not for this pack (age or body part). Was the "
-                             "right pack chosen? {patients}", by="count"),
+    "other_patients": Plural("{count} image does not match this pack (age or body part). {patients} Check that "
+                             "the right pack was chosen.",
+                             "{count} images do not match this pack (age or body part). {patients} Check that the "
+                             "right pack was chosen.", by="count"),
     "ages_not_stated": Plural("{count} image does not say how old the patient is, and nobody confirmed it. {patients}",
                               "{count} images do not say how old the patient is, and nobody confirmed it. {patients}",
                               by="count"),
@@ -334,14 +347,15 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                           "{count} files or folders in {path} are hidden (their names begin with a dot), and hidden ones are not looked at. If there are images in them, give them other names.", by="count"),
     "bins_left_out": Plural("{count} recycle bin, store of thumbnails or snapshot was left out: {several}. To screen what is in it, open it by itself.",
                             "{count} recycle bins, stores of thumbnails or snapshots were left out: {several}. To screen what is in one, open it by itself.", by="count"),
-    "question_waits": "A question waits until you have finished here. Nothing is screened before you answer it.",
+    "question_waits": "Screening waits for your answer to a question. Finish here first, then answer the "
+                      "question.",
     "own_image": "This program made the picture of another image and its result, so it is not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "ages_apart": "No patient is of the ages that all of these packs are for: {packs}. Screen without confirming ages, or "
                   "with one pack after the other.",
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
-    "no_screen": "The window needs a screen, and none can be opened here. This works without one: {command}",
+    "no_screen": "No display is available for the window. Use the command line instead: {command}",
     "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",
     "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
     "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",
@@ -352,7 +366,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 
     # ---- this computer
     "nothing_to_measure": "There is no readable image here, so nothing can be measured.",
-    "energy_not_counted": "This computer counts no energy that Linux tells (/sys/class/powercap).",
+    "energy_not_counted": "Power cannot be measured: Linux gives no energy counter on this computer "
+                          "(/sys/class/powercap).",
     "energy_denied": "Only the administrator may read {path}. Run the command as root to measure power.",
     "priority_denied": "This user may not change the priority of a process on this computer.",
     "host_trial_well": "A test image was read and processed by {pack} on {backend} within {seconds} s.",

@@ -60,8 +60,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "teacher_unfit": "{path} does not have the weights of an EfficientNet-Lite0 under PyTorch's names.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
     "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
-    "pack_shortcut_close": "{label}: the image's border or a thumbnail alone scores {area}, the network {own}. Such figures say little "
-                           "about lungs.",
+    "pack_shortcut_close": "Shortcut check of {label} failed: the image border or a thumbnail alone reaches an "
+                           "area under the ROC curve of {area}, the network {own}. The figures say little about "
+                           "the lungs.",
     "pack_shortcut": "{label}: the image's border or a thumbnail alone scores {area}, the network {own}. The images give their classes "
                      "away by more than the lungs, so the figures are optimistic.",
     "pack_few_images": Plural("{label}: only {count} test image of the rarer kind. Note how wide the intervals are.",

@@ -19,14 +19,18 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_host": "{host} is not an address in numbers. Name this computer's own address in the network of the cluster, for example 192.168.1.10.",
     "cluster_lost": "The connection to the cluster was lost. What is done is kept: start the same command again to go on.",
     "cluster_node_problem": "{node} cannot be given any work: {detail}",
-    "cluster_other_version": "It has {there}, but here it is {here}. Install the same versions on every computer.",
+    "cluster_other_version": "The versions differ: {there} on that computer, {here} on this one. Install the same "
+                             "versions on every computer.",
     "cluster_no_pack": "It cannot use the pack {pack}: {detail}",
     "cluster_other_pack": "It has another pack under the name {pack}. Install the same pack on every computer.",
     "cluster_other_settings": "It uses other operating points for {pack} than this computer. Make the site's points the same on every computer.",
     "cluster_no_path": "It does not see {path}, or finds it empty. Connect the share there, or send the images with --send-files.",
-    "cluster_other_answer": "It answered something else than it was asked. Install the program there again, and start it again.",
-    "cluster_silent": Plural("A process of it did not answer for {minutes} minute.", "A process of it did not answer for {minutes} minutes.", by="minutes"),
-    "cluster_no_reply": "A process of it does not answer, and gets no work before it does. Look whether that computer sleeps, or start the program there again.",
+    "cluster_other_answer": "That computer sent an invalid answer. Install the program on that computer again, "
+                            "and start the program again.",
+    "cluster_silent": Plural("A process on that computer did not answer for {minutes} minute.", "A process on that computer did not answer for "
+                                                                                     "{minutes} minutes.", by="minutes"),
+    "cluster_no_reply": "A process on that computer does not answer, and gets no work before the process answers. "
+                        "Check whether that computer sleeps, or start the program there again.",
     "cluster_node_deaths": Plural("Its processes ended {times} time in a row while they screened. Look whether it has enough memory and room on its disk, then start the same command again.", "Its processes ended {times} times in a row while they screened. Look whether it has enough memory and room on its disk, then start the same command again.", by="times"),
     "cluster_clock": Plural("Its clock differs by {difference} second from this computer's.", "Its clock differs by {difference} seconds from this computer's.", by="difference"),
     "archive_in_use": "Another program (process {process}) is working on {folder}. Wait until it is done, or name another folder with --out.",
@@ -35,7 +39,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "archive_list_lost": "The list of images in {folder} is gone, but results are there. Put {name} back, or begin again: name another folder with --out, or delete this one.",
     "archive_failed": Plural("{count} image failed. Start the same command again to try it again.", "{count} images failed. Start the same command again to try them again.", by="count"),
     "archive_one_address": "Name one address of objects alone, without other paths and without --send-files: every computer reads the objects itself.",
-    "archive_no_protocol": "{address} cannot be screened. Addresses of s3, http, https and sftp can: what others reach, and whether they tell that an image has changed, is not known.",
+    "archive_no_protocol": "The address {address} is not supported. Supported addresses begin with: s3, http, "
+                           "https, sftp.",
     "archive_no_library": "{address} cannot be read: {detail}. Install what is missing beside the program.",
     "archive_password": "Leave the password out of the address: results would show it. Write it into ~/.config/fsspec (for example {protocol}.json).",
     "archive_no_tag": "The server does not tell the size of {address} and when it was changed (ETag or Last-Modified), so that a change of the image would not be noticed.",
@@ -94,6 +99,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                    "Train on one machine. With {mode}, no number of workers up to {workers} is faster.", by="workers"),
     "estimate_fewest": "Nine tenths of that are already reached with {workers} workers and {server}: {speed_up} times as fast.",
     "estimate_second": "Two workers with {server} are {speed_up} times as fast as one machine.",
-    "estimate_second_not": "A second machine does not pay: two workers with {server} are {speed_up} times as fast as one machine.",
+    "estimate_second_not": "A second machine is not worth adding: two workers with {server} are {speed_up} times "
+                           "as fast as one machine.",
 }
 # fmt: on

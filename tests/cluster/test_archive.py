@@ -514,6 +514,6 @@ def test_a_scheduler_that_lists_nonsense_is_named(tmp_path: Path) -> None:
     with cluster_of_nodes(tmp_path, "ward/1") as (_, _, connection), open_client(connection) as client:
         client.wait_for_workers(1)
         client.run_on_scheduler(LIES["a worker has no name"])
-        with pytest.raises(EnvironmentProblem, match="answered something else") as problem:
+        with pytest.raises(EnvironmentProblem, match="sent an invalid answer") as problem:
             describe(client)
         assert problem.value.reason.code == "cluster_node_problem"

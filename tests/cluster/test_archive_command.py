@@ -65,7 +65,7 @@ def test_the_yes_to_a_legacy_model_reaches_each_process(tmp_path: Path, home: Pa
     (drive / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
     write_images(tmp_path / "in", 3)
     begin = ("archive", "screen", tmp_path / "in", "--pack", drive, "--out", tmp_path / "out")
-    fieldray(*begin).ends_with(3).complains("nobody vouches")
+    fieldray(*begin).ends_with(3).complains("not verified")
     options = ("--pack", drive, "--allow-legacy")
     fieldray("screen", tmp_path / "in", *options, environment={"FIELDRAY_HOME": str(other)}).ends_with(0)
     fieldray(*begin, "--allow-legacy").ends_with(0).prints("3 images.")

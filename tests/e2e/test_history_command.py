@@ -96,7 +96,7 @@ def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home:
     found = json.loads((tmp_path / "month.json").read_text("ascii"))
     images = sum(one["images"] for one in found["images"])
     assert (found["report"], found["first_day"], images > 0) == ("month", f"{month}-01", True)
-    assert "No check of constancy was made" in screened("history", "month").out
+    assert "No constancy test was run" in screened("history", "month").out
     record = Record("made-up-1.0.0 - - -", "cpu", time.time(), "0", images=9, different=0, largest=0.01)
     ConstancyRecords(home).add(record, {})
     said = screened("history", "month").out

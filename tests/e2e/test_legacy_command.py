@@ -56,7 +56,7 @@ def images(tmp_path: Path) -> Path:
 
 def test_the_class_and_the_number_are_the_demonstrations(drive: Path, images: Path, fieldray: Fieldray) -> None:
     (images / "bright.dcm").unlink()
-    fieldray("screen", images, "--pack", drive).ends_with(3).complains("nobody vouches")
+    fieldray("screen", images, "--pack", drive).ends_with(3).complains("not verified")
     done = fieldray("screen", images, "--pack", drive, "--allow-legacy", "--json", "-").ends_with(0)
     lines = {Path(line["path"]).name: line for line in done.lines}
     shown = {path.name: (lines[path.name]["label"], lines[path.name]["score"]) for path in (BRIGHT, DARK)}

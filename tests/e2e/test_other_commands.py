@@ -95,7 +95,7 @@ def test_the_demo_of_another_version_is_replaced_and_nothing_else_in_its_folder(
 
 def test_nobody_is_screened_with_a_pack_that_nobody_chose(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
     write_images(tmp_path / "images", 1)
-    done = fieldray("screen", tmp_path / "images").ends_with(3).complains("Whose images are these?")
+    done = fieldray("screen", tmp_path / "images").ends_with(3).complains("No pack was chosen.")
     done.complains("For patients aged 1 to 5 years.", "For patients aged 18 to 95 years.")
     fieldray("packs", "install", pack, "--trust", fingerprint(pack)).ends_with(0)
     fieldray("packs", "default", "tiny", "--operating-point", "best").ends_with(2)

@@ -126,7 +126,7 @@ def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, well: Fieldray) -
     if not missing("pdftotext"):
         (document,) = (tmp_path / "out").glob("*.pdf")
         text = subprocess.run(["pdftotext", "-layout", document, "-"], capture_output=True, check=True).stdout.decode()
-        assert all(f"{name} · What came out" in text for name in names)
+        assert all(f"{name} · Summary" in text for name in names)
 
 
 def test_ages_are_not_confirmed_for_packs_that_share_no_patient(mixed: Path, fieldray: Fieldray) -> None:

@@ -32,7 +32,7 @@ def test_pictures_go_and_results_stay_and_are_taken_over(fieldray: Fieldray, scr
     assert "of 3 images were deleted" in fieldray("store", "drop-pictures", "--yes").out
     assert "Pictures: 0." in fieldray("store", "check").out
     fieldray("store", "compact").ends_with(0)
-    again = screen("--verify", "--json", "-").complains("3 results were taken over")
+    again = screen("--verify", "--json", "-").complains("3 results were reused")
     assert {line["taken_over_by"] for line in again.lines} == {"content"}
 
 

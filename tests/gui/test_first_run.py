@@ -79,10 +79,10 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom_and_escape_leaves_the_qu
         "For patients aged 1 to 5 years.",
         "For patients aged 18 to 95 years.",
         "lung opacity",
-        "Its area under the ROC curve was not measured at another hospital.",
+        "No external test: the area under the ROC curve was not measured at another hospital.",
     ):
         assert expected in words
-    assert "Whose images are these?" in desk.window.toolbar.pack_chip.text()
+    assert "Which patients are these X-rays from?" in desk.window.toolbar.pack_chip.text()
     QTest.keyClick(desk.window, Qt.Key.Key_Escape)
     assert desk.asks == "" and desk.window.welcome.isVisible() and desk.bench.screening.state == "empty"
     assert "In use" not in texts(desk.window.welcome)
@@ -225,7 +225,7 @@ def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
     desk.rooms.session.outcomes = desk.rooms.outcomes
     desk.screen(answer="children-1.0.0")
     desk.finish()
-    said = "2 images say that they are not for this pack (age or body part). Was the right pack chosen? For patients"
+    said = "2 images do not match this pack (age or body part). For patients"
     desk.until(lambda: said in desk.notices)
     assert "1 image does not say how old the patient is" in desk.notices
 
@@ -282,7 +282,7 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     before = screening.question
     plug_in(desk)
     desk.until(lambda: desk.asks == "pack" and not dialogs(desk.window, QMessageBox))
-    desk.until_shown("question before is closed. Choose the pack for /images.")
+    desk.until_shown("before the question was answered. Choose the pack for /images.")
     screening.answer(before, True)
     assert desk.rooms.session.started_with == []
     desk.answer("children-1.0.0")
@@ -330,7 +330,7 @@ def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
     desk.activate()
     search = desk.window.work_list.filter_bar.search
     search.setFocus()
-    finish_and_wait = "A question waits until you have finished here."
+    finish_and_wait = "Screening waits for your answer to a question."
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
     desk.until(lambda: finish_and_wait in desk.notices)
     for key in (Qt.Key.Key_Space, Qt.Key.Key_Y):

@@ -128,7 +128,7 @@ def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
     desk.screen("/first")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
     desk.until_shown("The disk is full")
-    assert "The run stopped early" in desk.window.toolbar.progress_text.text()
+    assert "The run failed" in desk.window.toolbar.progress_text.text()
     desk.bench.start()
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.notices)
 
@@ -137,7 +137,7 @@ def test_what_is_said_of_a_run_goes_with_the_next_one(desk: Desk) -> None:
     desk.screen("/first")
     notes = [reason("taken_over", count=9, sampled=4, whole=5), reason("instances_shared", count=2)]
     notes += [reason("run_elsewhere", process=7), reason("not_present", count=2)]
-    said = "9 results were taken over", "with other pixels: 2", "process 7", "2 images of this run are no longer there"
+    said = "9 results were reused", "with a different image: 2", "process 7", "2 images of this run are no longer there"
     desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=tuple(notes)))
     desk.until_shown(*said)
     desk.screen("/second")
@@ -253,17 +253,17 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     desk.open_row(5)
     assert not panel.wishes[0].isEnabled()
     session.may_screen.set()
-    desk.until(lambda: "Screened although it was refused" in texts(panel))
+    desk.until(lambda: "The image was refused, but a user had it screened" in texts(panel))
     assert session.wishes == [(5, Wishes(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the file says LL" in texts(panel)
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows
-    assert "Screened although" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+    assert "a user had it screened" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     (back,) = panel.wishes
     session.again = refused(5, reason("view", view="LL"))
     back.click()
-    desk.until(lambda: "Screened although it was refused" not in texts(panel))
+    desk.until(lambda: "The image was refused, but a user had it screened" not in texts(panel))
     desk.until(lambda: "Read it yourself" in texts(panel))
     assert session.wishes[-1] == (5, Wishes())
     assert [wish.text() for wish in panel.wishes] == ["Screen it anyway"]

@@ -236,7 +236,7 @@ def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page:
     mark(page, 1)
     page.open_button.click()
     desk.until(lambda: page.table.rowCount() == 1)
-    assert "There is no run 1 in the history." in texts(page)
+    assert "Run 1 was not found in the history." in texts(page)
 
 
 def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, store: Path) -> None:
@@ -249,7 +249,7 @@ def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, 
     desk.until(other.isActiveWindow)
     delete_runs(store, [1])
     desk.window.activateWindow()
-    desk.until_shown("There is no run 1 in the history.")
+    desk.until_shown("Run 1 was not found in the history.")
     assert desk.bench.screening.state == "empty" and desk.bench.image.row is None
     assert desk.window.work_list.table.model().rowCount() == 0
 
@@ -295,7 +295,7 @@ def test_how_the_images_were_taken_is_counted_by_day(desk: Desk, page: HistoryPa
     cells = [[table.item(row, column).text() for column in (1, 2)] for row in range(table.rowCount())]
     assert cells == [  # of all three runs
         ["The lungs are cut off at the left edge of the image.", "1 / 10"],
-        ["The patient lies askew in the image, by about 10 degrees or more.", "2 / 10"],
+        ["The patient is tilted in the image by about 10 degrees or more.", "2 / 10"],
     ]
 
 

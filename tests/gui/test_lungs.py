@@ -59,7 +59,7 @@ def test_little_evidence_inside_is_warned_about_beside_the_figure_and_nowhere_el
     lung_desk.open_row(2)
     card = lung_desk.window.result.lungs
     assert card._warning.isVisible()
-    assert "Only 31 % of the heat map lies inside the lungs." in texts(card)
+    assert "Only 31 % of the heat map is inside the lungs." in texts(card)
     assert texts(lung_desk.window.result).count("Only 31 %") == 1
 
 

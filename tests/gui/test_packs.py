@@ -44,7 +44,7 @@ def from_drive(desk: Desk) -> None:
 
 
 def test_a_drive_with_a_trusted_pack_is_used(desk: Desk, from_drive: None) -> None:
-    assert "goes on without its drive" in desk.window.toolbar.pack_chip.toolTip()
+    assert "no longer needs the drive" in desk.window.toolbar.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
@@ -147,7 +147,7 @@ def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool
 @pytest.mark.parametrize(
     ("why", "words"),
     [
-        (reason("pack_legacy"), "Nobody vouches"),
+        (reason("pack_legacy"), "was not verified"),
         (reason("pack_older", version="2.0.0", seen="3.0.0"), "older than version 3.0.0"),
     ],
 )
@@ -294,7 +294,7 @@ def page(desk: Desk, from_drive: None) -> PacksPage:
     """The pack's page, which its constancy stands on."""
     desk.window.actions_by_name["packs"].trigger()
     page = desk.window.packs_page
-    desk.until(lambda: "not checked" in page.constancy.text())
+    desk.until(lambda: "not run on this computer" in page.constancy.text())
     return page
 
 
@@ -304,7 +304,7 @@ def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRoom
     rooms.checks = [passed, absent]
     rooms.may_check.clear()
     page.check_button.click()
-    desk.until(lambda: page.constancy.text() == "Checking constancy…")
+    desk.until(lambda: page.constancy.text() == "Constancy test running…")
     assert not page.check_button.isEnabled()
     rooms.may_check.set()
     desk.until(lambda: page.constancy.text() == f"{passed.text}\n{absent.text}")

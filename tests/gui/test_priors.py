@@ -203,8 +203,8 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
     assert desk.window.prior_card.opacity.isVisible()
     said = texts(desk.window.prior_card)
     assert "2 regions differ by more than the noise." in said
-    assert "1. Denser in the open image: 5.0 times the noise, 0.6 % of the image" in said
-    assert "2. Less dense in the open image: 4.0 times the noise" in said
+    assert "1. Denser in the current image: 5.0 times the noise, 0.6 % of the image" in said
+    assert "2. Less dense in the current image: 4.0 times the noise" in said
 
 
 def test_what_is_no_region_has_no_colour(desk: Desk, comparing: Comparing) -> None:
@@ -350,7 +350,7 @@ def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Compa
     next(button for button in box.buttons() if button is not box.defaultButton()).click()
     assert comparing.prior.outcome is other
     assert "Another patient's image" in desk.window.prior_bar.doubts.text()
-    assert "no pack has seen this file" in texts(desk.window.prior_card)
+    assert "not screened yet" in texts(desk.window.prior_card)
     desk.open_row(4)
     desk.until(lambda: not comparing.is_searching)
     assert comparing.prior is None  # a choice for one image is none for the next

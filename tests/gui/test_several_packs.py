@@ -325,5 +325,5 @@ def test_a_note_on_a_run_is_as_grave_for_a_further_pack_as_for_the_first(screene
     note = reason("taken_over", count=3, sampled=3, whole=0)
     run_id = desk.bench.screening.run_id or 0
     desk.rooms.publish(RunChanged(run_id=run_id, state="finished", pack_notes=((note,), (note,))))
-    desk.until(lambda: desk.notices.count("taken over from an earlier run") == 2)
+    desk.until(lambda: desk.notices.count("reused from an earlier run") == 2)
     assert {one.level for one in desk.bench.board.notices if "taken over" in one.text(Translator())} == {"info"}

@@ -401,7 +401,7 @@ def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_resea
 def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> None:
     picture = picture_of(viewer, Translator("en"))
     desk.qtbot.keyClick(viewer, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
-    desk.until_shown("The image is copied as it is in sight.")
+    desk.until_shown("The current view was copied.")
     assert QGuiApplication.clipboard().image() == picture
     desk.window.actions_by_name["packs"].trigger()
     assert "is copied" not in desk.notices

@@ -64,7 +64,7 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     assert desk.window.toolbar.start_button.accessibleName() == "Почати"
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
     assert desk.bench.rows.total() == 4
-    assert "Оцінка 0,90" in texts(desk.window.result)
+    assert "Показник 0,90" in texts(desk.window.result)
     desk.window.result.verdict.buttons["agree"].click()
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
 

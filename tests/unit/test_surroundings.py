@@ -154,8 +154,7 @@ def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ..
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "fieldray: The window needs a screen, and none can be opened here. "
-        "This works without one: fieldray screen FOLDER\n"
+        "fieldray: No display is available for the window. Use the command line instead: fieldray screen FOLDER\n"
     )
 
 

@@ -55,7 +55,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
     device = add_command(
         actions,
         "device",
-        "measure the time per image on each device, with the first two images apart from the rest",
+        "measure the time per image on each device; report the first two images (warm-up) separately",
         run=run_device,
     )
     device.add_argument(
@@ -81,7 +81,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
         actions, "load", "measure the time per image while the command itself keeps the CPU busy", run=run_load
     )
     load.add_argument("--pack", type=given_text, action=OnePack, metavar="DIR|ID", help="the pack to measure")
-    host = add_command(actions, "host", "measure what more threads or another device gains here", run=run_host)
+    host = add_command(actions, "host", "compare the speed with more threads or another device", run=run_host)
     host.add_argument("--pack", type=given_text, action=OnePack, metavar="DIR|ID", help="the pack to measure with")
     host.add_argument(
         "--float-file",

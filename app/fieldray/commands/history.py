@@ -55,7 +55,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     saving.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     saving.add_argument("--out", type=given_path, metavar="DIR", required=True, help="write the results to this folder")
     add_report_options(saving)
-    month = add_command(actions, "month", "what was screened in a month, for who runs a programme", run=run_month)
+    month = add_command(actions, "month", "show the monthly summary for programme managers", run=run_month)
     month.add_argument("month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: this one)")
     month.add_argument("--pdf", type=given_path, metavar="FILE", help="write it as PDF")
     month.add_argument("--language", choices=language_choices()[1:], default="en", help="of the PDF (default: en)")

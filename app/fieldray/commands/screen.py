@@ -58,7 +58,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="go on screening what comes into these folders, until Ctrl-C; the next watch goes on from there",
+        help="watch the folders and screen new files until Ctrl-C; a later --watch continues",
     )
     add_run_options(parser)
     _add_demo(commands)
@@ -94,8 +94,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--anyway",
         action="store_true",
-        help="also screen what is refused for its view, its body part, its lungs, as a raw or subtracted image, or as "
-        "unlike the pack's images: its result says so",
+        help="also screen images that are refused for view, body part or lungs, as raw or subtracted images, or as "
+        "unlike the pack's images; their results say so",
     )
     parser.add_argument(
         "--turn",
@@ -108,15 +108,15 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--json",
         type=given_text,
         metavar="FILE|-",
-        help="write one line of JSON per image; - prints each at once, a file appears when the run ends, "
-        "that of --watch grows",
+        help="write JSON Lines, one per image; - prints each line at once; a file is written when the run ends, "
+        "with --watch continuously",
     )
     parser.add_argument(
         "--maps",
         type=given_path,
         metavar="DIR",
-        help="write for each image the lungs, the class map and both laid over the image into this folder; of several "
-        "packs into a folder for each",
+        help="write the lung mask, the class map and an overlay of each image to this folder; with several packs, "
+        "one subfolder per pack",
     )
 
 
@@ -133,7 +133,7 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ages-confirmed",
         action="store_true",
-        help="all patients are of the ages the pack is for: written into results of files that state no age",
+        help="confirm that all patients are in the pack's age range; results of files without an age record this",
     )
     parser.add_argument(
         "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"

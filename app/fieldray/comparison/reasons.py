@@ -23,8 +23,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "compare_one_image": "{path} holds {count} images. Name a file with one image.",
     "compare_no_lungs_pack": "Images cannot be compared, because the lung-field pack of this program is missing. Reinstall "
                              "the program.",
-    "compare_notice": "This shows differences of two images, not a course of disease. It misses faint changes: of faint "
-                      "opacities drawn in, it found 0 of 12 in X-rays of different days, and 30 of 30 in copies of one X-ray.",
+    "compare_notice": "These are differences of two images, not a course of disease. Subtle changes are missed: "
+                      "of synthetic faint opacities, 0 of 12 were detected in X-rays of different days, and 30 of "
+                      "30 in copies of one X-ray.",
     "prior_same_image": "Both are the same image.",
     "prior_other_patient": "Another patient's image: the patient ID, birth date or sex in the two files is not the same.",
     "prior_unknown_patient": "It is not known whether both images are of the same patient: a file gives no patient ID.",

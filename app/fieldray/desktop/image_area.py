@@ -336,7 +336,7 @@ def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> 
     picture = picture_of(viewer, translator)
     if picture is not None:
         QGuiApplication.clipboard().setImage(picture)
-        board.post("copied", lambda t: t.text("The image is copied as it is in sight."))
+        board.post("copied", lambda t: t.text("The current view was copied."))
 
 
 def print_picture(viewer: Viewer, translator: Translator) -> None:

@@ -346,7 +346,7 @@ class VerdictBar(QWidget):
         self.withdraw.setVisible(not is_lost and given.wanted is not None)
         self.again.setText(text("Save mine") if given.asks else text("Try again"))
         keeps = text("Keep the verdict") if given.wanted is None else text("Withdraw")
-        self.give_in.setText(text("Keep theirs") if given.asks else keeps)
+        self.give_in.setText(text("Keep the other verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
         """Esc in the note: what was typed is dropped."""

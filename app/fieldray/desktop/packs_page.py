@@ -105,8 +105,8 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         return (
             translator.text("Use an unsigned legacy model?"),
             translator.text(
-                "Nobody vouches for this model: it may have been changed. Its operating point is unknown: the class "
-                "is that of the larger output, and how often it is right was not measured. Each result says so."
+                "This model is unsigned and was not verified: the model may have been changed. The operating "
+                "point and the accuracy are unknown: the class is that of the larger output. Each result says so."
             ),
             translator.text("Use it once"),
         )
@@ -170,14 +170,14 @@ class PacksPage(Page):
 
     def _make_constancy(self) -> None:
         self.constancy = label()
-        self.check_button = push_button(self._translator.text("Check constancy"), self._bench.checking.check)
+        self.check_button = push_button(self._translator.text("Run constancy test"), self._bench.checking.check)
         self._show_constancy()
 
     def _show_constancy(self) -> None:
         """How it stands with the constancy of the pack in use, or that it is being checked."""
         checking, translator = self._bench.checking, self._translator
         said = map(translator.reason, (*checking.standing, *([checking.problem] if checking.problem else [])))
-        self.constancy.setText(*([translator.text("Checking constancy…")] if checking.is_busy else said))
+        self.constancy.setText(*([translator.text("Constancy test running…")] if checking.is_busy else said))
         self.check_button.setEnabled(checking.can_check)
 
     def _points(self, manifest: Manifest) -> Sequence[Part]:

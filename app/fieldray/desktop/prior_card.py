@@ -145,7 +145,7 @@ class PriorCard(QWidget):
 
     def _score(self, row: WorkRow) -> str:
         if isinstance(row.outcome, Screened) and not row.outcome.model_sha256:
-            return self._translator.text("no pack has seen this file")
+            return self._translator.text("not screened yet")
         return answer_text(self._translator, row)
 
     def _found_lines(self) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ class PriorCard(QWidget):
         values = alignment.similarity_before, alignment.similarity_after
         before, after = (number(translator, value, digits=2) for value in values)
         return (
-            text("Likeness inside the lungs: {before}, laid over each other {after}", before=before, after=after),
+            text("Similarity inside the lungs: {before}, after alignment {after}", before=before, after=after),
             text("Matches: {kept} kept, {rejected} rejected", kept=alignment.kept, rejected=alignment.rejected),
             region_count(translator, len(regions)),
             *(region_sentence(translator, region, index) for index, region in enumerate(regions[:_MOST_REGIONS], 1)),
@@ -223,7 +223,7 @@ def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator
     """Ask whether an image that is another patient's is meant."""
     row = comparing.image.row
     doubts = " ".join(map(translator.reason, doubts_about(question, row.outcome) if row else ()))
-    more = translator.text("The two images can be shown side by side. Nothing is laid over each other.")
+    more = translator.text("The two images can be shown side by side only, without an overlay.")
     answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_meant=True)}
     no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_meant=False)
     return question_box(parent, doubts, more, answers=answers, no=no, declined=declined)

@@ -246,8 +246,8 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text("Inside the lungs, beyond {times} times the noise; each region has a number", times=f"{CHANGE_SHOWN:g}")
     lines: list[tuple[tuple[int, int, int] | None, str, int]] = [
-        (DENSER, text("Denser (whiter) in the open image"), _SQUARE + 8),
-        (LESS_DENSE, text("Less dense (darker) in the open image"), _SQUARE + 8),
+        (DENSER, text("Denser (whiter) in the current image"), _SQUARE + 8),
+        (LESS_DENSE, text("Less dense (darker) in the current image"), _SQUARE + 8),
         (None, rest, 0),
     ]
     if is_blank:

@@ -210,7 +210,7 @@ class ResultPanel(QScrollArea):
         for said in found:
             self._add_finding(column, said)
         if asked_for(outcome):
-            self._add_wish(column, self._translator.text("Take it back: refuse the image again"), Wishes())
+            self._add_wish(column, self._translator.text("Undo: refuse the image again"), Wishes())
         return box
 
     def _add_wishes(self, column: QVBoxLayout, row: WorkRow) -> None:

@@ -35,7 +35,7 @@ class StatusPage(Page):
         self.button = push_button("", lambda: machine.stop() if machine.is_busy else machine.measure())
         self._table: QWidget | None = None
         self._shown_study: KeptStudy | None = None
-        self._load = card(label(text("An image beside other programs"), role="heading"), self.state)
+        self._load = card(label(text("Speed while other programs run"), role="heading"), self.state)
         self._load.layout().addLayout(lay_row(None, self.button, 1))  # type: ignore[union-attr]
         for index, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
             self._column.insertWidget(1 + index, part)
@@ -70,7 +70,7 @@ class StatusPage(Page):
             self.figures.addWidget(value, index // 3 * 2 + 1, index % 3)
             value.setAccessibleName(name)
             value.setProperty("role", "title")
-        what = text("Of the network alone, from the third image on; the first two carry the start.")
+        what = text("Time of the network alone. The first two images (warm-up) are left out.")
         heading = label(text("What runs the model"), role="heading")
         return card(heading, self.devices, self.figures, label(what, role="muted"))
 
@@ -89,7 +89,7 @@ class StatusPage(Page):
     def _show_devices(self) -> None:
         events = self._bench.backends.values()
         lines = [backend_text(self._translator, event, self._bench.devices) for event in events]
-        how = self._translator.text("Written are the runtime, and how many processes with how many threads each.")
+        how = self._translator.text("Each line: runtime, processes x threads.")
         self.devices.setText(*(f"{name}: {detail}" for name, detail in lines), how)
         self.devices.setVisible(bool(lines))
 
@@ -122,9 +122,9 @@ class StatusPage(Page):
                 translator.text("Runs on"),
                 translator.text("Load"),
                 translator.text("One image, ms"),
-                translator.text("FPS min / avg / max"),
+                translator.text("Images per second, min / avg / max"),
                 translator.text("Longer by"),
-                translator.text("Study of 2022"),
+                translator.text("Published (Taran 2022)"),
             )
             self._table = reading_table(headings, list(self._rows()))
             self._load.layout().insertWidget(2, self._table)  # type: ignore[union-attr]

@@ -230,7 +230,7 @@ def screening_label(translator: Translator, screening: Screening) -> str:
         "stopping": translator.text("Stopping…"),
         "finished": translator.text("Finished"),
         "cancelled": translator.text("Stopped"),
-        "failed": translator.text("The run stopped early"),
+        "failed": translator.text("The run failed"),
     }
     if screening.past is not None:
         number, day = screening.past.run_id, moment(translator, screening.past.started_s)
@@ -260,7 +260,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     if packs.loading is not None:
         return packs.loading.pack_name, translator.text("loading…")
     if packs.model is None:
-        return translator.text("No pack chosen"), translator.text("Whose images are these?")
+        return translator.text("No pack chosen"), translator.text("Which patients are these X-rays from?")
     name = translator.pick(packs.model.manifest.names)
     if others := ", ".join(pack_title(translator, model.manifest) for model in packs.models[1:]):
         return f"{name} {packs.model.manifest.version}", f"+ {others}"
@@ -274,7 +274,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     whose = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
-            return translator.text("{signer}; a run under way goes on without its drive", signer=whose)
+            return translator.text("{signer}; the current run no longer needs the drive", signer=whose)
         return translator.text("{signer}; drive removed", signer=whose)
     return whose
 

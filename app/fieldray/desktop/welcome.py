@@ -61,7 +61,7 @@ class Welcome(QWidget):
         name_surface(page, "page")
         lay_row(page, 1, (inner, 1000), 1, margins=(24, 18, 24, 18))
         self._area = scrolled(page)
-        self._area.setAccessibleName(translator.text("Whose images are these?"))
+        self._area.setAccessibleName(translator.text("Which patients are these X-rays from?"))
         lay_column(self, self._area)
         packs = controller.packs
         for signal in (packs.listed, packs.model_changed, controller.screening.asked, controller.folders_changed):
@@ -88,7 +88,7 @@ class Welcome(QWidget):
         """Show the packs there are, and what is asked."""
         translator, question, packs = self._translator, self._bench.screening.question, self._bench.packs
         is_asked = question is not None and question.kind == "pack"
-        self._title.setText(translator.text("Whose images are these?"))
+        self._title.setText(translator.text("Which patients are these X-rays from?"))
         lead = translator.text("Each pack is for certain patients. Choose one, then open a folder of chest X-rays.")
         if question is not None:
             lead = translator.text("Choose the pack for {folder}.", folder=_folders(translator, question))

@@ -11,12 +11,15 @@ from fieldray.reasons import Template
 TEMPLATES: Final[Mapping[str, Template]] = {
     "for_ages": "For patients aged {youngest} to {oldest} years.",
     "for_any_age": "The pack names no age range.",
-    "measured_own": "When the pack was made, on {images} images of the same hospital or hospitals that it was not "
-                    "trained on: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
-    "measured_elsewhere": "When the pack was made, on {images} images of another hospital: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
-    "measured_unsure": "It cannot tell in {percent} of 100 of them: not sure about {count} of {of}.",
-    "not_measured_elsewhere": "Its area under the ROC curve was not measured at another hospital.",
-    "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",
+    "measured_own": "Internal test on {images} images of the same hospital or hospitals, none used in training: "
+                    "area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
+    "measured_elsewhere": "External test on {images} images of another hospital: area under the ROC curve {auc} "
+                          "(95 % confidence interval {low} to {high}).",
+    "measured_unsure": "The pack is not sure about {percent} % of these images ({count} of {of}).",
+    "not_measured_elsewhere": "No external test: the area under the ROC curve was not measured at another "
+                              "hospital.",
+    "pack_not_chosen": "No pack was chosen. Name a pack with --pack ID, or set a default with: fieldray packs "
+                       "default ID",
     "pack_twice": "This command takes one pack. Name a single one with --pack.",
     "default_gone": "The default pack {name} is not here any more.",
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
@@ -44,11 +47,13 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
     "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Version {seen} is here.",
     "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
-    "pack_legacy": "Unsigned legacy model: nobody vouches for it. It is used only if you confirm it. Its operating point "
-                   "is unknown: the class is that of the larger output.",
+    "pack_legacy": "Unsigned legacy model, not verified: the model is used only if you confirm it. The operating "
+                   "point and the accuracy are unknown: the class is that of the larger of two outputs.",
     "pack_legacy_no_cpu": "Of the legacy model only the file for the Edge TPU is here, {found}. Copy {missing} beside it: without the file for the CPU it cannot be used.",
-    "pack_namesake": "This pack is called {pack}, as one that is known here, but somebody else signed it. It is used only if you confirm it.",
-    "pack_namesake_shipped": "This pack is called {pack}, as one that comes with the program, but somebody else signed it. It is used only if you confirm it.",
+    "pack_namesake": "This pack has the same name as a pack that is known here ({pack}), but another signer. The "
+                     "pack is used only if you confirm it.",
+    "pack_namesake_shipped": "This pack has the same name as a pack that comes with the program ({pack}), but "
+                             "another signer. The pack is used only if you confirm it.",
     "pack_several_signers": "There are packs of one name by several signers here. Name the one that you mean: {first} or {second}",
     "pack_companion_other_signer": "This pack needs another pack, {companion}, by its own signer or of the program. The one here "
                                    "is signed with another key: {fingerprint}.",

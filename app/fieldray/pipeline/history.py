@@ -259,7 +259,7 @@ def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)
     text, checks = translator.text, tuple(map(translator.reason, month.checks))
     blocks += [] if month.tallies else [Paragraph(text("Nothing was screened in this month."))]
-    return (*blocks, Points(text("Constancy"), checks or (text("No check of constancy was made in this month."),)))
+    return (*blocks, Points(text("Constancy"), checks or (text("No constancy test was run in this month."),)))
 
 
 def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:
@@ -286,11 +286,20 @@ def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], tra
     yield Table(title, columns, tuple(rows), widths=(48.0, 30.0, 30.0, 35.0, 35.0))
     points = [tally.spec.operating_points for tally in tallies if not tally.why]
     if any(one != points[0] for one in points):
-        yield Points("", (text("These results were made at more than one operating point, and are added up."),))
+        yield Points("", (text("The counts combine results of different operating points."),))
     if judged := answers["agree"] + answers["disagree"]:
         share = percent(translator, share_of(answers["agree"], judged, number=judged).estimate)
-        said = text("Of {judged} answers that readers judged, they agreed with: {share}", judged=judged, share=share)
-        yield Points("", (said, text("A reader who has seen the answer leans towards it.")))
+        said = text("Readers agreed with {share} of {judged} results that have a verdict.", judged=judged, share=share)
+        yield Points(
+            "",
+            (
+                said,
+                text(
+                    "Readers saw the result before they gave a verdict, so agreement is "
+                    "overestimated (automation bias)."
+                ),
+            ),
+        )
     if whys:
         reasons = tuple((translator.reason(why), count(number)) for why, number in merged_by_code(whys).most_common())
         yield Table(text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, widths=(150.0, 28.0))

@@ -116,12 +116,12 @@ class Wording:
         text, counts = self.translator.text, self._stored.counts
         came = (category for category in WORK_LIST_ORDER if counts.get(category))
         return (
-            Paragraph(_joined(heading, text("What came out")), "heading"),
+            Paragraph(_joined(heading, text("Summary")), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
             *map(Paragraph, self.run_remarks()),
             Fields(text("The pack"), self.pack()),
             *(part for point in self._pack.operating_points for part in self._point_blocks(point)),
-            Fields(text("What it was made with"), self.provenance()),
+            Fields(text("Program, packs and settings"), self.provenance()),
         )
 
     def pack(self) -> tuple[Field, ...]:
@@ -230,7 +230,7 @@ class Wording:
         )
         is_unsigned, is_first = self._pack.trust == "legacy", self._stored.position == 0
         pseudonyms = self.translator.text(
-            "Patients are shown by pseudonyms (FR-…) that only this computer can trace back."
+            "Patients have pseudonyms (FR-…). Only this computer can identify the patients again."
         )
         return (
             *map(self.translator.reason, self._stored.doubts),
@@ -301,7 +301,7 @@ class Wording:
         if self._is_named:
             named += [
                 Field(text("Patient ID"), cut(header.patient_id)),
-                Field(text("Born"), self._day(header.patient_birth_date)),
+                Field(text("Date of birth"), self._day(header.patient_birth_date)),
             ]
         years = header.patient_age_years
         age = "" if years is None else self.translator.plural("{count} year", "{count} years", int(years))
@@ -350,7 +350,7 @@ class Wording:
         if verdict is None:
             return ()
         text = self.translator.text
-        given = Field(text("Verdict of the radiologist"), verdict_text(self.translator)[verdict.choice])
+        given = Field(text("Verdict of the reader"), verdict_text(self.translator)[verdict.choice])
         return _filled((given, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:

@@ -11,7 +11,7 @@ from fieldray.reasons import Plural, Template
 TEMPLATES: Final[Mapping[str, Template]] = {
     "history_number": "{text} is not the number of a run, as 12, or of a pack of it: 12.2 is the second pack of run 12.",
     "history_no_pack": "Run {run} has no pack {pack}. Number of its packs: {packs}.",
-    "history_no_run": "There is no run {run} in the history. It may have been deleted by another window of this program.",
+    "history_no_run": "Run {run} was not found in the history. List the runs with: fieldray history list",
     "history_in_use": "Run {run} is in use by another program (process {process}). Nothing was deleted. Close that program "
                       "or wait until the run is over.",
     "history_grown": "Results or verdicts were added to these runs in the meantime. Nothing was deleted. Try again.",
@@ -30,11 +30,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_no_verdicts": "No verdict is lost.",
     "history_files_stay": "The image files are not touched.",
     "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
-    "history_freed": "The file of results is {freed_mb} MB smaller.",
+    "history_freed": "The results database is {freed_mb} MB smaller.",
     "history_copies_left": "Files in {folder} that were set aside as damaged may still hold them: {names}. Delete them yourself "
                            "if you do not need them.",
-    "history_not_wiped": "The results are deleted, but their bytes may still be on the disk: another program is using the file "
-                         "of results, or the disk is full. Close it or make room, then delete once more.",
+    "history_not_wiped": "The results are deleted, but their bytes may still be on the disk: another program is "
+                         "using the results database, or the disk is full. Close that program or free disk space, "
+                         "then delete once more.",
     "history_files_gone": Plural("The file of {count} image is gone. Its result, map and preview are still stored; the window "
                                  "shows them.",
                                  "The files of {count} images are gone. Their results, maps and previews are still stored; "
@@ -42,9 +43,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_other_label": "The two packs look for different things, so their scores cannot be compared one by one.",
     "store_whole": "No fault was found. Results: {results}. Verdicts: {verdicts}. Pictures: {pictures}. The files take "
                    "{size_mb} MB.",
-    "store_compacted": "The files of results are {freed_mb} MB smaller.",
-    "store_not_compacted": "Not all room could be given back: another program is using the files of results, or the disk is "
-                           "full. Close it or make room, then try again.",
+    "store_compacted": "The results database and previews are {freed_mb} MB smaller.",
+    "store_not_compacted": "Disk space was only partly freed: another program is using the results database, or "
+                           "the disk is full. Close that program or free disk space, then try again.",
     "store_pictures_dropped": Plural("The pictures of {count} image were deleted. No result is lost. The files are {freed_mb} "
                                      "MB smaller.",
                                      "The pictures of {count} images were deleted. No result is lost. The files are "
@@ -54,18 +55,17 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_no_results": "There are no results in {path} yet.",
     "store_backup_exists": "{path} exists already. Name another folder.",
     "store_no_backup": "There are no results in {path}. Name the folder that a backup was made into.",
-    "store_not_ours": "{path} was not put in place: it is damaged, or this version of the program did not make it. Nothing "
+    "store_not_ours": "Restore failed: {path} is damaged, or was made by another version of the program. Nothing "
                       "was changed.",
     "store_restored": "The results of the backup are in place.",
     "store_replaced": "The results that were here before are now in {path}. Delete that file if you do not need it.",
     "store_confirm_restore": "Nothing was changed. Add --yes to put the results of the backup in the place of those here.",
     "store_confirm_drop": "Nothing was deleted. Add --yes to delete all small pictures. Results, maps and verdicts stay.",
-    "pictures_damaged": "The file of pictures {path} is damaged. No result is lost. The next run begins it "
-                        "anew.",
+    "pictures_damaged": "The preview file {path} is damaged. No result is lost. The next run begins a new one.",
     "preview_shown": "Shown is the small preview that was kept with the result, not the image itself.",
     "preview_missing": "No preview of this image was kept.",
     "preview_damaged": "The preview that was kept with the result is damaged.",
-    "no_capture": "No secondary capture was written of it, and the file has no UIDs to refer to.",
+    "no_capture": "No secondary capture of this image was written, and the file has no UIDs to refer to.",
     "left_out": Plural("{count} image is not in {file}, which should have it: {image}. {why}",
                        "{count} images are not in {file}, which should have them, the first of them {image}. {why}",
                        by="count"),

@@ -72,7 +72,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--take-turns",
         action="store_true",
-        help="a server's transfers one after another, in the order of asking (the semaphore that Šlampa proposes)",
+        help="serialise a server's transfers, first come, first served (the semaphore that Šlampa proposes)",
     )
     add_cluster_options(group)
 
@@ -165,7 +165,8 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
         "--mode",
         choices=MODES,
         default="sync-join",
-        help="async; sync-join: a batch per worker; sync-split: a part of a batch per worker (default: sync-join)",
+        help="training mode: async; sync-join: a batch per worker; sync-split: a part of a batch per worker "
+        "(default: sync-join)",
     )
     parser.add_argument(
         "--server",

@@ -215,7 +215,8 @@ def test_a_network_whose_transfer_takes_longer_than_its_gradient_stays_on_one_ma
         assert not [text for text in texts(VGG, mode, 4) if "fastest on" in text or "Nine tenths" in text]
     assert texts(VGG, "sync-join", 4) == [
         "Train on one machine. With sync-join, no number of workers up to 4 is faster.",
-        "A second machine does not pay: two workers with distributed servers are 0.24 times as fast as one machine.",
+        "A second machine is not worth adding: two workers with distributed servers are 0.24 times as fast as one "
+        "machine.",
     ]
 
 

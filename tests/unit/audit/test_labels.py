@@ -98,7 +98,7 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
         ("what,label\nb.dcm,1\n", "no column named path"),
         ("path,label\nx.png,1\n", "names none of the images"),
         (b"\x89PNG\r\n\0\0", "not a text file"),
-        ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All images are of one kind"),
+        ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All labels are the same"),
         ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Say which of them mean positive."),
     ],
 )

@@ -34,7 +34,7 @@ def test_a_file_is_no_option(name: str, here: Path, home: Path, capsys: pytest.C
     (here / name).touch()
     (here / "film.png").touch()
     assert run(["screen", *as_shell(here)]) == 2
-    assert f"There is a file called {name} here" in capsys.readouterr().err
+    assert f"{name} is both an option and the name of a file" in capsys.readouterr().err
     assert not (home / "pack_trust.json").exists()
 
 

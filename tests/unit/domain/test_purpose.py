@@ -49,13 +49,13 @@ def test_a_pack_says_for_whom_it_is() -> None:
 
 def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest) -> None:
     own, unsure, elsewhere = performance(children)
-    assert "made, on 618 images of the same hospital or hospitals" in own.text and "ROC curve 0.98" in own.text
-    assert unsure.text == "It cannot tell in 4 of 100 of them: not sure about 25 of 618."
-    assert elsewhere.text == "Its area under the ROC curve was not measured at another hospital."
+    assert "Internal test on 618 images of the same hospital or hospitals" in own.text and "ROC curve 0.98" in own.text
+    assert unsure.text == "The pack is not sure about 4 % of these images (25 of 618)."
+    assert elsewhere.text == "No external test: the area under the ROC curve was not measured at another hospital."
     measured = {"auc": {"value": 0.81, "low": 0.7, "high": 0.9}, "images": 95}
     metrics = {"labels": {"pneumonia": {"external_test": measured}}}
     (only,) = performance(dataclasses.replace(children, metrics=metrics))
-    assert "made, on 95 images of another hospital: area under the ROC curve 0.81" in only.text
+    assert "External test on 95 images of another hospital: area under the ROC curve 0.81" in only.text
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_images_of_others_are_counted() -> None:
     ):
         count.add(counted_as(Refused(ref=image_ref(), reason=reason(code, **values))))
     assert [note.code for note in count.notes(CHILDREN)] == ["other_patients"]
-    assert "2 images say that they are not for this pack" in count.notes(CHILDREN)[0].text
+    assert "2 images do not match this pack" in count.notes(CHILDREN)[0].text
 
 
 @pytest.mark.parametrize("folder", [shipped_packs.CHILDREN, shipped_packs.ADULTS, shipped_packs.TUBERCULOSIS])

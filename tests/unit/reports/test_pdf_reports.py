@@ -146,7 +146,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
     said = {
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
-            "1. Denser in the open image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
+            "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
             "It is not known whether both images are of the same patient", "not a course of disease",
         ),
         "uk": (
@@ -202,8 +202,8 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
     options = ReportOptions(language="uk", names_people=True)
     stored = run_with([], options=options, not_present=("/b.dcm",), earlier_verdicts=(verdict, verdict))
     assert Wording(stored).run_remarks() == (
-        "1 знімка цієї перевірки вже немає на місці. Його результат збережено, але в переліку його більше немає.",
-        "2 висновки надано щодо результатів, які відтоді змінилися. Вони є у файлі JSON.",
+        "1 знімка цього сеансу вже немає на місці. Його результат збережено, але в переліку його більше немає.",
+        "2 оцінки лікаря дано щодо результатів, які відтоді змінилися. Вони є у файлі JSON.",
     )
 
 

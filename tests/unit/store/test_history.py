@@ -236,7 +236,7 @@ def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(sto
 def test_an_unknown_run_deletes_nothing(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a"))
     for ask in (plan_deletion, delete_runs):
-        with pytest.raises(UsageProblem, match="no run 99"):
+        with pytest.raises(UsageProblem, match="Run 99 was not found"):
             ask(path, [run_id, 99])
     assert len(store.runs()) == 1
 
@@ -341,7 +341,7 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
         add(store, image("a"), *children, refused())
         said = month()
         assert "This pack is for patients aged 18 to 120 years. This patient is … years old." in said
-        assert "the file says LL." in said and "more than one operating point" not in said
+        assert "the file says LL." in said and "different operating points" not in said
         other = run_spec(settings_hash="t" * 64, operating_points=(operating_point(threshold=0.55),))
         add(store, image("b"), spec=other)
-        assert "These results were made at more than one operating point, and are added up." in month()
+        assert "The counts combine results of different operating points." in month()

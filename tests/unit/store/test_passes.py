@@ -321,7 +321,7 @@ def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) ->
     (row,) = store.answers(run_id)
     for row_id in (row.row_id, row.row_id + 1):
         for verdict in (AGREE, None):
-            with pytest.raises(StorageProblem, match="another file is in the place"):
+            with pytest.raises(StorageProblem, match="results database was replaced"):
                 store.set_verdict(row_id, verdict, judged=image("shown.dcm", "a"))
     assert store.earlier_verdicts(run_id) == ()
 
@@ -453,7 +453,7 @@ def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(sto
     store.set_read(4, judged=image("a.dcm", "a"), is_read=False)
     assert (read_in(store, first), read_in(store, second)) == ([False, True, False], [False, False, False])
     assert store.earlier_verdicts(second) == ()
-    with pytest.raises(StorageProblem, match="result no longer"):
+    with pytest.raises(StorageProblem, match="no longer has the result"):
         store.set_read(1, judged=image("b.dcm", "b"), is_read=True)
 
 
