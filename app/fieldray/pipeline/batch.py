@@ -34,7 +34,7 @@ from fieldray.pipeline.run_recorder import (
     open_store,
     spec_of,
 )
-from fieldray.pipeline.screen import Lane, screen_by_each
+from fieldray.pipeline.screen import PackPass, screen_with_packs
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
@@ -452,7 +452,7 @@ _AHEAD: Final = 1  # so many more images are under way than are looked at: the n
 
 def assemble(
     paths: Sequence[Path],
-    lanes: Sequence[Lane],
+    passes: Sequence[PackPass],
     *,
     workers: Workers,
     database: Path,
@@ -464,13 +464,13 @@ def assemble(
 ) -> Batch:
     """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
 
-    lanes  of the packs that go over the images together, one most often
+    passes  of the packs that go over the images in one pass, one most often
 
     One that `watches` ends when it is cancelled; raises UsageProblem (watch_no_folder).
     """
     watch = Watch(paths) if watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
-    screen = partial(screen_by_each, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
+    screen = partial(screen_with_packs, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
 
     def release() -> None:
         cancelled.set()
@@ -478,8 +478,8 @@ def assemble(
 
     search = partial(discover, members=workers.members, is_own_report=is_own_report)
     work = Work(
-        spec=spec_of(paths, [lane.assessment for lane in lanes]),
-        packs=[PackWork.of(lane.assessment, database) for lane in lanes],
+        spec=spec_of(paths, [one.assessment for one in passes]),
+        packs=[PackWork.of(one.assessment, database) for one in passes],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
@@ -487,7 +487,7 @@ def assemble(
         count=lambda gives_up: count_files(paths, gives_up=gives_up),
         content_hash=workers.content_hash,
         stamp_with=workers.stamp_with,
-        screen=lambda ref, wanted: screen(ref, [lanes[number] for number in wanted]),
+        screen=lambda ref, wanted: screen(ref, [passes[number] for number in wanted]),
         release=release,
         keeps_previews=keeps_previews,
         resuming=resuming,

@@ -25,7 +25,7 @@ from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, Ru
 from fieldray.imaging.source import Stamps, content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, Work, assemble
 from fieldray.pipeline.run_recorder import PackWork, ResultsByContent
-from fieldray.pipeline.screen import Lane
+from fieldray.pipeline.screen import PackPass
 from fieldray.reasons import reason
 from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
@@ -80,7 +80,7 @@ class Run:
         self.database, self._stop_after = folder.parent / "results.sqlite", stop_after
         self.batch: Batch = assemble(
             [folder],
-            [Lane(assessment=one, engine=FakeEngine()) for one in assessments],
+            [PackPass(assessment=one, engine=FakeEngine()) for one in assessments],
             workers=self.readers,
             database=self.database,
             publish=self._publish,
