@@ -43,7 +43,7 @@ from fieldray.formatting import (
 )
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
-from fieldray.pipeline.auditing import doubts_of
+from fieldray.pipeline.doubts import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, merged_by_code, reason
 from fieldray.reports.content import score_cell, threshold_text

@@ -30,7 +30,8 @@ from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
 from fieldray.imaging.quality import check_header, check_pixels, doubts_about, lung_quality
 from fieldray.imaging.reading import ImageFile, facts_of, unpacked
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
-from fieldray.imaging.source import Stamps, content_hash
+from fieldray.imaging.source import Stamps
+from fieldray.imaging.whole_file import content_hash
 from fieldray.inference.backend import Answer, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.child import served

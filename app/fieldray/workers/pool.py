@@ -293,7 +293,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         if ref.member is not None:
             return self._hash_in_child(ref), b""
-        from fieldray.imaging.source import content_hash
+        from fieldray.imaging.whole_file import content_hash
 
         return content_hash(ref, stamps=self._stamps)
 
