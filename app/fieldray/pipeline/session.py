@@ -157,6 +157,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             models = self._models_to_run()
             from fieldray.imaging.discover import existing  # these bring much along
             from fieldray.pipeline.batch import assemble
+            from fieldray.pipeline.batch_ports import BatchOptions
             from fieldray.pipeline.screen import PackPass
 
             assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
@@ -168,10 +169,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 workers=self._working(),
                 database=self.database,
                 publish=self._publish,
-                fresh=fresh,
-                keeps_previews=bool(self._settings["keep_previews"]),
-                resuming=replace(resuming, verifies=whole),
-                watches=watches,
+                options=BatchOptions(
+                    is_fresh=fresh,
+                    keeps_previews=bool(self._settings["keep_previews"]),
+                    resuming=replace(resuming, verifies=whole),
+                    watches=watches,
+                ),
             )
             batch.start()  # where no thread is to be had, there is no run that anybody could wait for
             self._batch = batch

@@ -26,6 +26,7 @@ from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.run import Event, ImageDone
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.batch import Batch, assemble
+from fieldray.pipeline.batch_ports import BatchOptions
 from fieldray.pipeline.screen import PackPass
 from fieldray.store.results import ResultQuery
 from fieldray.workers.calls import Look, Seen
@@ -103,7 +104,7 @@ class Screening:
             workers=Meanwhile(pool, changes or {}),
             database=self.database,
             publish=self._publish,
-            fresh=fresh,
+            options=BatchOptions(is_fresh=fresh),
         )
         self.batch.start()
         assert self.batch.join(60)

@@ -25,7 +25,7 @@ from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, Ru
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, assemble
-from fieldray.pipeline.batch_ports import BatchPorts, PackWork
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork
 from fieldray.pipeline.run_recorder import ResultsByContent
 from fieldray.pipeline.screen import PackPass
 from fieldray.reasons import reason
@@ -86,7 +86,7 @@ class Run:
             workers=self.readers,
             database=self.database,
             publish=self._publish,
-            **{"fresh": False, **options},
+            options=BatchOptions(**options),
         )
         self.batch.start()
         assert self.batch.join(20)
@@ -249,7 +249,7 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
         )
         assert (found.ref, notes_of(found)) == (wished.ref, wished.notes)
         assert reason("asked_for_images", count=1) in again.notes
-    afresh = Run(images, fresh=True)
+    afresh = Run(images, is_fresh=True)
     assert {notes_of(event.image.leading.outcome) for event in afresh.ready} == {()}
     assert afresh.notes == ()
 
