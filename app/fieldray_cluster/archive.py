@@ -356,8 +356,8 @@ class Archive:
 
     def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
         if whole := self._failed_in.get(piece.start):
-            first, earlier = piece.start - whole.start, self._folder.results(whole)
-            self._folder.keep(whole, replaced_rows(earlier, results, first=first, request=self._request))
+            first, previous = piece.start - whole.start, self._folder.results(whole)
+            self._folder.keep(whole, replaced_rows(previous, results, first=first, request=self._request))
         else:
             self._folder.keep(piece, results)
         self._save(outcomes, False)

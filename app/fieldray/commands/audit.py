@@ -296,10 +296,10 @@ def _print(report: AuditReport, console: Console) -> None:
     from fieldray.reports.document import lines
     from fieldray.translation import Translator
 
-    told = AuditText(report, Translator())
-    *others, _ = told.after_charts()
-    shown = told.disagreements(_SHOWN)
-    console.print_lines(("", told.title, *lines((*told.before_charts(), *others, shown))))
+    texts = AuditText(report, Translator())
+    *others, _ = texts.after_charts()
+    shown = texts.disagreements(_SHOWN)
+    console.print_lines(("", texts.title, *lines((*texts.before_charts(), *others, shown))))
     if (left := len(report.audit.disagreements) - len(shown.rows)) > 0:
         console.print_line(f"  and {left} more; --json FILE and --out DIR have all of them")
 

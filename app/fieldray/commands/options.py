@@ -188,8 +188,8 @@ def choice_line(candidate: PackCandidate) -> str:
     from fieldray.domain.purpose import patients
 
     manifest = candidate.manifest
-    whose = f"{manifest.names['en']}. {patients(manifest.accepted).text}" if manifest else ""
-    return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(whose)}".rstrip()
+    description = f"{manifest.names['en']}. {patients(manifest.accepted).text}" if manifest else ""
+    return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(description)}".rstrip()
 
 
 # ---- what is written of a run

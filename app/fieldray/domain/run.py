@@ -341,7 +341,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierVerdict:
+class SupersededVerdict:
     """A verdict on something that its place in a run does not hold any more: other bytes, another score, or nothing.
 
     image           the key of the image (`ImageRef.key`)

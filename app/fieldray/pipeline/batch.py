@@ -28,7 +28,7 @@ from fieldray.imaging.source import Stamps
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork, spec_of
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, images_done, open_store
 from fieldray.pipeline.screen import PackPass, screen_with_packs
-from fieldray.pipeline.statistics import Every, Pace, Statistics
+from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
@@ -242,10 +242,12 @@ class Batch:
         points = {pack.pack_name: ", ".join({point.name: 0 for point in pack.operating_points}) for pack in packs}
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
         notes = [reason("points_differ", packs=said)] if len(set(points.values())) > 1 else []
-        self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []), *notes)
+        self._enter(
+            "running", *([reason("run_elsewhere", process=store.other_process)] if store.other_process else []), *notes
+        )
         done, pace, watch = 0, Pace(clock=time.monotonic), self._ports.watch
         pace.restart(0)
-        progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
+        progress, speed = RateLimiter(_PROGRESS_EVERY_S), RateLimiter(_SPEED_EVERY_S)
         for item in self._arrivals():
             if isinstance(item, _Done):
                 if watch is None or watch.keeps(item.doubtful, is_new=item.is_new):

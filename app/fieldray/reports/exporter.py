@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fieldray.domain.image import ImageHeader, ImageRef, ShownImage
     from fieldray.domain.model import Manifest
     from fieldray.domain.prior import PairRecord
-    from fieldray.domain.run import EarlierVerdict, PackSpec, Run, StoredAnswer
+    from fieldray.domain.run import PackSpec, Run, StoredAnswer, SupersededVerdict
 
     ImageResult = tuple[StoredAnswer, ShownImage | Reason]
     ReadPreview = Callable[[StoredAnswer], ShownImage | None]
@@ -131,7 +131,7 @@ class StoredRun:
     packs: tuple[StoredPack, ...] = (StoredPack(),)
     position: int = 0
     not_present: tuple[str, ...] = ()
-    earlier_verdicts: tuple[EarlierVerdict, ...] = ()
+    superseded_verdicts: tuple[SupersededVerdict, ...] = ()
     options: ReportOptions = PLAIN
     pseudonym_key: bytes = b""
     read_preview: ReadPreview = lambda _result: None

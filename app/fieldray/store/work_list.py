@@ -339,7 +339,7 @@ class HistoryQuery(ResultQuery):
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._made(sample_of, self._all(query, *of, limit))
 
-    def earlier_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
+    def previous_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """The same of other images of the same folders in earlier runs with the same model and settings, the newest
         `limit` (see `domain.run.site_of`).
         """

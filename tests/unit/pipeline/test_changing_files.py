@@ -29,7 +29,7 @@ from fieldray.pipeline.batch import Batch, assemble
 from fieldray.pipeline.batch_ports import BatchOptions
 from fieldray.pipeline.screen import PackPass
 from fieldray.store.results import ResultQuery
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from fieldray.workers.pool import Workers
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from tiny_models import tiny_manifest, tiny_model
@@ -50,8 +50,8 @@ class Meanwhile:
         return getattr(self._pool, name)
 
     def look_for_each(
-        self, questions: Sequence[tuple[Look, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
-    ) -> tuple[Seen, ...]:
+        self, questions: Sequence[tuple[AnalyseRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
+    ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions
         self._change(question.ref)
         assert model

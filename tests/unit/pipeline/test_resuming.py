@@ -32,7 +32,7 @@ from fieldray.reasons import reason
 from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from fieldray.workers.pool import PoolClosed
 from outcomes import image_ref, operating_point, pack_spec, run_spec, screened
 from program import write_images
@@ -58,7 +58,7 @@ class Readers(FakeReaders):
     def stamp_with(self, stamps: Stamps) -> None:
         self._stamps = stamps
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
+    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         ref, found = question.ref, super().look(question, model=model)
         data, state = read_with_state(ref)
         assert self._stamps

@@ -92,7 +92,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
             assert list(query.not_present(run_id)) == first["not_present"]
             earlier = [
                 [one.image, one.category, one.verdict.choice, one.verdict.note]
-                for one in query.earlier_verdicts(run_id)
+                for one in query.superseded_verdicts(run_id)
             ]
             assert earlier == first["earlier_verdicts"]
             for position, one in enumerate(of_packs):
