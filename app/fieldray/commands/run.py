@@ -32,6 +32,7 @@ from fieldray.domain.run import (
     StoredAnswer,
     StoredImage,
     StoreRepaired,
+    StoreUpdating,
 )
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text, pack_headings
@@ -210,7 +211,7 @@ class RunReport:
                     self._console.print_error(f"{event.backend}: {why.text}")
                 case RunChanged():
                     self._note_state(event)
-                case StoreRepaired():
+                case StoreRepaired() | StoreUpdating():
                     self._console.print_error(event.reason.text)
                 case _:
                     pass

@@ -27,6 +27,7 @@ from fieldray.domain.run import (
     Publish,
     Resuming,
     StoreUnwritable,
+    StoreUpdating,
     Verdict,
     Wishes,
 )
@@ -38,6 +39,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
+from fieldray.store.opening import is_older
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
 
 if TYPE_CHECKING:
@@ -111,6 +113,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._shows = SessionLock(self.database)
         if self._shows.problem:
             publish(StoreUnwritable(reason=self._shows.problem.reason))
+        with contextlib.suppress(OSError):  # whoever opens it says what is wrong with the file
+            if is_older(self.database):
+                publish(StoreUpdating(reason=reason("store_updating")))
 
     def __exit__(self, *_: object) -> None:
         self.close()

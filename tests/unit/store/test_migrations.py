@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,9 +17,12 @@ from typing import Any
 import pytest
 
 from fieldray.domain.history import ResultFilter, ResultOrder
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import Event, StoredAnswer, StoreUpdating
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import VERSION as PROGRAM
+from fieldray.paths import results_path
+from fieldray.pipeline.session import Session
+from fieldray.settings import Settings
 from fieldray.store import migrations
 from fieldray.store.database import damage_mark
 from fieldray.store.deletion import delete_runs
@@ -29,6 +33,7 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from fieldray.store.work_list import HistoryQuery
 from outcomes import pack_spec, run_spec, screened
+from program import Fieldray
 from raised import raises
 from stores import SPEC, change, rows_of, save_run
 
@@ -283,3 +288,15 @@ def test_a_field_with_a_default_that_another_version_knows_needs_no_step(tmp_pat
 
 def test_there_is_a_step_from_every_version_since_the_first() -> None:
     assert sorted(migrations.STEPS) == list(range(11, VERSION))
+
+
+def test_a_person_is_told_that_the_store_is_updated_before_it_is(tmp_path: Path, fieldray: Fieldray) -> None:
+    said = "Updating the results database"
+    old = old_store(tmp_path, "one_pack")
+    heard = list[Event]()
+    with Session(Settings(), heard.append, database=old):
+        assert [type(event) for event in heard] == [StoreUpdating] and said in heard[0].reason.text
+    shutil.copy(old, results_path())
+    first, second = fieldray("history", "list"), fieldray("history", "list")
+    assert first.code == second.code == 0
+    assert said in first.err and said not in second.err
