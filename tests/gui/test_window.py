@@ -271,7 +271,7 @@ def test_dropped_files_are_screened(desk: Desk) -> None:
     desk.window.dropEvent(drop)
     desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/images/a.dcm"),)])
     last = "https://example.org/b.dcm" if sys.platform == "win32" else "file://host/share"
-    assert f"{last} is an address" in desk.notices
+    assert f"{last} is a network address" in desk.notices
 
 
 def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk, tmp_path: Path) -> None:
