@@ -297,7 +297,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",
     "not_judged_replaced": "No verdict was given: this image was replaced by another one. Open the new image first.",
-    "not_judged_not_listed": "No verdict was given: the list does not show the open image. Choose an image in the list.",
+    "not_judged_not_listed": "No verdict was given: the list does not show the current image. Choose an image in "
+                             "the list.",
     "not_judged_searching": "No verdict was given: the keys belong to the search. Press Enter to go to the list, then "
                             "press the key again.",
     "open_files": "This computer lets the program open {limit} files at the same time, but {needed} are needed. "
@@ -395,13 +396,13 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                  "screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
-    "ages_apart": "These packs have no patient age in common: {packs}. Screen without --confirm-ages, or with one "
-                  "pack at a time.",
-    "operating_point": "The pack has no operating point named {name}. It has: {known}.",
+    "ages_apart": "These packs have no patient age in common: {packs}. Screen without confirming the ages, or with "
+                  "one pack at a time.",
+    "operating_point": "The pack has no operating point named {name}. Its operating points are: {known}.",
     "no_screen": "No display is available for the window. Use the command line instead: {command}",
-    "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",
+    "setting_type": "The setting {key} cannot be {value}. The value must be of the type {kind}.",
     "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
-    "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",
+    "setting_range": "The setting {key} cannot be {value}. The value must be between {low} and {high}.",
     "setting_unknown": "This version of the program has no setting {key}. The setting is kept in the file.",
     "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
     "settings_not_saved": "The settings were not saved: {path} could not be read ({detail}), and an unreadable file "

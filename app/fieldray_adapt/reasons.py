@@ -11,12 +11,12 @@ from fieldray.reasons import Plural, Template
 TEMPLATES: Final[Mapping[str, Template]] = {
     "recipe_unreadable": "The recipe {path} cannot be read: {detail}.",
     "recipe_key": "The recipe's {key} {detail}.",
-    "recipe_problems": Plural("The recipe {path} cannot be used. It has {count} problem: {problem}.",
-                              "The recipe {path} cannot be used. It has {count} problems. The first: {problem}.",
+    "recipe_problems": Plural("The recipe {path} has {count} problem and cannot be used: {problem}.",
+                              "The recipe {path} has {count} problems and cannot be used. The first: {problem}.",
                               by="count"),
     "recipe_kind": "There is no recipe of the kind {kind}. The kinds are: {known}.",
     "recipe_exists": "{path} already exists. Nothing was written.",
-    "not_a_tflite": "This is not a TensorFlow Lite file, or it is damaged ({detail}).",
+    "not_a_tflite": "The file is not a TensorFlow Lite file, or is damaged ({detail}).",
     "no_compiler": "edgetpu_compiler is not installed, so nothing was compiled for the Edge TPU. The pack works on "
                    "the CPU. The compiler runs on 64-bit Intel or AMD Linux; see coral.ai/docs/edgetpu/compiler.",
     "compiler_failed": "edgetpu_compiler failed: {detail}.",
@@ -40,7 +40,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "learning_rate in the recipe and run the recipe again. Training resumes from the last good "
                          "epoch.",
     "data_unreadable": "The data in {path} cannot be read: {detail}.",
-    "data_column": "{path} has no column named {column}. It has: {known}.",
+    "data_column": "{path} has no column named {column}. The columns are: {known}.",
     "data_row": "{path}, line {line}: {detail}.",
     "data_empty": "The data set {name} has none of the images that the recipe asks for ({path}).",
     "data_patient": "The pattern {pattern} finds no patient in the file name {name}. The first group in "
@@ -57,7 +57,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "data_split": "No row is for training: the split column has the values {values}. The recipe's key splits must "
                   "say which of them are for training.",
     "data_split_table": "Row {row} of {path} cannot be used: each row names a patient, once, and a part ({parts} or none).",
-    "data_split_nobody": "No patient of the data is in {path}. Compare those that it names with those of the data.",
+    "data_split_nobody": "{path} names no patient of the data. Compare the patients of that file with those of the "
+                         "data.",
     "data_none_readable": "None of the images in the data set can be read. The first is {path}: {detail}",
     "adapt_not_installed": "The toolchain for making packs is not installed ({name} is missing). Install it: pip "
                            "install 'fieldray[adapt]'.",

@@ -13,7 +13,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_address": "{address} is not the address of a scheduler. Write the address in numbers, for example "
                        "{protocol}://192.168.1.10:8786. With certificates the address begins with tls, without "
                        "certificates with tcp.",
-    "cluster_no_answer": "No scheduler answers at {address}. Check that it runs there (fieldray cluster start), that the address is right, and that both sides use the same certificates.",
+    "cluster_no_answer": "No scheduler answers at {address}. Check that the scheduler runs (fieldray cluster "
+                         "start), that the address is right, and that both sides use the same certificates.",
     "cluster_other_scheduler": "The versions differ: {there} on the scheduler at {address}, {here} on this "
                                "computer. Install the same version on every computer, and start the cluster again.",
     "cluster_no_worker": "The scheduler at {address} has no workers. Let computers join with: fieldray cluster join {address}",

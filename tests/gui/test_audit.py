@@ -81,7 +81,7 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     assert (again.prices, again.against) == (Prices(screening=2.5), PackOfRun(other))
     text = texts(page)
     assert "of 1000 patients screened are referred" in text
-    assert "These images do not show which pack separates images with the condition from others better." in text
+    assert "The area under the ROC curve does not differ significantly between the packs." in text
     desk.until(lambda: desk.bench.auditing.report is not None)
 
 

@@ -60,7 +60,7 @@ def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) ->
     watch(desk, tmp_path)
     desk.until_shown(f"Watching {tmp_path} since ")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path=tmp_path)))
-    desk.until_shown("Screening ended early")
+    desk.until_shown("The run failed: ")
     assert "Watching" not in desk.notices
 
 

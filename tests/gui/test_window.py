@@ -303,7 +303,7 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     desk.window.close()
     box = desk.window.findChild(QMessageBox)
     assert desk.window.isVisible()
-    assert "Screening is in progress" in texts(box) + box.text()
+    assert "A run is in progress" in texts(box) + box.text()
     press(box, "Stop and close")
     desk.until(lambda: desk.ended)
     assert desk.rooms.session.batches[0].calls == ["cancel", "join"]

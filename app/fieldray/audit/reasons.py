@@ -31,9 +31,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                  by="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
                                  "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
-    "audit_rows_uncertain": Plural("{count} row says -1 or uncertain and was left out: it is neither positive nor negative.",
-                                   "{count} rows say -1 or uncertain and were left out: they are neither positive nor "
-                                   "negative.", by="count"),
+    "audit_rows_uncertain": Plural("{count} row says -1 or uncertain (neither positive nor negative) and was left "
+                                   "out.",
+                                   "{count} rows say -1 or uncertain (neither positive nor negative) and were left "
+                                   "out.", by="count"),
     "audit_readers_split": Plural("{count} image was left out: as many readers saw the finding as did not.",
                                   "{count} images were left out: as many readers saw the finding as did not.",
                                   by="count"),

@@ -96,8 +96,8 @@ class AuditPage(Page):
             (text("Read first, or at or above the threshold"), "above"),
             (text("Uncertain as well"), "unsure"),
         )
-        self.unit = choice_box(units, named=text("What is counted"))
-        self.refers = choice_box(rules, named=text("What counts as referred"))
+        self.unit = choice_box(units, named=text("Unit of the figures"))
+        self.refers = choice_box(rules, named=text("Rule for a referral"))
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
@@ -110,8 +110,8 @@ class AuditPage(Page):
         rows = form(
             (text("Where the labels are"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
-            (text("What is counted"), self.unit),
-            (text("What counts as referred"), self.refers),
+            (text("Unit of the figures"), self.unit),
+            (text("Rule for a referral"), self.refers),
             (text("Prevalence among your patients, %"), self.prevalence),
             (text("Wanted sensitivity, %"), self.sensitivity),
             (text("Cost of screening, each"), self.prices[0]),
@@ -336,7 +336,7 @@ class LocalPointDialog(QDialog):
         for field in (self.name, self.person):
             field.textChanged.connect(self._check)
         fields = form((text("Name of the operating point (a–z, 0–9, -)"), self.name), (text("Your name"), self.person))
-        self.yes_button = push_button(text("Yes, use it here"))
+        self.yes_button = push_button(text("Yes, use this operating point"))
         self.no_button = push_button(text("Do not use"))
         buttons = answer_row(self, self.no_button, self.yes_button)
         parts = (label(title, role="title"), label(proposal), label(advice), fields, buttons)

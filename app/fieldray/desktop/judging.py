@@ -190,7 +190,9 @@ class Judging(QObject):
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.asks:
-            return translator.text("Another window changed the verdict on {image}. Open it to choose.", image=image)
+            return translator.text(
+                "Another window changed the verdict on {image}. Open the image to choose.", image=image
+            )
         if given.wanted is None:
             said = translator.text("Your verdict on {image} is not withdrawn.", image=image)
         else:

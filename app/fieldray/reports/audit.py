@@ -65,7 +65,7 @@ class AuditText(AuditWords):
         names = {"pack": text("the pack"), "reference": text("the reference")}
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
         counts = text("{count} of {of}", count=found.agreed, of=found.units)
-        what = text("Cohen's kappa of {first} and {second}; judged alike", first=first, second=second)
+        what = text("Cohen's kappa of {first} and {second}; equal decisions", first=first, second=second)
         return Figure(what, counts, self._kappa(found.kappa, found.low, found.high))
 
     def _point(self, at: AtPoint) -> list[Figure]:
@@ -144,9 +144,10 @@ class AuditText(AuditWords):
             aim = text("a sensitivity of {wanted} %", wanted=self._number(100 * wanted.sensitivity, digits=1))
         values = {"low": found.unsure_low, "high": found.unsure_high, "threshold": found.threshold}
         said = text(
-            "A local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
-            "images, of all {units} with the condition {sensitivity} are referred, and of all without it {specificity} "
-            "are not. It was chosen on the same images, so expect a little less on others.",
+            "Local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
+            "images, of all {units} with the condition {sensitivity} are referred, and of all without it "
+            "{specificity} are not. The threshold was chosen on the same images, so expect slightly lower figures "
+            "on other images.",
             aim=aim,
             units=self._units(),
             sensitivity=self._percent(found.sensitivity),
@@ -271,11 +272,17 @@ class AuditText(AuditWords):
             }
             yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
         if area.low > 0:
-            yield text("The second pack separates images with the condition from others better.")
+            yield text(
+                "The second pack has the larger area under the ROC curve (the 95 % interval of the "
+                "difference excludes 0)."
+            )
         elif area.high < 0:
-            yield text("The first pack separates images with the condition from others better.")
+            yield text(
+                "The first pack has the larger area under the ROC curve (the 95 % interval of the difference "
+                "excludes 0)."
+            )
         else:
-            yield text("These images do not show which pack separates images with the condition from others better.")
+            yield text("The area under the ROC curve does not differ significantly between the packs.")
         yield text(
             "Images with a label in both runs: {images}, of {patients} patients. Of {all} {units} both packs assessed "
             "{both}, only the first {first}, only the second {second}. Images in the first run alone, which are left "
@@ -290,7 +297,7 @@ class AuditText(AuditWords):
             elsewhere=found.elsewhere,
         )
         if found.kappa is not None:
-            yield text("Cohen's kappa of what both packs refer: {kappa}.", kappa=self._kappa(*found.kappa))
+            yield text("Cohen's kappa between the referrals of both packs: {kappa}.", kappa=self._kappa(*found.kappa))
         yield text("A pack that was trained on images of these patients has figures here that are too good.")
 
     def _paired(self, one: PairedFigure) -> Iterator[str]:

@@ -224,8 +224,8 @@ class Wording:
         """What a person should know of the pack's answers, and with the first pack of the run as a whole."""
         absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
         changed = self.translator.plural(
-            "{count} verdict was given on a result that has changed since. It is in the JSON export.",
-            "{count} verdicts were given on results that have changed since. They are in the JSON export.",
+            "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
+            "{count} verdicts were given on results that have changed since. The verdicts are in the JSON export.",
             earlier,
         )
         is_unsigned, is_first = self._pack.trust == "legacy", self._stored.position == 0

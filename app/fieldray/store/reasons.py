@@ -58,7 +58,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_not_ours": "Restore failed: {path} is damaged, or was made by another version of the program. Nothing "
                       "was changed.",
     "store_restored": "The results of the backup were restored.",
-    "store_replaced": "The results that were here before are now in {path}. Delete that file if you do not need it.",
+    "store_replaced": "The earlier results are now in {path}. Delete that file if you do not need it.",
     "store_confirm_restore": "Nothing was changed. Add --yes to replace the results on this computer by those of "
                              "the backup.",
     "store_confirm_drop": "Nothing was deleted. Add --yes to delete all previews. Results, maps and verdicts stay.",
