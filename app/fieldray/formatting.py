@@ -55,12 +55,12 @@ def category_label(translator: Translator, category: Category, pack: NamesClasse
 def decision_sentence(translator: Translator, finding: Finding) -> str:
     """What the decision means, in a sentence about the pack and not about the patient."""
     if finding.is_by_larger:
-        return translator.text("Unsigned model: its larger output is the class, the operating point is unknown.")
+        return translator.text("Unsigned model, operating point unknown: the class is that of the larger output.")
     sentences: dict[Decision, str] = {
         "above": translator.text("The pack flags this image."),
         "below": translator.text("The pack does not flag this image."),
         "unsure": translator.text("The pack is not sure about this image."),
-        "not_assessed": translator.text("The pack gives a score only. It has no operating point to compare it with."),
+        "not_assessed": translator.text("The pack gives a score only: the pack has no operating point."),
     }
     return sentences[finding.decision]
 
@@ -112,7 +112,7 @@ def what_to_do(translator: Translator, category: Category) -> str:
     """With an image that has no score, because it was refused or failed."""
     if category == "refused":
         return translator.text("The image is not suitable and has no score. Read the image yourself.")
-    return translator.text("The image could not be screened. Read it yourself, or try again.")
+    return translator.text("The image could not be screened. Read the image yourself, or try again.")
 
 
 def point_sentence(translator: Translator, point: OperatingPoint, threshold: str) -> str:
@@ -253,10 +253,10 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
     if is_elsewhere and truth:
         return text("Of 100 images of another hospital with the finding ({count} counted): {classes}.", **values)
     if is_elsewhere:
-        return text("Of 100 images of another hospital without it ({count} counted): {classes}.", **values)
+        return text("Of 100 images of another hospital without the finding ({count} counted): {classes}.", **values)
     if truth:
         return text("Of 100 test images with the finding ({count} counted): {classes}.", **values)
-    return text("Of 100 test images without it ({count} counted): {classes}.", **values)
+    return text("Of 100 test images without the finding ({count} counted): {classes}.", **values)
 
 
 def per_hundred(translator: Translator, estimate: Estimate) -> str:
@@ -343,7 +343,7 @@ def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader
     """How much earlier an image is than another one; that it is not known, where a date is missing."""
     between = gap_between(image, current)
     if between is None:
-        return translator.text("time between them not known")
+        return translator.text("time between the images not known")
     return gap(translator, between, order_of(image, current))
 
 

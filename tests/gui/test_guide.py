@@ -195,4 +195,4 @@ def test_a_checkout_says_why_there_are_none(tmp_path: Path, qtbot: QtBot) -> Non
     about = AboutDialog(Translator("en"), table=tmp_path / "absent.json")
     qtbot.addWidget(about)
     assert isinstance(about, QDialog)
-    assert any("listed in the installed program" in label.text() for label in about.findChildren(QLabel))
+    assert any("installed program lists the licences" in label.text() for label in about.findChildren(QLabel))

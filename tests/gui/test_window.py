@@ -271,7 +271,7 @@ def test_dropped_files_are_screened(desk: Desk) -> None:
     desk.window.dropEvent(drop)
     desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/images/a.dcm"),)])
     last = "https://example.org/b.dcm" if sys.platform == "win32" else "file://host/share"
-    assert f"{last} is an address" in desk.notices
+    assert f"{last} is a network address" in desk.notices
 
 
 def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     desk.window.close()
     box = desk.window.findChild(QMessageBox)
     assert desk.window.isVisible()
-    assert "Screening is in progress" in texts(box) + box.text()
+    assert "A run is in progress" in texts(box) + box.text()
     press(box, "Stop and close")
     desk.until(lambda: desk.ended)
     assert desk.rooms.session.batches[0].calls == ["cancel", "join"]

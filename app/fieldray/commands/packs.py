@@ -48,17 +48,17 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "fingerprint", nargs="?", help="fingerprint of the key, as published by its signer (default: list the keys)"
     )
     trusting.add_argument("--forget", action="store_true", help="stop trusting this key")
-    default = add_command(actions, "default", "the pack for images of which nobody says otherwise", run=run_default)
+    default = add_command(actions, "default", "show or set the default pack", run=run_default)
     default.add_argument(
         "pack",
         nargs="?",
         metavar="ID",
-        help="a pack's id or id-version, perhaps with @FINGERPRINT of its signer (default: say which it is)",
+        help="a pack's id or id-version, perhaps with @FINGERPRINT of its signer (default: show the default pack)",
     )
     default.add_argument(
         "--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)"
     )
-    default.add_argument("--none", action="store_true", help="no pack: every run names one")
+    default.add_argument("--none", action="store_true", help="use no default pack: every run must name a pack")
     installing = add_command(actions, "install", "verify a pack and copy it to this computer", run=run_install)
     installing.add_argument("pack", type=given_text, help=_PACK_HELP)
     add_trust_options(installing)
@@ -66,11 +66,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "constancy",
         run=run_constancy,
-        description="Screen images that come with the program, and compare with the answers expected of each pack.",
-        epilog="Exit code: 0 every check passed; 1 one failed, is due or could not be made.",
+        description="Run the constancy test of each pack: screen the test images of the program, and compare the "
+        "results with the expected ones.",
+        epilog="Exit code: 0 every constancy test passed; 1 a test failed, is due or could not be run.",
     )
     add_pack_options(checking, default="every pack that can screen here")
-    checking.add_argument("--status", action="store_true", help="say what came out last and when the next check is due")
+    checking.add_argument("--status", action="store_true", help="show the last result and the date of the next test")
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:

@@ -461,7 +461,7 @@ class MainWindow(QMainWindow):
         text = self._translator.text
         more = text("Results so far are kept. The next start resumes from there.")
         answers = {text("Stop and close"): self._leave}
-        question_box(self, text("Screening is in progress."), more, answers=answers, no=text("Keep screening")).open()
+        question_box(self, text("A run is in progress."), more, answers=answers, no=text("Continue the run")).open()
 
 
 def _local_paths(urls: Sequence[QUrl]) -> list[Path]:

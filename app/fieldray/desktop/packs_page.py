@@ -90,14 +90,14 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
                 "Compare this fingerprint with the one the signer gives you by telephone, on paper or on their "
                 "website. Trust the key only if all groups match. Every pack signed with it is then accepted."
             ),
-            translator.text("They match: trust this key"),
+            translator.text("The fingerprints match: trust this key"),
         )
     if question.kind == "namesake":
         return (
             translator.text("Use a pack of the same name by another signer?"),
             translator.text(
-                "Its results mean something else than those of the pack that you know by this name. Use it only if you "
-                "know who signed it and why."
+                "The results of this pack have another meaning than those of the pack that you know by this name. "
+                "Use this pack only if you know who signed it and why."
             ),
             translator.text("Use this signer's pack"),
         )
@@ -108,11 +108,11 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
                 "This model is unsigned and was not verified: the model may have been changed. The operating "
                 "point and the accuracy are unknown: the class is that of the larger output. Each result says so."
             ),
-            translator.text("Use it once"),
+            translator.text("Use this model once"),
         )
     return (
         translator.text("Use an older version?"),
-        translator.text("A newer version has been used on this computer. The older one may have known faults."),
+        translator.text("A newer version has been used on this computer. The older version may have known faults."),
         translator.text("Use the older version once"),
     )
 
@@ -158,7 +158,7 @@ class PacksPage(Page):
         return card(
             in_use,
             label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
-            *([label(text("And in the same pass: {packs}", packs=others), role="heading")] if others else []),
+            *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
             lay_row(None, (self.constancy, 1), self.check_button),
             label(*paragraphs(self._translator.pick(manifest.descriptions))),
             *purpose(self._translator, manifest),
@@ -186,7 +186,7 @@ class PacksPage(Page):
         if manifest.is_bare:
             return [label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning")]
         if not titles:
-            return [label(translator.text("No operating point: images get a score but are not assessed."))]
+            return [label(translator.text("No operating point: images get a score but no class."))]
         point, caption = self._packs.point, translator.text("Operating point for the next run")
         choices = ((title, name) for name, title in titles.items())
         choice = choice_box(choices, named=caption, chosen=point.name if point else None)

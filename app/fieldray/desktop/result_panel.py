@@ -225,7 +225,7 @@ class ResultPanel(QScrollArea):
             offered.insert(0, (turned, Wishes(turns=True)))
         for caption, wishes in offered:
             self._add_wish(column, caption, wishes)
-        column.addWidget(label(text("The result will say that you asked for it."), role="muted"))
+        column.addWidget(label(text("The result will record that you decided this."), role="muted"))
 
     def _add_wish(self, column: QVBoxLayout, caption: str, wishes: Wishes) -> None:
         button = push_button(caption, lambda: self._image.screen_again(wishes))
@@ -240,9 +240,9 @@ class ResultPanel(QScrollArea):
     def _verdict_meaning(self, row: WorkRow) -> str:
         text = self._translator.text
         if row.category == "refused":
-            return text("Agree: this is no usable frontal chest X-ray for this pack. Disagree: it is one.")
+            return text("Agree: the image is not suitable for this pack. Disagree: the image is suitable.")
         is_unusable = row.category in ("failed", "not_an_image")
-        return text("Agree: this file cannot be used. Disagree: it can.") if is_unusable else ""
+        return text("Agree: the file is unusable. Disagree: the file is usable.") if is_unusable else ""
 
     def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
         text = self._translator.text
@@ -283,7 +283,7 @@ class ResultPanel(QScrollArea):
             lay_column(
                 box,
                 self._folding("use", translator.text("What this pack is for"), use),
-                self._folding("limits", translator.text("What it cannot do"), limits),
+                self._folding("limits", translator.text("Limits of this pack"), limits),
                 card_button(translator, self.card_wanted.emit),
                 spacing=10,
             )

@@ -68,7 +68,7 @@ def device_box(translator: Translator, chosen: str) -> QComboBox:
     """Which results are shown, by what ran the model."""
     devices = ((translator.text(entry.title), entry.name) for entry in reversed(tuple(BACKENDS)))
     choices = ((translator.text("Any device"), ""), *devices)
-    return choice_box(choices, named=translator.text("Run on"), chosen=chosen)
+    return choice_box(choices, named=translator.text("Device"), chosen=chosen)
 
 
 class FilterBar(QWidget):
@@ -127,7 +127,7 @@ class FilterBar(QWidget):
         mark = reason("unsigned_operating_point_unknown")
         said = [self._translator.reason(mark)] if self._model.is_by_larger else []
         if self._model.other_packs:
-            said.append(self._translator.text("An image stands where the most urgent of its answers puts it."))
+            said.append(self._translator.text("Each image is listed by the most urgent of its results."))
         self.remark.setText("\n".join(said))
         self._arrange()
         self.remark.setVisible(bool(said))
@@ -253,7 +253,7 @@ class WorkTable(QTableView):
     def _say_if_empty(self) -> None:
         rows = self._rows
         is_without_match = rows.is_whole and not rows.rowCount() and rows.total() > 0
-        caption = self._translator.text("No image matches what is searched for or chosen above.")
+        caption = self._translator.text("No image matches the search and the filters.")
         self.setAccessibleDescription(caption if is_without_match else "")
         self.viewport().update()
 

@@ -147,7 +147,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
             "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
-            "It is not known whether both images are of the same patient", "not a course of disease",
+            "Not known whether both images are of the same patient", "not a course of disease",
         ),
         "uk": (
             "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83", "Порівняти не можна.",
@@ -239,7 +239,7 @@ def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path
     STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     assert b"/Subtype /Image" in only(tmp_path / "s").read_bytes()
     text = Wording(run_with([])).image(results_of([one])[0], problem=reason("missing"))
-    assert text.caption == "The image could not be read for this report: The file is no longer there."
+    assert text.caption == "The image could not be read for this report: The file no longer exists."
 
 
 def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> None:
