@@ -4,7 +4,7 @@
 
 Pages are copied from `docs/`, each with a link to the glossary. Others are made here: the command line from the parser,
 an API page per package from its docstrings, the lists of decisions and benchmarks. Zensical builds them in strict mode.
-Then every link and anchor of the result is followed, and anything that a browser would fetch from elsewhere is an error.
+Then every link and anchor of the result is followed. Anything that a browser would fetch from elsewhere is an error.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of screening one unit, of the test of one that is referred, and of another reading of one that is uncertain,
+    """Prices of screening a unit, of the test of a referred one, and of another reading of an uncertain one,
     referred or not; in any currency.
     """
 
@@ -409,7 +409,7 @@ _Ranked = tuple[Scores, float]  # ranks, sorted, and how many of the units count
 
 
 def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
-    """Those with the condition, and those without it; None where there are not both."""
+    """The units with the condition and those without it; None where one kind is missing."""
     sides = [[unit for unit in units if unit.truth == side] for side in (True, False)]
     if not all(sides):
         return None

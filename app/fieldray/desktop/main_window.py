@@ -373,7 +373,7 @@ class MainWindow(QMainWindow):
             self.work_list.choose_end(last=False)
 
     def _leave_note(self) -> None:
-        """Another image is about to be open: what is typed from now on is not meant as a note on it."""
+        """Take the focus out of the note, because another image is about to open and typing is not meant for it."""
         if self.result.verdict.note.hasFocus():
             self._focus_list()
 

@@ -101,7 +101,7 @@ class PackChoice(QObject):
         )
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
-        """As `use`, for a pack that a person chose at another time, for a folder or for all."""
+        """Use a pack that a person chose at another time, for a folder or for all (see `use`)."""
         self.use(candidate, point=point)
         self.is_persons_choice = False
 
@@ -405,7 +405,7 @@ class OtherPacks(QObject):
         self._take(entry for entry in self.taken if entry[0].folder != candidate.folder)
 
     def fit(self, used: Model | None, here: Collection[Path] | None) -> None:
-        """Another pack is in use, or packs came or went; `here`: their folders, None while a run has them in memory."""
+        """Check additional packs against the one in use. `here`: their folders, None while a run has them in memory."""
         self._used, self._here = used, here
         if self.taken:
             self._take(self.taken)

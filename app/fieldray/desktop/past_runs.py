@@ -259,7 +259,7 @@ class Auditing(RunRoom):
         )
 
     def forget(self) -> None:
-        """Another run is in sight: the report is not about it."""
+        """Forget the report, because another run is visible."""
         self.report, self.problem, self._under_way = None, None, 0
         self._background.forget("audit")
         self.changed.emit()

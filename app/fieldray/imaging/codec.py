@@ -185,7 +185,7 @@ def _variation(values: Stored) -> float:
 
 
 def _roughness(values: Stored) -> float:
-    """The same in standard deviations of all values; 0 where these are equal."""
+    """Mean difference of neighbours (`_variation`) in standard deviations of all values; 0 if these are equal."""
     spread = float(values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32).std())
     return _variation(values) / spread if spread else 0.0
 

@@ -223,7 +223,7 @@ class _PackCounts:
 
 
 def images_done(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
-    """The same, told of each image."""
+    """One `ImageDone` event for each result that was taken over."""
     return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
 
 
@@ -294,7 +294,7 @@ class ResultsByStamp:
         known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()
 
         def files(pack: PackOfRun) -> tuple[_FilesOfRun, int]:
-            """Those of a run, once for all its packs."""
+            """The unchanged files of a run, read once for all its packs."""
             return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
 
         self._packs = [

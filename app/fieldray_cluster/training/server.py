@@ -42,7 +42,7 @@ DRIVER: Final = "driver"
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
 _DRIVERLESS_S: Final = 600.0
-"""So long a server waits for its driver."""
+"""Seconds that a server waits for its driver."""
 
 
 class ServerEnded(Exception):
