@@ -313,7 +313,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a threshold does.
+    """One row of the threshold plan.
 
     sensitivity, specificity  the share referred of all units with the condition, and not referred of all without it
     ppv, npv                  predictive values at the plan's prevalence; None where a share is 0/0

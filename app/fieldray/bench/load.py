@@ -183,7 +183,7 @@ class KeptCell:
 
     @property
     def published(self) -> float | None:
-        """The dissertation's increase, None where it has none."""
+        """The increase that Taran's dissertation (2022) measured for this case, None where it has none."""
         return DISSERTATION.get((self.backend, self.level.name))
 
 

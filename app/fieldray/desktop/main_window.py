@@ -304,7 +304,7 @@ class MainWindow(QMainWindow):
             self._box.open()
 
     def changeEvent(self, event: QEvent) -> None:
-        """Who turns from another window to this one sees what was done there."""
+        """Read the list again when the window is activated, because another window may have changed it."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
             self._bench.rows.refresh()

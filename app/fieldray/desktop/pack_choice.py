@@ -158,7 +158,7 @@ class PackChoice(QObject):
         return (self.model, *(model for _, model in self.others.taken)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
-        """Whether the pack in use was loaded from there."""
+        """Whether the pack in use was loaded from the candidate's folder."""
         return self.source is not None and self.source.folder == candidate.folder
 
     @property

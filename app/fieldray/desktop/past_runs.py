@@ -125,7 +125,7 @@ class PastRuns(RunRoom):
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
-        """A person said yes twice."""
+        """Delete the planned runs for good; the person has confirmed twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
     def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:

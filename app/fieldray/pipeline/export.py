@@ -412,7 +412,7 @@ def export_apart(
 
 
 def _for_reports(model: Model) -> Model:
-    """A pack with nothing that no report tells of it."""
+    """A copy of a model without the files and gates that reports do not use."""
     manifest = replace(model.manifest, ood_gate=None)
     return replace(model, manifest=manifest, files={}, golden=None, card="", lungs=None)
 

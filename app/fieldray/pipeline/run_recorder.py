@@ -152,7 +152,7 @@ class RunRecorder:
         self._packs = [_PackCounts() for _ in spec.packs]
 
     def save(self, store: ResultStore, answers: Sequence[Outcome], *, resumed: Collection[int]) -> ImageDone:
-        """Keep what the packs say of an image; what is to be told of it.
+        """Store the packs' answers for an image, and return the event to publish.
 
         resumed  the positions of those whose answer is taken over
         """
@@ -320,7 +320,7 @@ class ResultsByStamp:
         return True
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Emit the pending results, if any."""
         if self._waiting:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]

@@ -133,7 +133,7 @@ def screen_image(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lane:
-    """A pack of a pass: by what it judges, and what decides which device runs it."""
+    """One pack of a run with its thresholds, and the engine that chooses its device."""
 
     assessment: Assessment
     engine: Engine

@@ -432,8 +432,7 @@ _READ: Final = f"""{_COPY_VERDICT}
     WHERE true {_OVER_READING}
 """
 
-# Those on no answer that is present in the run: on what its answers were before, or on what was said of its images in
-# other runs.
+# Verdicts on no answer that is present in the run: on earlier answers of the run, or on its images in other runs.
 EARLIER_VERDICTS: Final = """
     SELECT verdicts.*, image_key FROM verdicts JOIN answers ON answers.id = answer_id
     JOIN images ON images.id = answers.image_id

@@ -136,7 +136,7 @@ class Turns:
 
 
 class ParameterServer:
-    """The shard, and who may update it when."""
+    """A shard of the weights, and the order in which workers update it."""
 
     def __init__(self, service: Service, state: ShardState) -> None:
         self._service, self._plan = service, service.plan

@@ -316,7 +316,7 @@ def read_states(path: Path) -> list[TaskState]:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))
     if not workflow.sweep:
         return states_of(compiled(workflow, here=path.resolve().parent), latest)
-    # Which tasks a sweep will have shows itself on the way.
+    # The tasks of a sweep are not known in advance.
     tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS / name) for name in latest)
     return states_of({"sweep": tuple(tasks)}, latest)
 
