@@ -179,7 +179,7 @@ def number(translator: Translator, value: float, *, digits: int) -> str:
 
 
 def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> int:
-    """So many digits, `least` or more, that a score reads on that side of each border on which it was decided."""
+    """Number of digits, `least` or more, by which a score reads on its side of each border of the decision."""
     borders = (point.threshold, point.unsure_low, point.unsure_high) if point else ()
 
     def reads_right(digits: int) -> bool:
@@ -193,7 +193,7 @@ def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> i
 
 
 def border_digits(border: float, *, least: int) -> int:
-    """So many digits, `least` or more, that a border reads as 0 or 1 only where it is."""
+    """The number of digits, `least` or more, by which a border reads as 0 or 1 only where it is 0 or 1."""
     wide = (digits for digits in range(least, _MOST_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1))
     return next(wide, _MOST_DIGITS)
 

@@ -143,7 +143,7 @@ class PackRun:
             self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
 
     def count_once(self, kinds: Iterable[ResultKind]) -> None:
-        """As the store has it: while folders are watched an image may be screened again, or moved."""
+        """Count results as the store has them: in a watched folder an image may be screened again, or moved."""
         self.counts, self.patients, self.folders = Counter(), PatientCount(), 0
         self.count(kinds)
 

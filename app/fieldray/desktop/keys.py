@@ -138,7 +138,7 @@ _CYRILLIC: Final = str.maketrans("QWERTYUIOPASDFGHJKLZXCVBNM", "ЙЦУКЕНГШ
 
 
 def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The same keys under a Ukrainian layout, which a system without a Latin one besides does not translate."""
+    """The keys under a Ukrainian layout, which a system without a Latin one does not translate."""
     split = (key.rpartition("+") for key in keys)
     letters = ((start + plus, letter) for start, plus, letter in split if len(letter) == 1 and letter.isalpha())
     return tuple(start + letter.translate(_CYRILLIC) for start, letter in letters)

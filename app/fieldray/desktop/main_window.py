@@ -301,7 +301,7 @@ class MainWindow(QMainWindow):
             self._box.open()
 
     def changeEvent(self, event: QEvent) -> None:
-        """Who turns from another window to this one sees what was done there."""
+        """Read the list again when the window is activated, because another window may have changed it."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
             self._bench.rows.refresh()
@@ -370,7 +370,7 @@ class MainWindow(QMainWindow):
             self.work_list.choose_end(last=False)
 
     def _leave_note(self) -> None:
-        """Another image is about to be open: what is typed from now on is not meant as a note on it."""
+        """Take the focus out of the note, because another image is about to open and typing is not meant for it."""
         if self.result.verdict.note.hasFocus():
             self._focus_list()
 

@@ -246,7 +246,7 @@ class PacksPage(Page):
 
 
 def path_text(path: Path, *, role: str = "") -> QLabel:
-    """As `label`, for a path: it may be broken after each folder."""
+    """A label for a path, whose lines may break after each folder."""
     made = label(role=role)
     QLabel.setText(made, plain(str(path)).replace(os.sep, os.sep + "\u200b"))
     return made

@@ -154,7 +154,7 @@ class ResultPanel(QScrollArea):
         self.opacity.setValue(self._switches.heat_map_opacity)
 
     def _show_kept(self) -> None:
-        """That the file is gone or another one, and what is shown in its place. What was replaced takes no verdict."""
+        """Say that the file is gone or replaced, and what is shown in its place. A replaced file takes no verdict."""
         problem, note, is_replaced = self._image.problem, self._image.preview_note, self._image.is_replaced
         is_stored = problem is not None and note is not None
         said = [one for one in (problem, note) if one is not None and is_stored]

@@ -28,7 +28,7 @@ from fieldray.formatting import category_label, date, file_name, person, unsigne
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54
-_RAIL: Final = 10  # room for the line that holds the images of a patient together
+_RAIL: Final = 10  # width in pixels of the line that groups a patient's images
 _GAP: Final = 8
 _SHAPE: Final = 14
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4

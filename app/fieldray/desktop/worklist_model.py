@@ -174,12 +174,12 @@ class WorkListModel(QAbstractTableModel):
 
     @property
     def manifest(self) -> Manifest | None:
-        """Of the run's pack, which may name its classes."""
+        """The manifest of the run's first pack, which may name its classes."""
         return self._rows.manifests[0] if self._rows.manifests else None
 
     @property
     def other_packs(self) -> tuple[Manifest | None, ...]:
-        """Of the packs after the first; each has a column after all others."""
+        """The manifests of the packs after the first; each has a column after all others."""
         return tuple(self._rows.manifests[1:])
 
     def counts(self) -> dict[Category, int]:

@@ -126,12 +126,12 @@ class ResultBrief:
 
     @property
     def threshold(self) -> float | None:
-        """That of the operating point, None without one."""
+        """The threshold of the operating point, None without one."""
         return self.point.threshold if self.point else None
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The same in every run for the same bytes; of a file that could not be read, its name is all there is."""
+        """What identifies the image in all runs: hash of the bytes (else the name) and frame."""
         return (self.content_sha256 or self.image, self.frame)
 
 

@@ -337,7 +337,7 @@ class Model:
 BackendName = str
 DeviceChoice = str
 
-# Which of the backends that are ready run images: "accelerator" the one that the table prefers, which spares the CPU
+# The ready backends that run images: "accelerator" the one that the table prefers, which spares the CPU
 # for other programs; "fastest" the one that was measured to be; "both" all of them, draining one queue
 Policy = Literal["accelerator", "fastest", "both"]
 

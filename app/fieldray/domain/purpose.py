@@ -351,9 +351,9 @@ def _orientation_note(header: ImageHeader) -> Reason | None:
 
 # Digital X-ray, mammography and intra-oral images For Processing (PS3.4 B.5).
 _RAW_CLASSES: Final = frozenset(f"1.2.840.10008.5.1.4.1.1.1.{kind}.1" for kind in (1, 2, 3))
-# Of Image Type, from its third value on each maker's own: dual energy, subtraction, bone and soft tissue.
+# In Image Type, from its third value on each maker's own: dual energy, subtraction, bone and soft tissue.
 _KINDS_OF_IMAGE: Final = re.compile(r"ENERGY|\bDES?\b|\bES\b|\bSUB\b|SUBTR|BONE|SOFT|TISSUE|SUPPRESS|\bRIBS?\b")
-# The same in sentences, which may speak of subtracted grids and of languages in which DE is a word.
+# These kinds in sentences, which may name subtracted grids, or be in languages in which DE is a word.
 _KINDS_IN_WORDS: Final = re.compile(
     "DUAL ?ENERGY|(ENERGY|TEMPORAL) ?SUBTR|(BONE|RIB)S? ?(IMAGE|SUPPR|SUBTR|REMOV)|SOFT ?TISSUE"
 )

@@ -326,7 +326,7 @@ class StoredAnswer:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The same in every run for the same bytes; of a file that could not be read, its name is all there is."""
+        """What identifies the image in all runs: hash of the bytes (else the name) and frame."""
         return (self.outcome.facts.content_sha256 or self.outcome.ref.key, self.outcome.ref.frame)
 
 
@@ -352,7 +352,7 @@ class StoredImage:
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
     def answer_of_model(self, model_sha256: str) -> StoredAnswer:
-        """That of this model, else the first one."""
+        """The answer of this model, else the first answer."""
         of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
         return next(of_model, self.answers[0])
 

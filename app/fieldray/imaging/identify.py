@@ -26,7 +26,7 @@ MAX_HEADER_BYTES: Final = 64 * 2**20
 # For a deflated data set or a member of a zip file, as long as only its header is wanted.
 MAX_INFLATED_HEADER_BYTES: Final = 8 * 2**20
 MAX_INDEX_RECORDS: Final = 20_000
-# As many as a zip file without extensions can list.
+# The number of members that a zip file without extensions can list.
 MAX_ZIP_MEMBERS: Final = 65_535
 # Enough for the preamble, the DICOM prefix and the first element after it.
 HEAD_BYTES: Final = 512

@@ -266,7 +266,7 @@ class GoldenTolerance(_Part, frozen=True, kw_only=True):
 
 
 class Companion(_Part, frozen=True, kw_only=True):
-    """Another pack that this one does not run without."""
+    """A pack that this pack needs to run."""
 
     kind: CompanionKind
     id: _Id | UnsetType = UNSET

@@ -262,5 +262,5 @@ BUILTIN: Final[Mapping[str, str]] = {
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
-# Whose signature what is expected of them in a constancy check bears (`assets/constancy.json`).
+# The key that signed the expected answers of the constancy test (`assets/constancy.json`).
 CONSTANCY_SIGNER: Final = "1030-c155-df84-56cd-a413-6aee-cb61-a1c3-d570-2619-431e-35ef-edf5-c74a-bd05-4107"

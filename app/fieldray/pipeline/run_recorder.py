@@ -152,7 +152,7 @@ class RunRecorder:
         self._packs = [_PackCounts() for _ in spec.packs]
 
     def save(self, store: ResultStore, answers: Sequence[Outcome], *, resumed: Collection[int]) -> ImageDone:
-        """Keep what the packs say of an image; what is to be told of it.
+        """Store the packs' answers for an image, and return the event to publish.
 
         resumed  the positions of those whose answer is taken over
         """
@@ -223,7 +223,7 @@ class _PackCounts:
 
 
 def images_done(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
-    """The same, told of each image."""
+    """One `ImageDone` event for each result that was taken over."""
     return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
 
 
@@ -294,7 +294,7 @@ class ResultsByStamp:
         known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()
 
         def files(pack: PackOfRun) -> tuple[_FilesOfRun, int]:
-            """Those of a run, once for all its packs."""
+            """The unchanged files of a run, read once for all its packs."""
             return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
 
         self._packs = [
@@ -320,7 +320,7 @@ class ResultsByStamp:
         return True
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Emit the pending results, if any."""
         if self._waiting:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]

@@ -60,7 +60,7 @@ class _Attempt:
         self.overruled = tuple(dict.fromkeys((*self.overruled, *reasons)))
 
     def turned(self) -> _Attempt:
-        """The same image, set right by what its lungs said."""
+        """The attempt on this image turned or inverted as its lung fields say."""
         if self.lungs is None:
             raise ValueError("an image that was turned without its lungs")
         turn = Turn(self.lungs.rotation_degrees, self.lungs.is_inverted)
@@ -133,7 +133,7 @@ def screen_image(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lane:
-    """A pack of a pass: by what it judges, and what decides which device runs it."""
+    """One pack of a run with its thresholds, and the engine that chooses its device."""
 
     assessment: Assessment
     engine: Engine
@@ -155,7 +155,7 @@ def screen_by_each(
 
     @cache
     def seen() -> tuple[Seen, ...]:
-        """Of each pack, when the first of them asks for it."""
+        """The analysis of the image for each pack, done when the first pack asks for it."""
         asked = ((_question(ref, lane, is_cancelled), lane.assessment.model) for lane in lanes)
         return workers.look_for_each(list(asked))
 

@@ -228,6 +228,6 @@ def readable(text: str, translator: Translator) -> str:
 
 
 def cut_path(path: str, *, most: int = MOST_LETTERS) -> str:
-    """As `cut`, but with the end of the text, which says more of a path than its beginning."""
+    """The path cut to `most` letters at its beginning, because its end says more."""
     shown = visible(path[-most:])
     return shown if len(path) <= most and len(shown) <= most else "…" + shown[1 - most :]

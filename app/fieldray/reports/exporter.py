@@ -166,11 +166,11 @@ class StoredRun:
         return self.packs[self.position].manifest
 
     def of(self, result: StoredAnswer) -> StoredRun:
-        """The same, told of the pack of an answer."""
+        """This run, seen from the pack of `result`."""
         return self if result.position == self.position else replace(self, position=result.position)
 
     def by_pack(self) -> tuple[StoredRun, ...]:
-        """The same, told of each pack."""
+        """This run, seen from each of its packs."""
         return tuple(replace(self, position=position) for position in range(len(self.packs)))
 
 
@@ -237,7 +237,7 @@ def exporters() -> dict[str, Exporter]:
 
 
 def default_exporters() -> tuple[Exporter, ...]:
-    """Those that are written where nobody names formats."""
+    """The exporters that are used where no formats are named."""
     return tuple(exporter for exporter in exporters().values() if exporter.is_default)
 
 

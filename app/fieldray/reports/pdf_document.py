@@ -107,7 +107,7 @@ class Document(FPDF):
         self.add_page()
 
     def normalize_text(self, text: str) -> str:
-        """Of each text that fpdf2 is to draw, which orders and joins its letters where some run from right to left."""
+        """fpdf2's hook for each text: letters are ordered and joined where some run from right to left."""
         shown = drawable(readable(text, self._translator), self)
         self._unjoined |= unjoined(shown, self)
         marked = ordered(shown)

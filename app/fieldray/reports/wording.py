@@ -84,7 +84,7 @@ class Wording:
                 self._of_packs[one.position] = Wording(one)
 
     def of(self, result: StoredAnswer) -> Wording:
-        """The same about the pack of an answer."""
+        """The wording for the pack of an answer."""
         return self._of_packs[result.position]
 
     # ---- the run
@@ -168,7 +168,7 @@ class Wording:
         )
 
     def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
-        """The same with a column for each pack: what it says, its score, and the verdict on it."""
+        """The table of all images with a column for each pack: its class, its score, and the verdict on it."""
         packs = tuple(self._of_packs.values())
         rows: list[tuple[str, ...]] = []
         categories: list[tuple[Category, ...]] = []
@@ -281,7 +281,7 @@ class Wording:
         return category_label(self.translator, category, self._stored.manifest)
 
     def study_title(self, ref: ImageRef) -> str:
-        """Of a document about one study."""
+        """The title of a document about one study."""
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
     def study_name(self, ref: ImageRef) -> tuple[str, str]:

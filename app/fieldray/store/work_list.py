@@ -339,8 +339,9 @@ class HistoryQuery(ResultQuery):
         return self._made(sample_of, self._all(query, *of, limit))
 
     def earlier_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
-        """The same of other images of the same folders in earlier runs with the same model and settings, the newest
-        `limit` (see `domain.run.site_of`).
+        """Samples of the newest `limit` other images of these folders in earlier runs.
+
+        The runs had this model and these settings; folders are compared by `domain.run.site_of`.
         """
         sites = [os.fsencode(site) for site in dict.fromkeys(map(site_of, run.spec.paths))][:_MOST_SITES]
         ends = [end for site in sites for end in (site, site + _SEPARATOR, site + _AFTER_SEPARATOR)]

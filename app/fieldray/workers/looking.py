@@ -71,7 +71,7 @@ class _Reading:
     """An image as it was read, and the seconds that it took.
 
     upright  set right, with the window that it is shown by
-    first    what it told where a pack began with it: its facts, and why it is no image
+    first    facts and reason of rejection that the first pack found, cached for the others
     """
 
     image: Image

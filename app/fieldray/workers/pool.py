@@ -137,7 +137,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return self.look_for_each([(question, model)])[0]
 
     def look_for_each(self, questions: Sequence[tuple[Look, Model | None]]) -> tuple[Seen, ...]:
-        """As `look`, for several models that are loaded together; the image, one and the same, is read once."""
+        """Analyse one image for several models that are loaded together; the image is read once (see `look`)."""
         from fieldray.domain.finding import ReadFacts
         from fieldray.workers import calls
 

@@ -188,13 +188,13 @@ class Evaluated:
         return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=wanted, patients=self.patients)
 
     def where(self, keep: NDArray[np.bool_]) -> Evaluated:
-        """Those that `keep` marks."""
+        """The images that `keep` marks."""
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
         outcome = self.forced_outcome[keep]
         return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows, forced_outcome=outcome)
 
     def calibrated(self, calibration: Calibration) -> Evaluated:
-        """The same images with calibrated scores."""
+        """The images with calibrated scores."""
         return replace(self, scores=metrics.calibrated(self.scores, calibration))
 
 

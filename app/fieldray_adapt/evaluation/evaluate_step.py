@@ -219,7 +219,7 @@ def _evaluate_label(run: Run, measured: _Measured, label: LabelRule) -> _LabelRe
 
 
 def _test_scores(measured: _Measured) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of the float and of the int8 file, (n, labels)."""
+    """The test scores of the float and of the int8 file, each of shape (n, labels)."""
     return measured.whole.scores, measured.integer["test"].scores
 
 

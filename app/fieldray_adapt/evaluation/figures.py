@@ -190,7 +190,7 @@ class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def refused(self) -> list[Share]:
-        """Of the chest X-rays of the own hospital, and of another one where there is one."""
+        """The share of chest X-rays refused at the own hospital, and at another one where there is one."""
         return [self.images_refused, *([self.elsewhere_refused] if self.elsewhere_refused else [])]
 
 

@@ -19,7 +19,7 @@ from fieldray_adapt.lungs.recipe import MaskSource
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
 _NEAR_AN_END: Final = 0.16
-"""Of the brightest value: a mask that was stored as JPEG is not quite black and white."""
+"""Distance from black or white, as a share of the brightest value, that still counts as either: JPEG blurs masks."""
 _MOST_GREY: Final = 0.02
 
 

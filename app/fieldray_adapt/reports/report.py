@@ -91,7 +91,7 @@ def report_step(run: Run) -> Facts:
 
 
 def _steps(run: Run) -> Table:
-    """Those before this one, which is still at work while its report is written."""
+    """The steps before the report step, which still runs while it writes the report."""
     done = {name: entry for name, entry in run.status.items() if name in _DOES}
     rows = [[name, _DOES[name], _state(run, name, entry), _time(entry)] for name, entry in done.items()]
     return Table(head=("step", "what it does", "state", "time"), rows=rows)
