@@ -15,7 +15,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
 from fieldray.domain.prior import Gap, Order, gap_between, order_of
 from fieldray.domain.purpose import classes_measured
-from fieldray.domain.run import PackSpec, Run, RunSpec, VerdictChoice
+from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, VerdictChoice
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -94,11 +94,7 @@ def run_state(translator: Translator, run: Run) -> str:
 
 def verdict_text(translator: Translator) -> dict[VerdictChoice, str]:
     """What a person may say of a result."""
-    return {
-        "agree": translator.text("Agree"),
-        "disagree": translator.text("Disagree"),
-        "unsure": translator.in_context("verdict of a person", "Not sure"),
-    }
+    return {choice: value.title(translator) for choice, value in VERDICT_VALUES.items()}
 
 
 def sex_label(translator: Translator, header: ImageHeader) -> str:

@@ -29,7 +29,7 @@ from fieldray_adapt.recipes.classifier import Recipe
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train
-from fieldray_adapt.training.engine import EngineSettings
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import specification_of, train_recipe
 from phantoms import write_dicom
 from shipped_packs import CHILDREN

@@ -157,7 +157,7 @@ class PackRun:
 
     def drifts(self, database: Path, of: PackOfRun) -> Iterator[str]:
         """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
-        from fieldray.pipeline.auditing import drifts_of
+        from fieldray.pipeline.doubts import drifts_of
         from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(database) as query:

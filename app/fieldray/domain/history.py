@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import Category, image_count
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.run import PackOfRun, PackSpec, Run, VerdictChoice
+from fieldray.domain.run import CONTRADICTING, PackOfRun, PackSpec, Run, VerdictChoice
 from fieldray.reasons import Reason
 
 VerdictFilter = Literal["any", "given", "none", "disagreed"]
@@ -25,7 +25,7 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
     if wanted == "any":
         return True
     if wanted == "disagreed":
-        return choice == "disagree"
+        return choice in CONTRADICTING
     return (choice is not None) == (wanted == "given")
 
 
@@ -87,7 +87,7 @@ class RunFilter:
 
     def _has_verdict(self, summary: RunSummary) -> bool:
         if self.verdict == "disagreed":
-            return summary.verdicts.get("disagree", 0) > 0
+            return any(summary.verdicts.get(choice) for choice in CONTRADICTING)
         if self.verdict == "none":
             return summary.judged < summary.total
         return self.verdict == "any" or summary.judged > 0

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category, Outcome, ResultKind, can_be_overruled, can_be_turned, leading_position
 from fieldray.domain.image import UPRIGHT, ImageRef, Turn
@@ -165,6 +165,57 @@ VerdictChoice = Literal["agree", "disagree", "unsure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictValue:
+    """A value that a reader's verdict can have. Its texts are given by a `translation.Translator`.
+
+    key       chooses it in the window
+    confirms  whether it confirms the program's answer or contradicts it, for an audit, filters and the monthly report;
+              None where it does neither
+    title     what a person chooses and reads
+    command   what the key does
+    column    the heading of a count of such verdicts
+    """
+
+    choice: VerdictChoice
+    key: str
+    confirms: bool | None
+    title: Callable[[Any], str]
+    command: Callable[[Any], str]
+    column: Callable[[Any], str]
+
+
+_VERDICT_VALUES: Final = (
+    VerdictValue(
+        choice="agree",
+        key="Ctrl+1",
+        confirms=True,
+        title=lambda translator: translator.text("Agree"),
+        command=lambda translator: translator.text("My verdict: agree"),
+        column=lambda translator: translator.text("Reader agrees"),
+    ),
+    VerdictValue(
+        choice="disagree",
+        key="Ctrl+2",
+        confirms=False,
+        title=lambda translator: translator.text("Disagree"),
+        command=lambda translator: translator.text("My verdict: disagree"),
+        column=lambda translator: translator.text("Reader disagrees"),
+    ),
+    VerdictValue(
+        choice="unsure",
+        key="Ctrl+3",
+        confirms=None,
+        title=lambda translator: translator.in_context("verdict of a person", "Not sure"),
+        command=lambda translator: translator.text("My verdict: not sure"),
+        column=lambda translator: translator.text("Reader not sure"),
+    ),
+)
+# All values, in the order in which a person sees them.
+VERDICT_VALUES: Final[Mapping[VerdictChoice, VerdictValue]] = {value.choice: value for value in _VERDICT_VALUES}
+CONTRADICTING: Final = tuple(value.choice for value in _VERDICT_VALUES if value.confirms is False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """What a person asked for beside the pack's own rules; each result that it changes says so.
 
@@ -280,8 +331,13 @@ class Verdict:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.choice not in ("agree", "disagree", "unsure"):
-            raise ValueError(f"a verdict is agree, disagree or unsure, not {self.choice}")
+        if self.choice not in VERDICT_VALUES:
+            raise ValueError(f"a verdict is one of {', '.join(VERDICT_VALUES)}, not {self.choice}")
+
+    @property
+    def value(self) -> VerdictValue:
+        """What it means, and how a person reads it."""
+        return VERDICT_VALUES[self.choice]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

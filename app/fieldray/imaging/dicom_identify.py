@@ -30,7 +30,7 @@ from fieldray.imaging.dicom_header import (
     texts,
     whole_number,
 )
-from fieldray.imaging.identify import (
+from fieldray.imaging.limits import (
     MAX_FRAMES,
     MAX_HEADER_BYTES,
     MAX_INDEX_RECORDS,

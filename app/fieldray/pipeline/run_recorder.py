@@ -15,14 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, asked_for, counted_as
-from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.model import Manifest
+from fieldray.domain.image import ImageRef
 from fieldray.domain.run import (
     ImageDone,
     PackOfRun,
@@ -35,9 +32,7 @@ from fieldray.domain.run import (
     StoreRepaired,
 )
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
-from fieldray.imaging.quality import check_header
 from fieldray.imaging.source import Stamps
-from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import TakenOver
 from fieldray.store.database import is_damage
@@ -46,7 +41,8 @@ from fieldray.store.results import ResultQuery, ResultStore, Stamped
 from fieldray.workers.pool import PoolClosed
 
 if TYPE_CHECKING:
-    from fieldray.pipeline.batch import Work
+    from fieldray.pipeline.batch_ports import BatchPorts
+from fieldray.pipeline.batch_ports import PackWork
 
 
 def open_store(database: Path, publish: Publish) -> ResultStore:
@@ -76,62 +72,6 @@ def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
         found = -1
     if found < saved:
         raise StorageProblem(reason("results_lost", path=store.path, found=max(found, 0), saved=saved))
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class PackWork:
-    """What is told of one of the packs that go over the images.
-
-    check_header  why an image with this header is refused, None if it is not
-    doubts        what the answers of the pack in a run, all of them stored, say against the pack
-    """
-
-    spec: PackSpec
-    check_header: Callable[[ImageHeader], Reason | None]
-    doubts: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
-
-    @classmethod
-    def of(cls, assessment: Assessment, database: Path) -> Self:
-        """What a pack does in a run."""
-        model = assessment.model
-        return cls(
-            spec=pack_spec(assessment),
-            check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
-            doubts=partial(_doubts, database, model.manifest),
-        )
-
-
-def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason, ...]:
-    from fieldray.pipeline.auditing import doubts_of  # brings much along, and is wanted at the end of a run
-    from fieldray.store.work_list import HistoryQuery
-
-    with HistoryQuery(database) as query:
-        return doubts_of(query, query.run(pack.run_id), pack.position, manifest)
-
-
-def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
-    """What a run of these packs over these absolute paths is known by; a person asked the same of all of them."""
-    return RunSpec(
-        paths=tuple(map(str, paths)),
-        packs=tuple(map(pack_spec, assessments)),
-        program_version=VERSION,
-        ages_confirmed=assessments[0].ages_confirmed,
-        wishes=assessments[0].wishes,
-    )
-
-
-def pack_spec(assessment: Assessment) -> PackSpec:
-    """What a pack of a run is known by."""
-    model = assessment.model
-    return PackSpec(
-        pack_name=model.pack_name,
-        trust=model.trust,
-        fingerprint=model.fingerprint,
-        model_sha256=model.model_sha256,
-        settings_hash=assessment.settings_hash,
-        operating_points=tuple(point for point in assessment.points.values() if point),
-        lungs_pack=model.lungs_pack,
-    )
 
 
 _UNLIKE: Final = "unlike_measured"
@@ -241,7 +181,7 @@ class ResultsByContent:
     Thread-safe: what `query` is used for here, one thread does after another.
     """
 
-    work: Work
+    ports: BatchPorts
     last_answer: int
     query: ResultQuery
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -253,11 +193,11 @@ class ResultsByContent:
         what discovery saw is taken over, and no score of an image whose header is refused, unless a person overruled
         that. Raises StorageProblem, PoolClosed.
         """
-        packs = self.work.packs
+        packs = self.ports.packs
         if ref.problem:
             return [None] * len(packs)
         try:
-            content_sha256, stamp = self.work.content_hash(ref)
+            content_sha256, stamp = self.ports.content_hash(ref)
         except (StorageProblem, PoolClosed):
             raise
         except (OSError, FieldrayError):
@@ -266,7 +206,7 @@ class ResultsByContent:
         return [one and replace(one, facts=replace(one.facts, stamp=stamp)) for one in found]
 
     def _outcome(self, pack: PackWork, ref: ImageRef, content_sha256: str) -> Outcome | None:
-        last = _ANY_ANSWER if self.work.watch else self.last_answer
+        last = _ANY_ANSWER if self.ports.watch else self.last_answer
         with self._lock:
             known = self.query.earlier(pack.spec, content_sha256=content_sha256, frame=ref.frame, up_to_answer_id=last)
         if known is None or known.ref.header.deciding != ref.header.deciding:

@@ -34,7 +34,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY
-from fieldray.domain.run import DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
+from fieldray.domain.run import CONTRADICTING, DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
 from fieldray.store.bookkeeping import key_of
 from fieldray.store.database import damage_noticed, storage_problems
 from fieldray.store.results import ResultQuery
@@ -74,6 +74,7 @@ _JUDGED: Final = """
     ON answers.id = verdicts.answer_id AND answers.result_hash = verdicts.result_hash WHERE answers.run_id = :run_id
 """
 _WITH_VERDICT: Final = "AND choice IS NOT NULL"
+_CONTRADICTED: Final = "AND choice IN ({})".format(", ".join(f"'{choice}'" for choice in CONTRADICTING))
 _STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
 _MOST_OF_A_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
@@ -396,7 +397,7 @@ def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _verdict_condition(wanted: ResultFilter) -> str:
-    given = "AND choice = 'disagree'" if wanted.verdict == "disagreed" else _WITH_VERDICT
+    given = _CONTRADICTED if wanted.verdict == "disagreed" else _WITH_VERDICT
     judged = _JUDGED + (given if wanted.verdict != "unread" else "")
     staying = ", ".join(map(str, sorted(wanted.staying)))
     is_in = "NOT IN" if wanted.verdict in ("none", "unread") else "IN"
