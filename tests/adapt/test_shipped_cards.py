@@ -38,36 +38,36 @@ def _recipe(pack: Path, *, folder: Path) -> Recipe:
     )
 
 
-def _audited(rows: list[Row], recipe: Recipe, pack: Path, *, home: Path) -> Any:
+def _audited(rows: list[Row], recipe: Recipe, pack: Path, *, folder: Path) -> Any:
     """What `fieldray audit` counts of these images."""
-    home.mkdir()
+    folder.mkdir()
     (label,) = recipe.kept_labels
     truths = targets_of(rows, [label])[:, 0]
-    with (home / "labels.csv").open("w", encoding="utf-8", newline="") as stream:
+    with (folder / "labels.csv").open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["image", "label", "patient"])
-        writer.writerows([row.path, int(truth), row.person] for row, truth in zip(rows, truths, strict=True))
+        writer.writerows([row.path.resolve(), int(truth), row.person] for row, truth in zip(rows, truths, strict=True))
     asked = [
         "--labels",
-        home / "labels.csv",
+        folder / "labels.csv",
         "--by",
         "image",
         "--json",
-        home / "audit.json",
+        folder / "audit.json",
         "--pack",
         pack,
         "--jobs",
         "1",
     ]
     done = subprocess.run(
-        command("audit", *(row.path for row in rows), *asked, "--jobs", 1),
-        env={"FIELDRAY_HOME": str(home), "PYTHONIOENCODING": "utf-8"},
+        command("audit", *(row.path.resolve() for row in rows), *asked, "--jobs", 1),
+        env={"FIELDRAY_HOME": str(folder / "home"), "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (home / "audit.json").is_file(), done.stderr
-    return json.loads((home / "audit.json").read_text(encoding="utf-8"))
+    assert (folder / "audit.json").is_file(), done.stderr
+    return json.loads((folder / "audit.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.timeout(3000)
@@ -78,7 +78,7 @@ def test_a_card_counts_what_an_audit_of_the_same_images_counts(pack: Path, tmp_p
     found: Any = metrics["labels"]
     point = model.manifest.operating_points[0]
     for part, rows in rows_of_parts(recipe, model.manifest.provenance, folder=tmp_path).items():
-        audited, own = _audited(rows, recipe, pack, home=tmp_path / part), found[label.code][part]
+        audited, own = _audited(rows, recipe, pack, folder=tmp_path / part), found[label.code][part]
         at = audited["operating_points"][0]
         assert audited["counted"]["unit"] == metrics["counted"]["unit"]  # type: ignore[index]
         assert (at["name"], audited["auc"]) == (point.name, own["auc"])
