@@ -27,7 +27,7 @@ from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import own_key
 from fieldray.packs.verified import read_verified_manifest, write_pack
-from fieldray.pipeline.screen import Lane, screen_by_each
+from fieldray.pipeline.screen import PackPass, screen_with_packs
 from fieldray.settings import Settings
 from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_adapt.data.layouts import Row
@@ -104,9 +104,9 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
     ):
         workers.load_as_group([model])
         engine.open(model)
-        lanes = [Lane(choose(model, operating_point=name), engine) for name in points]
+        packs = [PackPass(choose(model, operating_point=name), engine) for name in points]
         refs = [ImageRef(path=row.path) for row in rows]
-        for outcomes in pool.map(partial(screen_by_each, lanes=lanes, workers=workers), refs):
+        for outcomes in pool.map(partial(screen_with_packs, packs=packs, workers=workers), refs):
             found.append(outcomes)
             progress("screened images", len(found), len(rows))
     by_point = zip(points, zip(*found, strict=True), strict=True)
