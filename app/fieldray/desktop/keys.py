@@ -118,7 +118,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
     Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
     Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
-    Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: not sure")),
+    Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: unsure")),
     Key("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
     Key("guide", ("F1",), "program", lambda t: t.text("User guide")),

@@ -255,7 +255,7 @@ def path_text(path: Path, *, role: str = "") -> QLabel:
 def point_label(translator: Translator, point: OperatingPoint) -> str:
     """An operating point with what was measured at it."""
     return translator.text(
-        "Threshold {threshold}, not sure from {low} to {high}. Measured on {data}: sensitivity "
+        "Threshold {threshold}, uncertain from {low} to {high}. Measured on {data}: sensitivity "
         "{sensitivity}, specificity {specificity} (95 % confidence interval).",
         threshold=border_text(translator, point.threshold),
         low=border_text(translator, point.unsure_low),

@@ -281,7 +281,7 @@ def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], tra
         for category in WORK_LIST_ORDER
         if images[category]
     ]
-    columns = text("Class"), text("Images"), text("Reader agrees"), text("Reader disagrees"), text("Reader not sure")
+    columns = text("Class"), text("Images"), text("Reader agrees"), text("Reader disagrees"), text("Reader unsure")
     title = f"{translator.pick(manifest.names)} · {name}" if manifest else name
     yield Table(title, columns, tuple(rows), widths=(48.0, 30.0, 30.0, 35.0, 35.0))
     points = [tally.spec.operating_points for tally in tallies if not tally.why]

@@ -63,7 +63,7 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
         high=position_on_scale(point.unsure_high, point.threshold),
         threshold=threshold,
         ends=(text("below"), text("above")),
-        unsure=text("not sure") if point.unsure_low < point.unsure_high else "",
+        unsure=text("uncertain") if point.unsure_low < point.unsure_high else "",
         spoken=text("Score {score}; the operating point is {threshold}.", score=score, threshold=threshold),
     )
 

@@ -181,7 +181,9 @@ class HistoryQuery(ResultQuery):
         if order.column == "class":
             positions = todays_first(is_earlier)
             owned, is_earlier = owned[positions], is_earlier[positions]
-        positions, begins = _by_patient(owned) if order.by_patient else (slice(None), np.empty(0, np.uint8))
+        positions, begins = np.arange(len(owned)), np.empty(0, np.uint8)
+        if order.by_patient:
+            positions, begins = _by_patient(owned)
         counts = {category: counted.get(rank, 0) for rank, category in enumerate(WORK_LIST_ORDER)}
         return Listed(row_ids=owned["id"][positions], begins=begins, is_earlier=is_earlier[positions], counts=counts)
 
