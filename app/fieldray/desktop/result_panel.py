@@ -30,6 +30,7 @@ from fieldray.desktop.widgets import (
     push_button,
     slider,
 )
+from fieldray.desktop.worth_bars import WorthBars
 from fieldray.domain.finding import (
     Outcome,
     Refused,
@@ -247,6 +248,8 @@ class ResultPanel(QScrollArea):
     def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
         text = self._translator.text
         column.addWidget(label(found.sentence))
+        if found.worth:
+            column.addWidget(label(found.worth.sentence))
         column.addWidget(label(text("Looks for: {meaning}", meaning=found.meaning), role="muted"))
         column.addWidget(label(text("Score {score}", score=found.score), role="title"))
         if found.point:
@@ -260,8 +263,10 @@ class ResultPanel(QScrollArea):
         if outcome is None:
             return box
         for said in found:
-            for line in (said.measured, *said.classes) if said.point else ():
-                column.addWidget(label(line, role="muted"))
+            if said.worth:
+                column.addWidget(WorthBars(said.worth, self._theme))
+            if said.point:
+                column.addWidget(label(said.measured, role="muted"))
         column.addWidget(label(self._ran_on(outcome), role="muted"))
         return box
 
