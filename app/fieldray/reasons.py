@@ -322,6 +322,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "The result says so.",
                                "{count} images were turned, or were screened although refused, at a user's "
                                "request. The results say so.", by="count"),
+    "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
     "again_busy": "A run is under way. Wait until it is over or stop it, then screen this image again.",
     "again_other_pack": "This result is of the pack {pack} with other settings than those in use. Choose that pack and its "
                         "operating point, or screen the folder again.",

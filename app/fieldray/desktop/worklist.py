@@ -72,7 +72,9 @@ def device_box(translator: Translator, chosen: str) -> QComboBox:
 
 
 class FilterBar(QWidget):
-    """One button a class with its count, and the search box."""
+    """One button a class with its count, and the search box; that the list is not in the order of urgency."""
+
+    urgency_wanted = Signal()
 
     def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -110,6 +112,9 @@ class FilterBar(QWidget):
         self._buttons[model.wanted.category].setChecked(True)
         for news in (model.counts_changed, model.switches.changed):
             news.connect(self.refresh)
+        self.by_urgency = push_button("", self.urgency_wanted.emit, role="choice")
+        self.by_urgency.setCheckable(False)
+        model.order_changed.connect(self._show_order)
         self.remark = label(role="warning")
         self._arranged: tuple[object, ...] = ()
         self.refresh()
@@ -133,8 +138,16 @@ class FilterBar(QWidget):
             said.append(self._translator.text("An image stands where the most urgent of its answers puts it."))
         self.remark.setText("\n".join(said))
         self._arrange()
+        self._show_order()
         self.remark.setVisible(bool(said))
         self.by_patient.setChecked(self._model.switches.by_patient)
+
+    def _show_order(self) -> None:
+        """By which column the list is sorted, where that is not by urgency; a click goes back."""
+        title = self._model.sorted_title
+        text = self._translator.text("Sorted by {column}. Sort by urgency again", column=title.lower()) if title else ""
+        self.by_urgency.setText(text)
+        self.by_urgency.setVisible(bool(title))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -172,7 +185,8 @@ class FilterBar(QWidget):
             self._layout.addWidget(self._buttons[category], position // columns, position % columns)
         self._layout.addWidget(self._choices, len(self._buttons), 0, 1, columns)
         self._layout.addWidget(self._finding, len(self._buttons) + 1, 0, 1, columns)
-        self._layout.addWidget(self.remark, len(self._buttons) + 2, 0, 1, columns)
+        self._layout.addWidget(self.by_urgency, len(self._buttons) + 2, 0, 1, columns)
+        self._layout.addWidget(self.remark, len(self._buttons) + 3, 0, 1, columns)
         for category, button in self._buttons.items():
             button.setVisible(category in shown)  # once it has a parent: without one it would be a window
 
@@ -339,6 +353,8 @@ class WorkList(QWidget):
         self._translator = translator
         self._fit_classes()
         model.counts_changed.connect(self._fit_classes)
+        header = self.table.horizontalHeader()
+        self.filter_bar.urgency_wanted.connect(lambda: header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder))
         lay_column(self, self.filter_bar, (self.table, 1), spacing=0)
         self.table.selectionModel().currentRowChanged.connect(self._report_chosen)
         model.modelReset.connect(self._after_reset)

@@ -74,6 +74,7 @@ class WorkListModel(QAbstractTableModel):
     loaded = Signal()
     study_found = Signal(int)
     gone = Signal()
+    order_changed = Signal()
     replaced = Signal(object)  # a row that was read: its image has another result now, in another row
 
     def __init__(
@@ -340,6 +341,14 @@ class WorkListModel(QAbstractTableModel):
         key: ListColumn = "class" if column < 0 else KEYS[column]
         self._order = ResultOrder(key, column >= 0 and is_descending, self.switches.by_patient)
         self._read()
+        self.order_changed.emit()
+
+    @property
+    def sorted_title(self) -> str:
+        """The column that the list is sorted by, "" where the most urgent images stand first."""
+        column, order = self.sorted_by
+        is_by_urgency = column < 0 or (KEYS[column] == "class" and order == Qt.SortOrder.AscendingOrder)
+        return "" if is_by_urgency else self._columns[column].title(self._translator)
 
     # ---- inside
 
