@@ -243,7 +243,7 @@ class RunReport:
             has_band = point.unsure_low < point.unsure_high
             middle, low, high = (border_text(Translator(), border, least=3) for border in borders)
             threshold = f"threshold {middle}, " if point.threshold != point.unsure_high else ""
-            band = f", not sure from {low}" if has_band else ""
+            band = f", uncertain from {low}" if has_band else ""
             flagged = pack.texts["abnormal"]
             self._console.print_line(
                 f"Operating point {point.name} ({point.label}): {threshold}{flagged} from {high}{band}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -205,9 +205,9 @@ _VERDICT_VALUES: Final = (
         choice="unsure",
         key="Ctrl+3",
         confirms=None,
-        title=lambda translator: translator.in_context("verdict of a person", "Not sure"),
-        command=lambda translator: translator.text("My verdict: not sure"),
-        column=lambda translator: translator.text("Reader not sure"),
+        title=lambda translator: translator.text("Unsure"),
+        command=lambda translator: translator.text("My verdict: unsure"),
+        column=lambda translator: translator.text("Reader unsure"),
     ),
 )
 # All values, in the order in which a person sees them.
@@ -368,6 +368,7 @@ class StoredAnswer:
     is_resumed  taken over from an earlier start of the program
     is_sampled  and that without reading all of the file, which was known by its size, times and a part of its content
     is_read     whether a person has read the image, with or without a verdict
+    is_earlier  whether the run has an image of a later day of the same patient; known of what is read in order alone
     """
 
     answer_id: int
@@ -379,6 +380,7 @@ class StoredAnswer:
     verdict: Verdict | None = None
     is_sampled: bool = False
     is_read: bool = False
+    is_earlier: bool = False
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -406,6 +408,10 @@ class StoredImage:
     def leading(self) -> StoredAnswer:
         """The answer that orders the image: the most urgent one, of equals the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
+
+    def of_earlier_day(self) -> StoredImage:
+        """The same, known as an image of an earlier day than its patient's newest one in the run."""
+        return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 
     def answer_of_model(self, model_sha256: str) -> StoredAnswer:
         """The answer of this model, else the first answer."""

@@ -30,7 +30,6 @@ from fieldray.formatting import (
     backend_name,
     border_text,
     category_label,
-    class_lines,
     date,
     differences_only,
     file_name,
@@ -59,6 +58,7 @@ from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
 from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
+from fieldray.reports.worth import worth_of
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
@@ -240,12 +240,13 @@ class Wording:
             *([pseudonyms] if is_first and not self._is_named else ()),
         )
 
-    def _point_blocks(self, point: OperatingPoint) -> Iterator[Paragraph]:
+    def _point_blocks(self, point: OperatingPoint) -> Iterator[Block]:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
         named = point_sentence(self.translator, point, border_text(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
-        classes = class_lines(self.translator, self._stored.manifest, point)
-        yield from map(Paragraph, (measured_sentence(self.translator, point), *classes))
+        if worth := worth_of(self.translator, self._stored.manifest, point):
+            yield worth
+        yield Paragraph(measured_sentence(self.translator, point))
 
     # ---- an image
 

@@ -120,7 +120,10 @@ class ResultQuery:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """What is read inside is as it was at one moment, also during a run."""
+        """What is read inside is as it was at one moment, also during a run; at that of one around it."""
+        if self._connection.in_transaction:
+            yield
+            return
         self._all("BEGIN")
         try:
             yield
