@@ -22,8 +22,8 @@ from fieldray_cluster.commands.training import add_estimate, add_measure_cluster
 LIBRARY_LOG: Final = "tensorflow.log"
 _LARGEST_BYTES: Final = 1_000_000
 STEPS: Final = {
-    "run": "perform all steps that are not done yet",
-    "cross": "cross-validate, if the recipe asks for folds; of lung fields, leave out each hospital",
+    "run": "run all unfinished steps",
+    "cross": "cross-validate, if the recipe has folds; lung fields: leave out each hospital in turn",
     "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
     "data": "read the images and fix their split into parts",
     "train": "train the network",
@@ -123,9 +123,9 @@ def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
     action.add_argument("pack", type=given_path, metavar="PACK", help="the folder of a classifier's pack")
     action.add_argument(
         "--key", type=given_path, default=Path("signing.pem"), metavar="FILE",
-        help="signs the pack (default: signing.pem, made if missing)",
+        help="signing key of the pack (default: signing.pem, made if missing)",
     )  # fmt: skip
-    where = "for the new pack's folder (default: where the pack is, if the same key signed it)"
+    where = "folder for the new pack (default: the folder of the pack, if signed with the same key)"
     action.add_argument("--out", type=given_path, metavar="FOLDER", help=where)
     action.set_defaults(command=run_compile)
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import argparse
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "archive": "screen an archive by several processes or computers",
-    "cluster": "let several computers work together",
+    "archive": "screen an archive with several processes or computers",
+    "cluster": "run a cluster of several computers",
     "workflow": "run experiments and sweeps on one computer or a cluster",
 }
 IS_TOOLCHAIN: Final = False

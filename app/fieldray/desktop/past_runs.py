@@ -125,7 +125,7 @@ class PastRuns(RunRoom):
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
-        """A person said yes twice."""
+        """Delete the planned runs for good; the person has confirmed twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
     def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:
@@ -259,7 +259,7 @@ class Auditing(RunRoom):
         )
 
     def forget(self) -> None:
-        """Another run is in sight: the report is not about it."""
+        """Forget the report, because another run is visible."""
         self.report, self.problem, self._under_way = None, None, 0
         self._background.forget("audit")
         self.changed.emit()
@@ -350,7 +350,7 @@ class Exporting(QObject):
     def _saved(self, work: Stoppable, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]) -> None:
         del self._work[work]  # what is told late is not shown over this
         if written is None:
-            self._board.post("export", lambda t: t.text("Saving was stopped. What was half done was discarded."))
+            self._board.post("export", lambda t: t.text("Saving was stopped. Unfinished files were deleted."))
             return
         for note in notes:
             self._board.post_reason(f"export {dict(note.parameters)['file']}", note, level="warning")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -213,9 +213,9 @@ _VERDICT_VALUES: Final = (
         choice="unsure",
         key="Ctrl+3",
         confirms=None,
-        title=lambda translator: translator.in_context("verdict of a person", "Not sure"),
-        command=lambda translator: translator.text("My verdict: not sure"),
-        column=lambda translator: translator.text("Reader not sure"),
+        title=lambda translator: translator.text("Unsure"),
+        command=lambda translator: translator.text("My verdict: unsure"),
+        column=lambda translator: translator.text("Reader unsure"),
     ),
 )
 # All values, in the order in which a person sees them.
@@ -376,6 +376,7 @@ class StoredAnswer:
     is_resumed  taken over from an earlier start of the program
     is_sampled  and that without reading all of the file, which was known by its size, times and a part of its content
     is_read     whether a person has read the image, with or without a verdict
+    is_earlier  whether the run has an image of a later day of the same patient; known of what is read in order alone
     """
 
     answer_id: int
@@ -387,10 +388,11 @@ class StoredAnswer:
     verdict: Verdict | None = None
     is_sampled: bool = False
     is_read: bool = False
+    is_earlier: bool = False
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The same in every run for the same bytes; of a file that could not be read, its name is all there is."""
+        """What identifies the image in all runs: hash of the bytes (else the name) and frame."""
         return (self.outcome.facts.content_sha256 or self.outcome.ref.key, self.outcome.ref.frame)
 
 
@@ -415,8 +417,12 @@ class StoredImage:
         """The answer that orders the image: the most urgent one, of equals the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
+    def of_earlier_day(self) -> StoredImage:
+        """The same, known as an image of an earlier day than its patient's newest one in the run."""
+        return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
+
     def answer_of_model(self, model_sha256: str) -> StoredAnswer:
-        """That of this model, else the first one."""
+        """The answer of this model, else the first answer."""
         of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
         return next(of_model, self.answers[0])
 

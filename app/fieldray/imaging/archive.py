@@ -108,7 +108,7 @@ class Archive:
                 raise EOFError("it is cut short")
             return data.getvalue()
         except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, OverflowError, ValueError) as error:
-            raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
+            raise Unreadable(reason("damaged", detail="the file cannot be unpacked")) from error
 
 
 def open_archive(stream: BinaryIO) -> Archive:

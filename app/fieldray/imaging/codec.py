@@ -43,7 +43,7 @@ _SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
     **{(0xC3, is_deep): JPEGLossless for is_deep in (False, True)},
     **{(0xF7, is_deep): JPEGLSLossless for is_deep in (False, True)},
 }
-# Which have 8 or 12 bits, and no other number.
+# Processes of lossy JPEG, which have 8 or 12 bits and no other number.
 _DCT_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
 # By how much a lossy codec overshoots the highest value beside a sharp edge, at most.
 _OVERSHOOT: Final = 1.1
@@ -126,7 +126,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
         `damaged` where the two bytes of each value are swapped.
     """
     if _are_swapped(values):
-        raise Unreadable(reason("damaged", detail="the two bytes of its values are swapped"))
+        raise Unreadable(reason("damaged", detail="the two bytes of the values are swapped"))
     container = max(frame.bits_allocated // 8, values.dtype.itemsize)
     whole = 8 * container
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
@@ -182,7 +182,7 @@ def _variation(values: Stored) -> float:
 
 
 def _roughness(values: Stored) -> float:
-    """The same in standard deviations of all values; 0 where these are equal."""
+    """Mean difference of neighbours (`_variation`) in standard deviations of all values; 0 if these are equal."""
     spread = float(values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32).std())
     return _variation(values) / spread if spread else 0.0
 

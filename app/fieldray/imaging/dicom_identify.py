@@ -102,11 +102,11 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFou
         # pydicom's own, for a sequence that breaks off
         raise Unreadable(reason("truncated")) from error
     except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
-        raise Unreadable(reason("damaged", detail="its header cannot be read")) from error
+        raise Unreadable(reason("damaged", detail="the header cannot be read")) from error
 
 
 def _header(stream: BinaryIO) -> DicomHeader:
-    """Of a deflated file only as much is inflated as a header usually needs, and more if that is not enough."""
+    """The header. A deflated file is inflated as far as a header usually needs, and further if that is too little."""
     for limit in (_USUAL_HEADER_BYTES, MAX_INFLATED_HEADER_BYTES):
         stream.seek(0)
         header = read_header(stream, _KEYWORDS, inflated_limit=limit)

@@ -238,7 +238,7 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
 
 def out_of_memory() -> Unreadable:
     """What a MemoryError over one file becomes: that file's reason, never the end of a run."""
-    return Unreadable(reason("damaged", detail="there is not enough memory to read it"))
+    return Unreadable(reason("damaged", detail="there is not enough memory to read the file"))
 
 
 def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:

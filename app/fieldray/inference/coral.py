@@ -116,7 +116,7 @@ def edgetpu_kind(
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """As the program runs it."""
+    """The Edge TPU as a kind of backend, with this computer's runtime."""
     clock = cast("Clock", options.settings["edgetpu_clock"])
     return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
 
@@ -319,7 +319,7 @@ def oldest_runtime(file: bytes) -> int | None:
 
 
 def read_package(options: bytes) -> tuple[int, int, int]:
-    """Of an Edge TPU operator: the oldest runtime, the bytes of weights on the chip, and those sent for each image.
+    """Read an Edge TPU operator: oldest runtime, bytes of weights on the chip, bytes sent for each image.
 
     Raises ValueError if there is no package in its options, or a damaged one.
     """

@@ -211,14 +211,14 @@ class CoralStatus:
 
     @property
     def state(self) -> DeviceState:
-        """Of the first Edge TPU."""
+        """The state of the first Edge TPU."""
         if self.usb:
             return self.usb[0].state
         return "ready" if self.answer and self.answer.devices else "absent"
 
     @property
     def event(self) -> DeviceChanged:
-        """As the front ends hear it."""
+        """The status as an event for window and command line."""
         return DeviceChanged(
             backend=EDGE_TPU.name,
             state=self.state,

@@ -515,7 +515,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return delay_s
 
     def _enter(self, runner: _Runner, state: BackendState, *, detail: str = "", image_s: float = 0.0) -> None:
-        """It is in a new state, and all is well with it."""
+        """Put a runner into a new state without a problem."""
         with self._changing():
             runner.state, runner.detail, runner.reason, runner.image_s = state, detail, None, image_s
 

@@ -132,7 +132,7 @@ class _Judged:
         return self.query.answers(self.of.run_id, position=self.of.position)
 
     def side(self, label: str) -> Side:
-        """It as one of two, at the point that it used."""
+        """This pack of a run as one side of a comparison, at the operating point that it used."""
         return Side(
             run_id=self.of.run_id,
             position=self.of.position,
@@ -218,11 +218,11 @@ class Auditor:
         self._database, self._points = database, points
 
     def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
-        """As `audit_run`."""
+        """The audit of a pack of a run: see `audit_run`."""
         return audit_run(self._database, of, request, model=model)
 
     def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
-        """As `take_local_point`, today; the model with all points of the site."""
+        """Keep a local operating point dated today (`take_local_point`); the model with all points of the site."""
         today = datetime.date.today()
         take_local_point(self._points, report, name=name, person=person, model=model, day=today)
         return with_site_points(model, self._points.of(model))
@@ -251,7 +251,7 @@ def _labels(judged: _Judged, model: Model | None) -> Sequence[str]:
 
 
 def _points(judged: _Judged, label: str, model: Model | None) -> list[OperatingPoint]:
-    """Those of the pack and of the site; one that was in force and is there no more comes first."""
+    """Operating points of the pack and of the site; one that was in force and exists no longer comes first."""
     known = model.manifest.operating_points if model else ()
     points = (*judged.pack.operating_points, *known)
     return list({point.name: point for point in points if point.label == label}.values())

@@ -185,7 +185,9 @@ def comparison_blocks(
             said.append(alone)
         columns += [text("Run {number}", number=of), f"{text('Score')} ({of})"]
     both = plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
-    changed = plural("{count} of them is in another class.", "{count} of them are in another class.", found.changed)
+    changed = plural(
+        "{count} of these images has another class.", "{count} of these images have another class.", found.changed
+    )
     said.append(f"{both} {changed}")
     if not found.is_same_label:
         said.append(translator.reason(reason("history_other_label")))
@@ -249,7 +251,7 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
 
 def month_title(translator: Translator, month: Month) -> str:
     """What the report is called."""
-    return translator.text("Screening in the month from {date}", date=calendar_date(translator, month.first))
+    return translator.text("Monthly report from {date}", date=calendar_date(translator, month.first))
 
 
 def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:

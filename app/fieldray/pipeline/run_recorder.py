@@ -13,12 +13,13 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, asked_for, counted_as
+from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultKind, Screened, asked_for, counted_as
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import (
     ImageDone,
@@ -75,6 +76,7 @@ def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
 
 
 _UNLIKE: Final = "unlike_measured"
+_LEAST_FAILED: Final = 2  # of one file the list says all
 
 
 class RunRecorder:
@@ -90,9 +92,10 @@ class RunRecorder:
         self._keeps_previews, self._watches = keeps_previews, watches
         self._saved = 0
         self._packs = [_PackCounts() for _ in spec.packs]
+        self._failures, self._why_failed = Counter[str](), dict[str, Reason]()  # by the code of the reason
 
     def save(self, store: ResultStore, answers: Sequence[Outcome], *, resumed: Collection[int]) -> ImageDone:
-        """Keep what the packs say of an image; what is to be told of it.
+        """Store the packs' answers for an image, and return the event to publish.
 
         resumed  the positions of those whose answer is taken over
         """
@@ -101,6 +104,9 @@ class RunRecorder:
         if self._watches and resumed:
             moved = store.leave_moved(self.run_id, image.row_id)
             self._saved -= sum(row > self._before for row in moved)  # those of before were not counted
+        if isinstance(failed := answers[0], Failed):
+            self._failures[failed.reason.code] += 1
+            self._why_failed.setdefault(failed.reason.code, failed.reason)
         for answer in image.answers:
             self._packs[answer.position].note([counted_as(answer.outcome)])
             self._packs[answer.position].by_content += answer.is_resumed
@@ -123,7 +129,15 @@ class RunRecorder:
             return (), ()
         missing = store.finish(self.run_id)
         notes = (reason("not_present", count=missing),) if missing else ()
-        return notes, tuple(counts.notes for counts in self._packs)
+        return (*self._most_failed(), *notes), tuple(counts.notes for counts in self._packs)
+
+    def _most_failed(self) -> Notes:
+        """That most files of the run failed, and why most of them did."""
+        failed, number = self._failures.total(), self._packs[0].images
+        if failed < _LEAST_FAILED or 2 * failed <= number:
+            return ()
+        (code, _), *_others = self._failures.most_common(1)
+        return (reason("most_failed", count=failed, of=number, why=self._why_failed[code].text),)
 
     def require_kept(self, store: ResultStore) -> None:
         """Require that all of it is in the store. Raises StorageProblem (results_lost)."""
@@ -141,6 +155,7 @@ Notes = tuple[Reason, ...]
 class _PackCounts:
     """What is counted of the answers of a pack."""
 
+    images: int = 0
     unlike: int = 0
     asked_for: int = 0
     by_sample: int = 0
@@ -148,6 +163,7 @@ class _PackCounts:
 
     def note(self, kinds: Iterable[ResultKind]) -> None:
         for kind in kinds:
+            self.images += kind.number * (kind.category != "not_an_image")
             self.unlike += kind.number * (_UNLIKE in kind.codes)
             self.asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
 
@@ -163,7 +179,7 @@ class _PackCounts:
 
 
 def images_done(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
-    """The same, told of each image."""
+    """One `ImageDone` event for each result that was taken over."""
     return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
 
 
@@ -236,7 +252,7 @@ class ResultsByStamp:
         known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()
 
         def files(pack: PackOfRun) -> tuple[_FilesOfRun, int]:
-            """Those of a run, once for all its packs."""
+            """The unchanged files of a run, read once for all its packs."""
             return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
 
         self._packs = [
@@ -262,7 +278,7 @@ class ResultsByStamp:
         return True
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Emit the pending results, if any."""
         if self._waiting:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]

@@ -186,7 +186,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             return batch
 
     def _models_to_run(self) -> tuple[Model, ...]:
-        """Those of the next run. Raises EnvironmentProblem, PackProblem (no_pack), ValueError during a run."""
+        """The models of the next run. Raises EnvironmentProblem, PackProblem (no_pack), ValueError during a run."""
         self._require_open()
         if self._is_running:
             raise ValueError("a run is under way")

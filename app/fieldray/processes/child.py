@@ -86,7 +86,7 @@ class Deadline:
             self._thread.start()
 
     def end(self) -> None:
-        """It is over."""
+        """End the deadline: it no longer falls due."""
         with self._changed:
             self._due_s = math.inf
 

@@ -117,7 +117,7 @@ class StoredRun:
     packs             by their position, like those of the run
     position          of the pack that `pack`, `counts`, `doubts` and `manifest` tell of: see `of`
     not_present       images that were there once and are not any more
-    earlier_verdicts  verdicts on results that have changed since
+    superseded_verdicts  verdicts on results that have changed since
     options           what a person chose
     pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
     read_preview      the preview that is kept with a result, for an image that cannot be read any more
@@ -165,11 +165,11 @@ class StoredRun:
         return self.packs[self.position].manifest
 
     def of(self, result: StoredAnswer) -> StoredRun:
-        """The same, told of the pack of an answer."""
+        """This run, seen from the pack of `result`."""
         return self if result.position == self.position else replace(self, position=result.position)
 
     def by_pack(self) -> tuple[StoredRun, ...]:
-        """The same, told of each pack."""
+        """This run, seen from each of its packs."""
         return tuple(replace(self, position=position) for position in range(len(self.packs)))
 
 
@@ -221,7 +221,7 @@ def exporters() -> dict[str, Exporter]:
 
 
 def default_exporters() -> tuple[Exporter, ...]:
-    """Those that are written where nobody names formats."""
+    """The exporters that are used where no formats are named."""
     return tuple(exporter for exporter in exporters().values() if exporter.is_default)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.assessment import Assessment, scores_of
-from fieldray.domain.finding import ReadFacts
+from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage, Tensor
 from fieldray.domain.lungs import LungAnswer, LungFields, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
@@ -72,7 +72,7 @@ class _Reading:
     """An image as it was read, and the seconds that it took.
 
     upright  set right, with the window that it is shown by
-    first    what it told where a pack began with it: its facts, and why it is no image
+    first    facts and reason of rejection that the first pack found, cached for the others
     """
 
     image: Image
@@ -181,11 +181,19 @@ class Worker:
         try:
             self._look(view)
         except InputProblem as error:
+            if isinstance(error, Unusable) and error.reason.code != "modality":
+                self._picture(view)
             view.seen = replace(view.seen, problem=error.reason, is_refusal=isinstance(error, Unusable))
         except BackendProblem as error:
             view.seen = replace(view.seen, problem=reason("lungs_failed", detail=error.reason.text))
         facts = replace(view.seen.facts, decode_ms=1000 * view.read_s)
         return replace(view.seen, facts=facts, overruled=view.overruled)
+
+    def _picture(self, view: _View) -> None:
+        """Read an image that its header alone refused, for the list to show which one was refused; where it can be."""
+        if view.seen.facts.thumbnail is None:
+            with contextlib.suppress(InputProblem):
+                self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
 
     def run(self, question: calls.PackInferRequest) -> Answer:
         """What a classifier says of an input that was made before. Raises BackendProblem."""

@@ -130,7 +130,7 @@ _COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         *(("view", "View Position"), ("age", "Patient Age"), ("sex", "Patient Sex"), ("sex", "Patient Gender")),
     ),
 }
-"""Of layouts that are one table: what its columns hold. The first three are needed, and those that the recipe names."""
+"""For each layout that is one table, what its columns hold. The first three are needed, and those of the recipe."""
 _NEEDED: Final = 3
 
 
@@ -189,7 +189,7 @@ def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
 def _read_folders(source: Source, wrong: Wrong) -> Iterator[Row]:
     """A folder per class; what is in deeper folders counts too."""
     if not source.path.is_dir():
-        wrong(reason("data_unreadable", path=source.path, detail="there is no such folder"))
+        wrong(reason("data_unreadable", path=source.path, detail="the folder does not exist"))
         return
     for path in sorted(source.path.rglob("*")):
         inside = path.relative_to(source.path)
@@ -217,7 +217,7 @@ def _patient_in(name: str, source: Source) -> str | None:
 def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Line number and cells, without the blanks around them, of each row that `where` lets through."""
     if source.path.exists() and not source.path.is_file():  # a pipe would be read for ever
-        wrong(reason("data_unreadable", path=source.path, detail="it is no file"))
+        wrong(reason("data_unreadable", path=source.path, detail="the path is not a file"))
         return
     try:
         with source.path.open(encoding="utf-8-sig", newline="") as stream:
@@ -310,7 +310,7 @@ def parts_of(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> li
 
 
 def table_digest(split: Split) -> str:
-    """Of the content of the table of patients who are not drawn, "" without one."""
+    """The digest of the table of patients whose part is fixed, "" without one."""
     return content_digest(split.table) if split.table else ""
 
 
@@ -335,7 +335,7 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """As the split's table says, every other patient by a number: adding or removing one moves nobody else.
+    """The part of each row: by the split's table, else by a number of the patient, so that a new patient moves nobody.
 
     Patients of whom the same file is there go together.
     """

@@ -180,7 +180,7 @@ def _fold_auc(part: Evaluated, fold: int) -> float:
 
 
 def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
-    """The same images evaluated out of fold by their border alone and by a thumbnail."""
+    """AUC out of fold of the images' border alone and of a thumbnail."""
     found = {}
     for name, pixels in SHORTCUTS.items():
         values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)

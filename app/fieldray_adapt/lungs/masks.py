@@ -19,7 +19,7 @@ from fieldray_adapt.lungs.recipe import MaskSource
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
 _NEAR_AN_END: Final = 0.16
-"""Of the brightest value: a mask that was stored as JPEG is not quite black and white."""
+"""Distance from black or white, as a share of the brightest value, that still counts as either: JPEG blurs masks."""
 _MOST_GREY: Final = 0.02
 
 
@@ -109,7 +109,7 @@ def _of_folders(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
     assert source.masks is not None  # the recipe asks for it
     for folder in (source.path, source.masks):
         if not folder.is_dir():
-            wrong(reason("data_unreadable", path=folder, detail="there is no such folder"))
+            wrong(reason("data_unreadable", path=folder, detail="the folder does not exist"))
             return
     masks = {path.stem: path for path in sorted(source.masks.iterdir())}
     for path in sorted(source.path.iterdir()):

@@ -100,7 +100,7 @@ class StudyRecipe:
     )
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         names = [run.name for run in self.runs]
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}

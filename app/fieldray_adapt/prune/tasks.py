@@ -153,7 +153,7 @@ class ArrayTask:
 
 
 def without_dropout(specification: Specification) -> Specification:
-    """The same network in which no dropout is drawn."""
+    """The network without dropout."""
     layers = (replace(layer, rate=0.0) if layer.kind == "dropout" else layer for layer in specification.layers)
     return replace(specification, layers=tuple(layers))
 

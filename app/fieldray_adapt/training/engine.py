@@ -281,7 +281,7 @@ class Labelled:
         return len(self.images)
 
     def part(self, start: int, stop: int | None = None) -> Labelled:
-        """Those from `start` up to, not including, `stop`."""
+        """The images from `start` up to, not including, `stop`."""
         return Labelled(self.images[start:stop], self.targets[start:stop])
 
 
@@ -329,16 +329,16 @@ class _FitTask:
 
     @property
     def count(self) -> int:
-        """Of all steps."""
+        """The number of all steps."""
         return max(1, round(len(self.data) * self.effort.epochs / self.effort.batch_size))
 
     @property
     def parts(self) -> int:
-        """Of about as many steps."""
+        """The number of parts, each of about equally many steps."""
         return min(self.count, _MOST_PARTS)
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """As `TrainingTask`."""
+        """Perform the steps of an epoch (see `TrainingTask.steps`)."""
         data, effort, count = self.data, self.effort, self.count
         first, last = (count * part // self.parts for part in (epoch, epoch + 1))
         drawn = enumerate(_drawn(len(data), effort.batch_size, self.seed, count))
@@ -347,11 +347,11 @@ class _FitTask:
             yield self.engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate)
 
     def share(self, _steps: int) -> float:
-        """As `TrainingTask`."""
+        """Weight of the weights in their running mean (see `TrainingTask.share`)."""
         return 0.0
 
     def validate(self, _average: Weights, ended: EpochFigures) -> EpochFigures:
-        """As `TrainingTask`; nothing is looked at."""
+        """The epoch as it ended, without validation (see `TrainingTask.validate`)."""
         return ended
 
 
@@ -412,7 +412,7 @@ def distillation_targets(
     temperature: float,
     settings: EngineSettings,
 ) -> Labelled:
-    """The same images with targets (n, labels) that are to `share` the teacher's softmax at a temperature."""
+    """The images with targets (n, labels), of which `share` is the teacher's softmax at a temperature."""
     logits = _logits(open_engine(specification, weights, settings=settings), data.images)
     soft = softmax(logits.astype(np.float64) / temperature, axis=1)
     return Labelled(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))

@@ -238,7 +238,7 @@ TRAIN: Final = Step(
 
 
 FITTED_IMAGES: Final = 1500
-"""So many training images fit the head, where there are so many."""
+"""Number of training images that fit the head, where there are as many."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class Layout:
 
     @classmethod
     def of(cls, weights: Mapping[str, NDArray[np.float32]]) -> Layout:
-        """That of some weights, in the order they have there."""
+        """The layout of weights, in the order of the mapping."""
         return cls(tuple(weights), tuple(array.shape for array in weights.values()))
 
     @property

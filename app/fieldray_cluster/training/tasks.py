@@ -322,7 +322,7 @@ class DividedLungs:
 
     @property
     def epochs(self) -> int:
-        """Of this stage."""
+        """The number of epochs of this stage."""
         return self.recipe.training.stages[self.stage].epochs
 
     @property

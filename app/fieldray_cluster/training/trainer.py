@@ -308,7 +308,7 @@ def step_s(task: DividedTask, repeats: int) -> float:
 
 
 def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) -> float:
-    """Of work on one batch after another; the first time, which makes the network's graph, does not count."""
+    """Median seconds of work on one batch after another, without the first one, which makes the network's graph."""
     times = []
     for step in range(repeats + 1):
         began_s = time.perf_counter()

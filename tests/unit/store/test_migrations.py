@@ -254,7 +254,7 @@ def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_
 
 @pytest.mark.parametrize(
     ("number", "said"),
-    [(4_000, "made by Fieldray 0.4.0 or a later version"), (0, "made by a later version of Fieldray")],
+    [(4_000, "made by Fieldray 0.4.0 or a later version"), (0, "made by a later version")],
 )
 def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path: Path, number: int, said: str) -> None:
     path = tmp_path / "results.sqlite"
@@ -264,7 +264,7 @@ def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path
     before = path.read_bytes()
     with pytest.raises(StorageProblem, match=said) as problem:
         open_database(path)
-    assert f"This is Fieldray {PROGRAM}" in problem.value.reason.text
+    assert f"which Fieldray {PROGRAM} cannot read" in problem.value.reason.text
     assert path.read_bytes() == before
     with raises(UsageProblem, "store_not_ours"):
         restore(tmp_path / "home" / "results.sqlite", tmp_path)

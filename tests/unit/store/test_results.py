@@ -197,7 +197,7 @@ def test_an_empty_store_has_nothing(store: ResultStore) -> None:
     with pytest.raises(KeyError):
         store.answer(1)
     for number in (1, 2**63, -(2**63) - 1, 10**30):
-        with pytest.raises(UsageProblem, match="no run"):
+        with pytest.raises(UsageProblem, match=f"Run {number} was not found"):
             store.run(number)
 
 

@@ -53,7 +53,7 @@ def check_scans(source: bytes) -> None:
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
-    """As `decode_jpeg_values`, of a whole JPEG. Raises Unreadable `truncated` as well."""
+    """The values of a whole JPEG. Raises Unreadable `truncated`, and what `decode_jpeg_values` raises."""
     source = with_end(source)
     tall = tall_jpeg(source)
     values = decode_jpeg_values(tall.data)
