@@ -2,9 +2,9 @@
 
     python tools/build_docs.py [--out build/docs]
 
-Pages are copied from `docs/` beside those that are made here: the command line from the parser, an API page per room
-from its docstrings, the lists of decisions and benchmarks. Zensical builds them in strict mode; then every link and
-anchor of the result is followed, and anything that a browser would fetch from elsewhere is an error.
+Pages are copied from `docs/`, each with a link to the glossary. Others are made here: the command line from the parser,
+an API page per package from its docstrings, the lists of decisions and benchmarks. Zensical builds them in strict mode.
+Then every link and anchor of the result is followed. Anything that a browser would fetch from elsewhere is an error.
 """
 
 from __future__ import annotations
@@ -89,7 +89,14 @@ def page_text(path: Path) -> str:
             raise ValueError(f"{path.relative_to(ROOT)}: {link} leads nowhere")
         return match.group() if target.is_relative_to(ROOT / "docs") else label
 
-    return _LINK.sub(local, text)
+    return _LINK.sub(local, text) + glossary_link(path)
+
+
+def glossary_link(path: Path) -> str:
+    """The last line of a page of `docs/`, by which a reader finds the words; the glossary itself has none."""
+    if path.name == "glossary.md":
+        return ""
+    return f"\n---\n\n[Glossary]({'../' * (len(path.relative_to(ROOT / 'docs').parts) - 1)}glossary.md)\n"
 
 
 def names(folder: Path) -> list[str]:
@@ -127,7 +134,7 @@ def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def write_api(folder: Path) -> list[str]:
-    """One page per room of the packages, which mkdocstrings fills; the names of the pages."""
+    """Write a page per sub-package, which mkdocstrings fills, and return the names of the pages."""
     folder.mkdir(parents=True)
     program = APP / "fieldray"
     places = [path for path in sorted([*program.iterdir(), *APP.glob("fieldray_*")]) if path.is_dir()]
@@ -138,7 +145,7 @@ def write_api(folder: Path) -> list[str]:
         entries = [f"::: {module}" for module in dotted if not module.endswith("__")]
         (folder / f"{name}.md").write_text("\n\n".join([f"# {name}", *entries]) + "\n", encoding="utf-8")
     listed = "\n".join(f"- [{name}]({name}.md): {len(modules)} modules" for name, modules in rooms.items())
-    text = f"# API\n\nMade from the docstrings of the packages, one page per room.\n\n{listed}\n"
+    text = f"# API\n\nMade from the docstrings, one page per package.\n\n{listed}\n\n[Glossary](../glossary.md)\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
     return ["README.md", *(f"{name}.md" for name in rooms)]
 

@@ -58,7 +58,7 @@ class BackendTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of every row."""
+        """The names of all devices."""
         return tuple(entry.name for entry in self._entries)
 
     def title(self, name: str) -> str:

@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 def as_cell(text: str) -> str:
-    """As `visible`, for a table on a console: blanks that follow a blank are escaped, too.
+    """A text for a cell of a console table: `visible`, and blanks that follow a blank are escaped.
 
     With enough of them a name fills its row of the screen, and its end looks like the next row.
     """
@@ -56,7 +56,7 @@ def look_alike(number: str) -> str:
 
 
 def look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Of each text that looks like an earlier, different one: the first such text, and itself; each once."""
+    """Pairs of an earlier text and a different one that looks like it, each pair once."""
     first: dict[str, str] = {}
     for number in dict.fromkeys(numbers):
         if number and (earlier := first.setdefault(look_alike(number), number)) != number:

@@ -358,6 +358,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "The result says so.",
                                "{count} images were turned, or were screened although refused, at a user's "
                                "request. The results say so.", by="count"),
+    "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
     "again_busy": "A run is under way. Wait until the run is over or stop the run, then screen this image again.",
     "again_other_pack": "This result was made by the pack {pack} with settings that are not in use now. Choose that "
                         "pack and its operating point, or screen the folder again.",

@@ -129,7 +129,7 @@ class Settings:
         return ()
 
     def remember_folders(self, opened: Sequence[str]) -> None:
-        """These were opened now, if that is to be remembered at all; without any, what was remembered is forgotten."""
+        """Remember the folders that were opened, if the settings allow it; without any, forget all."""
         kept = (*opened, *self.folders) if opened and self["keep_folders"] else ()
         self.set("folders", json.dumps(list(dict.fromkeys(kept))[:_MOST_FOLDERS]))
 

@@ -37,7 +37,7 @@ class Translator:
         return _filled(self._catalogue.gettext(english) if english else "", english, parameters)
 
     def in_context(self, context: str, english: str, **parameters: object) -> str:
-        """The same for a word with several meanings: `context` says which, in English, and is part of the key."""
+        """The translation of a word with several meanings: `context` says which, in English, and is part of the key."""
         return _filled(self._catalogue.pgettext(context, english), english, parameters)
 
     def plural(self, one: str, many: str, count: int, **parameters: object) -> str:

@@ -39,7 +39,7 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
 
 
 def converted(value: Any, kind: type[T], others: Callable[[type, Any], Any] | None = None) -> T:
-    """The same of plain values, as a reader of JSON gives them. Raises ValueError.
+    """Plain values, as a JSON parser returns them, as an object of type `kind`. Raises ValueError.
 
     others  makes what `msgspec` does not know, of a type and a plain value
     """

@@ -17,7 +17,6 @@ from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import user_data
 from fieldray.persistence import PRIVATE
 from fieldray.reasons import reason
-from fieldray_adapt.command_line import COMMANDS
 from fieldray_cluster.commands.training import add_estimate, add_measure_cluster, add_training_options, trainer_of
 
 LIBRARY_LOG: Final = "tensorflow.log"
@@ -95,9 +94,9 @@ def print_all(problem: UsageProblem, console: Console) -> None:
             console.print_line(line)
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command and its own commands."""
-    actions = add_commands(commands, "adapt", COMMANDS["adapt"])
+    actions = add_commands(commands, "adapt", summary)
     for name, text in STEPS.items():
         action = add_command(actions, name, text)
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")

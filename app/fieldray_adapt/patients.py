@@ -31,7 +31,7 @@ def alike_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
 
 
 def one_name_each(images: Sequence[tuple[str, str]]) -> list[str]:
-    """Of each image one name for all patients of whom the same file is there.
+    """One name for each image; patients who share a file share a name.
 
     Parameters
     ----------

@@ -67,6 +67,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "teacher_unfit": "{path} does not have the weights of an EfficientNet-Lite0 under PyTorch's names.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
     "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
+    "evaluate_refused": "Of {count} images that the pack is measured on {scored} have a score when they are screened. The most "
+                        "frequent reason of the others: {why} Figures need scored images with and without the finding.",
     "pack_shortcut_close": "{label}: the shortcut check failed. The image border or a thumbnail alone reaches an "
                            "area under the ROC curve of {area}, the network {own}. The figures say little about the "
                            "lungs.",

@@ -374,7 +374,7 @@ def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
 def results_of(
     refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
 ) -> tuple[Outcome, ...]:
-    """The same of these images alone, one of each, in their order.
+    """The outcomes of exactly these images, one of each, in their order.
 
     hashes  the content of files, where it is known here
 

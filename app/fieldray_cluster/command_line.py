@@ -37,6 +37,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands with all of their options."""
     from fieldray_cluster.commands import archive, cluster, workflow
 
-    archive.add_to(commands)
-    cluster.add_to(commands)
-    workflow.add_to(commands)
+    archive.add_to(commands, COMMANDS["archive"])
+    cluster.add_to(commands, COMMANDS["cluster"])
+    workflow.add_to(commands, COMMANDS["workflow"])

@@ -245,7 +245,7 @@ def state_here(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[flo
 
 
 def scheduler_state(client: Client, state: State = state_here) -> str:
-    """The same of the scheduler, as a person reads it."""
+    """Clock and certificate of the scheduler as a text (see `state_here`)."""
     began_s = time.time()
     try:
         said: object = client.run_on_scheduler(state)

@@ -158,7 +158,7 @@ class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
     cores = 0
 
     async def close(self, *arguments: Any, **options: Any) -> Any:
-        """As Dask does it, but without waiting for a task, which ends with this process and is nobody's any more."""
+        """Close as Dask does, but without waiting for a running task, which ends with this process."""
         self.reason_of_end = self.reason_of_end or str(options.get("reason", ""))
         return await super().close(*arguments, **{**options, "executor_wait": False})
 
@@ -269,7 +269,7 @@ class NodeProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs now."""
+        """The process id of the process that runs now."""
         return self._process.pid if self._process else None
 
     def wait(self, timeout_s: float) -> bool:

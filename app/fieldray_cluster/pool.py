@@ -221,7 +221,7 @@ class WorkerRegistry:
         self._client, self._ask, self._note = client, ask, note
         self._nodes_aside = {} if nodes_aside is None else nodes_aside
         self.workers: dict[str, Mapping[str, Any]] = {}
-        """Those that may be given work, as their scheduler describes them, by address."""
+        """Workers that may be given work, as the scheduler describes them, by address."""
         self._aside: dict[str, Reason] = {}
         self._asked: dict[str, _Question] = {}
         self._noted: set[tuple[str, Reason]] = set()
@@ -237,7 +237,7 @@ class WorkerRegistry:
         return node_of(str(self.workers[address]["name"]))
 
     def idle_first(self) -> list[str]:
-        """Those that may be given work, by name; last the busy ones, which it waits for. Raises ConnectionLost."""
+        """Addresses of the workers that may be given work, idle ones first, then by name. Raises ConnectionLost."""
         with noticing_loss():
             busy = {address for address, tasks in self._client.processing().items() if tasks}
         return sorted(self.workers, key=lambda address: (address in busy, str(self.workers[address]["name"]), address))
@@ -370,7 +370,7 @@ class FaultCounts:
         self._most_workers: dict[str, int] = {}
 
     def works(self, node: str, *, workers: int) -> None:
-        """So many processes of a node are there."""
+        """Note that `workers` processes of a node are there."""
         self._most_workers[node] = max(self._most_workers.get(node, 0), workers)
 
     def has_done(self, node: str, images: int) -> None:

@@ -60,7 +60,7 @@ def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     words = texts(desk.window.result)
-    for part in ("Abnormal", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
+    for part in ("Flagged", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
         assert part in words
     assert "Limits of this pack" in words
     assert "CPU: 8.4 ms" in words

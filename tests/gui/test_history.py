@@ -174,11 +174,11 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     assert "2 images are in both runs. 1 of these images has another class." in words
     assert "1 image is only in run 1." in words and "2 images are only in run 2." in words
     moves, table = page.comparison.findChildren(QTableWidget)
-    assert [moves.item(0, column).text() for column in range(3)] == ["Normal", "Abnormal", "1"]
+    assert [moves.item(0, column).text() for column in range(3)] == ["Not flagged", "Flagged", "1"]
     cells = [[table.item(row, column).text() for column in range(5)] for row in range(2)]
     assert cells == [
-        ["Normal", "0.200 (0.410)", "Abnormal", "0.900 (0.410)", "+0.700"],
-        ["Normal", "0.100 (0.410)", "Normal", "0.120 (0.410)", "+0.020"],
+        ["Not flagged", "0.200 (0.410)", "Flagged", "0.900 (0.410)", "+0.700"],
+        ["Not flagged", "0.100 (0.410)", "Not flagged", "0.120 (0.410)", "+0.020"],
     ]
     table.cellActivated.emit(0, 0)
     desk.until(lambda: desk.bench.screening.run_id == 1)

@@ -107,10 +107,10 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
     abnormal, normal, unusable = (row.row_id for row in shown)
     assert rows.headerData(SECOND, Qt.Orientation.Horizontal) == "Tuberculosis 1.0.0"
     assert rows.headerData(KEYS.index("class"), Qt.Orientation.Horizontal) == "Adults 1.0.0"
-    assert cell(desk, abnormal).startswith("Normal") and "0.10" in cell(desk, abnormal)
+    assert cell(desk, abnormal).startswith("Not flagged") and "0.10" in cell(desk, abnormal)
     assert cell(desk, normal).startswith("Signs of tuberculosis")  # 0.3 is above 0.2, and below the adults' 0.41
     assert "0.30" in cell(desk, normal)
-    assert cell(desk, unusable) == "Refused"
+    assert cell(desk, unusable) == "Not suitable"
     header = desk.window.work_list.table.horizontalHeader()
     assert header.visualIndex(SECOND) == KEYS.index("score") + 1
     header.setSortIndicator(SECOND, Qt.SortOrder.DescendingOrder)
@@ -143,7 +143,7 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     row = rows.row_at(rows.index(0, 0))
     desk.open_row(row.row_id)
     assert [button.accessibleName() for button in panel.packs.buttons] == [
-        "Adults 1.0.0 Abnormal  0.90", "Tuberculosis 1.0.0 Normal  0.10",
+        "Adults 1.0.0 Flagged  0.90", "Tuberculosis 1.0.0 Not flagged  0.10",
     ]  # fmt: skip
     assert button_of(desk, "Adults").isChecked() and "Score 0.90" in texts(panel)
     assert "“screening”" in texts(panel) and is_warmest(desk, (8, 4))

@@ -17,6 +17,8 @@ import contents
 from benchmark_pages import pages, read_front_matter
 from build_docs import COMMANDS, command_pages, faults_of, page_text
 from fieldray.cli import command_parser
+from fieldray.reports.content import COLUMNS, image_line
+from outcomes import refused
 from shipped_packs import ADULTS, TUBERCULOSIS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +112,33 @@ def test_every_command_and_option_is_named_by_a_person() -> None:
     names = list(typed(command_parser()))
     assert len(names) > 100
     assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)] == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name_of)
+def test_every_built_page_links_to_the_glossary(page: Path) -> None:
+    assert page.name == "glossary.md" or "glossary.md)\n" in page_text(page)[-40:]
+
+
+def test_every_page_stands_in_the_order_of_the_site() -> None:
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    folders = {"decisions", "benchmarks"}  # which `make docs` lists
+    there = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.parent.name not in folders}
+    assert listed == there
+
+
+def test_every_column_of_exports_is_explained() -> None:
+    text = (DOCS / "csv-columns.md").read_text(encoding="utf-8")
+    assert [name for name in COLUMNS if f"`{name}`" not in text] == []
+
+
+def test_the_line_of_json_has_every_key() -> None:
+    """And no other: the keys of a whole line, which stand in the table below it, too."""
+    text = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    (block,) = (block for kind, block in BLOCK.findall(text) if kind == "json")
+    shown, line = json.loads(block), image_line(refused(), pack="", model_sha256="")
+    assert list(shown) == [*line, "images", "taken_over_by"]
+    rows = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    assert [key for key in (*shown, *shown["lungs"]) if f"`{key}`" not in rows] == []
 
 
 def test_the_architecture_names_every_layer() -> None:

@@ -37,7 +37,7 @@ def agreements(
     rule: Rule,
     readers: Mapping[str, Mapping[str, bool]],
 ) -> Iterator[Agreement]:
-    """Of every two, over the images that both judged; the pack judges by its first point, and refers or does not."""
+    """Agreement of every two judges over the images that both judged. A pack judges by referral at its first point."""
     judges = {"reference": {case.image: case.truth for case in cases}, **readers}
 
     def judged(truths: Mapping[str, bool], by: Sequence[Case]) -> list[Case]:

@@ -74,7 +74,7 @@ class Drift:
 
     @property
     def summary(self) -> Reason:
-        """That it has, in a sentence."""
+        """The message that images have drifted."""
         is_pack = self.against == "pack"
         digits = 2 if self.of == "scores" else 0
         return reason(

@@ -152,6 +152,16 @@ class Subject:
     position: int = 0
     class_names: Mapping[str, Mapping[str, str]] | None = None
 
+    @property
+    def label_codes(self) -> tuple[str, ...]:
+        """The code of the label."""
+        return (self.label,)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is a bare model of the dissertation."""
+        return self.trust == "legacy"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
@@ -302,7 +312,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of screening one unit, of the test of one that is referred, and of another reading of one that is uncertain,
+    """Prices of screening a unit, of the test of a referred one, and of another reading of an uncertain one,
     referred or not; in any currency.
     """
 
@@ -313,7 +323,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a threshold does.
+    """One row of the threshold plan.
 
     sensitivity, specificity  the share referred of all units with the condition, and not referred of all without it
     ppv, npv                  predictive values at the plan's prevalence; None where a share is 0/0
@@ -409,7 +419,7 @@ _Ranked = tuple[Scores, float]  # ranks, sorted, and how many of the units count
 
 
 def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
-    """Those with the condition, and those without it; None where there are not both."""
+    """The units with the condition and those without it; None where one kind is missing."""
     sides = [[unit for unit in units if unit.truth == side] for side in (True, False)]
     if not all(sides):
         return None

@@ -183,7 +183,7 @@ class KeptCell:
 
     @property
     def published(self) -> float | None:
-        """The dissertation's increase, None where it has none."""
+        """The increase that Taran's dissertation (2022) measured for this case, None where it has none."""
         return DISSERTATION.get((self.backend, self.level.name))
 
 
@@ -197,7 +197,7 @@ class KeptStudy:
 
     @property
     def shown(self) -> tuple[KeptCell, ...]:
-        """Of each backend the first case: as the program runs it."""
+        """The first case of each backend: as the program runs it."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 
@@ -230,7 +230,7 @@ def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
 
 
 def _study(of: tuple[Path, str]) -> KeptStudy:
-    """Of the pack in this folder, signed by this key."""
+    """The kept study of the pack in this folder, signed by this key."""
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
     cases, problems = usable((load_cases(model, cores=1)[0], *accelerator_cases(model)))

@@ -234,7 +234,7 @@ def _measured_after_rehearsal(
     console: Console,
     meter: EnergyMeter,
 ) -> tuple[Measurement, ...]:
-    """As `device.measure`; first a repetition of three images tells how long all of it will take."""
+    """Measure all cases (see `device.measure`), after a repetition of three images that tells how long this takes."""
     from fieldray.bench import device
 
     began_s = time.monotonic()

@@ -140,7 +140,7 @@ def given_text(text: str) -> str:
 
 
 def given_path(text: str) -> Path:
-    """The same for a path: `Path("")` would be the current folder, `Path("smb://host/share")` one within it."""
+    """The type of an option that names a path: no empty text and no address, which `Path` takes for folders."""
     if "://" in text:
         raise argparse.ArgumentTypeError(reason("path_is_address", address=text).text)
     return Path(given_text(text))

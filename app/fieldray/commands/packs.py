@@ -190,6 +190,8 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     """What a pack is called, where it is from and whether it is trusted; then for whom it is, and how good."""
     from fieldray.domain.purpose import patients, performance
+    from fieldray.reports.worth import worth_of_pack
+    from fieldray.translation import Translator
 
     trust = {
         "builtin": "comes with the program",
@@ -207,6 +209,7 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     if manifest is not None:
         yield f"    {as_cell(manifest.names['en'])}. {patients(manifest.accepted).text}"
         warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
-        measured = (why.text for why in performance(manifest))
+        worth = (one.sentence for one in worth_of_pack(Translator(), manifest))
+        measured = (*worth, *(why.text for why in performance(manifest)))
         for text in (manifest.descriptions["en"], *measured, *warnings, manifest.limits["en"]):
             yield from textwrap.wrap(as_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")

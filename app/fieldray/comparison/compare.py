@@ -152,7 +152,7 @@ def _coarse(image: Grey) -> Grey:
 
 
 def _centre(lungs: Mask) -> NDArray[np.float64]:
-    """Of the box around the lungs, in pixels of the frame: a large heart does not move it."""
+    """The centre of the box around the lungs, in pixels of the frame. A large heart does not move it."""
     rows, columns = np.flatnonzero(lungs.any(axis=1)), np.flatnonzero(lungs.any(axis=0))
     return np.array([rows[0] + rows[-1], columns[0] + columns[-1]]) / 2
 

@@ -67,7 +67,7 @@ class Background(QObject):
         self._opened.set_result(services)
 
     def ask(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
-        """As `run`, with the services, once they are open."""
+        """Run work with the services, once they are open (see `run`)."""
         return self.run(lambda: work(self._opened.result()), **how)
 
     def run(

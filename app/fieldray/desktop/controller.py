@@ -311,7 +311,7 @@ class Controller(QObject):
         )
 
     def remember_folders(self, *opened: str) -> None:
-        """These were opened now; without any, no folder ever was."""
+        """Remember the folders that were opened; without any, forget all."""
         self.settings.remember_folders(opened)
         self.save_settings()
         self.folders_changed.emit()
@@ -346,7 +346,7 @@ class Controller(QObject):
             self._forget_run()
 
     def _forget_gone(self) -> None:
-        """Another window deleted the run in sight."""
+        """Forget the visible run, which another window deleted."""
         if not self.screening.is_busy:
             self.board.post_reason("history", reason("history_no_run", run=self.rows.run_id), level="warning")
             self._forget_run()

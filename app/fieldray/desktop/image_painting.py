@@ -325,7 +325,7 @@ class ViewState:
         other_image: Size,
         mapping: Callable[[Point], Point] | None = None,
     ) -> ViewState:
-        """As near and at the same place as another image is shown; turns and lines stay.
+        """The view of this image with the zoom and position of another one; turns and lines stay.
 
         `window` is that of this image which is like the other's; `place` says where in this image lies what is at a
         point of the other one. Without it, points are the same as shares of the images' sizes.

@@ -32,7 +32,7 @@ class PackInUse:
 
     @classmethod
     def of(cls, source: PackCandidate, model: Model) -> PackInUse:
-        """Of a pack that was loaded from there."""
+        """The pack in use, loaded from the candidate's folder."""
         return cls(
             name=source.lasting_name,
             version=model.manifest.version,
@@ -107,7 +107,7 @@ class Intent:
 
     @property
     def ages_years(self) -> tuple[int, int] | None:
-        """Those that all of its packs are for, None where all are for any."""
+        """The ages that all packs of the intent are for; None where all are for any age."""
         return shared_ages(pack.ages_years for pack in self.packs)
 
 
@@ -242,7 +242,7 @@ class IntentPlaybook:
         return (self._tried,)
 
     def _ask_for_card(self) -> None:
-        """Another intent for the same paths, for which nothing is answered."""
+        """Begin a new intent for these paths, in which no question is answered yet."""
         assert self.intent is not None
         before = self.intent
         self.intent = Intent(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridL
 
 from fieldray.desktop.dialogs import answer_row, fit_dialog
 from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip
-from fieldray.domain.run import VerdictChoice
+from fieldray.domain.run import VERDICT_VALUES
 from fieldray.translation import LocalText, Translator
 
 Group = Literal["list", "view", "compare", "tools", "program"]
@@ -119,16 +119,14 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the current view of the image"), "reading"),
     Key("print", ("Ctrl+Shift+P",), "program", lambda t: t.text("Print the current view of the image")),
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
-    Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
-    Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
-    Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: not sure")),
+    *(Key(choice, (value.key,), "program", value.command) for choice, value in VERDICT_VALUES.items()),
     Key("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
     Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
     Key("keys", ("?",), "program", lambda t: t.text("This list of keys")),
 )
 # fmt: on
-_VERDICTS: Final = (*get_args(VerdictChoice), "withdraw")
+_VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
 _ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # of the program's commands
 _ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_beside")  # a key that is held down does these once, not many times
 
@@ -138,7 +136,7 @@ _CYRILLIC: Final = str.maketrans("QWERTYUIOPASDFGHJKLZXCVBNM", "ЙЦУКЕНГШ
 
 
 def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The same keys under a Ukrainian layout, which a system without a Latin one besides does not translate."""
+    """The keys under a Ukrainian layout, which a system without a Latin one does not translate."""
     split = (key.rpartition("+") for key in keys)
     letters = ((start + plus, letter) for start, plus, letter in split if len(letter) == 1 and letter.isalpha())
     return tuple(start + letter.translate(_CYRILLIC) for start, letter in letters)

@@ -102,7 +102,7 @@ class SeenRows(QObject):
         return self._replace(image.row_id, [self._made(answer) for answer in image.answers] if is_held else ())
 
     def replace_answer(self, before: WorkRow, outcome: Outcome) -> bool:
-        """The same of one answer."""
+        """One answer of an image was done again: whether its row is one of these."""
         made = WorkRow(before.row_id, outcome, before.manifest, run_id=before.run_id, answer_id=before.answer_id)
         made.position = before.position
         return self._replace(before.row_id, [made])
@@ -282,7 +282,7 @@ def _device_text(translator: Translator, row: WorkRow) -> str:
 
 
 def _time_text(translator: Translator, row: WorkRow) -> str:
-    """Of the network alone, where it ran."""
+    """The time of the network alone as text; a dash where it did not run."""
     return number(translator, row.outcome.inference_ms, digits=1) if isinstance(row.outcome, Screened) else "–"
 
 

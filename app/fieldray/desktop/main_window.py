@@ -138,9 +138,6 @@ class MainWindow(QMainWindow):
         for box in (self.work_list.filter_bar.verdicts, self.work_list.filter_bar.devices):
             box.activated.connect(self._focus_list)
         self.result.verdict.left.connect(self._focus_list)
-        bench.image.screening_changed.connect(
-            self._give_focus_back
-        )  # the button that was pressed is disabled, and goes
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
@@ -306,7 +303,7 @@ class MainWindow(QMainWindow):
             self._box.open()
 
     def changeEvent(self, event: QEvent) -> None:
-        """Who turns from another window to this one sees what was done there."""
+        """Read the list again when the window is activated, because another window may have changed it."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
             self._bench.rows.refresh()
@@ -375,7 +372,7 @@ class MainWindow(QMainWindow):
             self.work_list.choose_end(last=False)
 
     def _leave_note(self) -> None:
-        """Another image is about to be open: what is typed from now on is not meant as a note on it."""
+        """Take the focus out of the note, because another image is about to open and typing is not meant for it."""
         if self.result.verdict.note.hasFocus():
             self._focus_list()
 
@@ -389,9 +386,17 @@ class MainWindow(QMainWindow):
         if self.pages.currentWidget() is self.images:
             self._reading.setFocus()
 
-    def _give_focus_back(self) -> None:
-        if not is_typing():
-            self._focus_list()
+    def focusNextPrevChild(self, next: bool) -> bool:
+        """Move the focus by Tab; a focused widget that is hidden or disabled gives the focus to the page in sight.
+
+        Qt asks the same of a window in both cases. Without this method the focus of a hidden button goes to the control
+        that happens to be the next, for example the close icon of a message.
+        """
+        focused, page = self.focusWidget(), self.pages.currentWidget()
+        if page is None or focused is None or (focused.isVisible() and focused.isEnabled()):
+            return super().focusNextPrevChild(next)
+        (self._reading if page is self.images else page).setFocus()
+        return True
 
     def _cancel(self) -> None:
         """Back from what is over the images: a note, a page, a question, then the whole screen."""

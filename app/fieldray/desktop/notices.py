@@ -146,7 +146,7 @@ SignalEnd = Callable[[QWidget, str, str], None]
 
 
 def end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
-    """That a run is over, and how many images are to be read first; in the program's own words."""
+    """Title and text of the message that a run is over, with the number of images to be read first."""
     counts = rows.counts()
     found = (f"{category_label(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
     return translator.text("The run has ended"), ", ".join(found)

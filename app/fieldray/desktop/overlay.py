@@ -173,7 +173,7 @@ def angle_degrees(first: Line, second: Line, image: Image) -> float:
 
 
 def region_figures(line: Line, image: Image) -> tuple[float, float, float] | None:
-    """Of the pixels between two corners: mean and standard deviation of their modality values, and their area.
+    """Mean and standard deviation of the modality values between two corners, and the area.
 
     The area is in square millimetres where the image states its spacing, else in pixels. None where there is no pixel.
     """
@@ -288,7 +288,7 @@ def draw_cross(painter: QPainter, at: QPointF) -> None:
 
 
 def _draw_label(painter: QPainter, caption: str, end: QPointF, view: Size) -> None:
-    """Beside the end of the line, inside the view."""
+    """Draw the caption beside the end of the line, inside the view."""
     room = painter.fontMetrics().boundingRect(QRect(0, 0, round(view.width), 1000), Qt.TextFlag.TextWordWrap, caption)
     left = min(max(end.x() + _BESIDE, 0), view.width - room.width() - 2)
     top = min(max(end.y() + _BESIDE, 0), view.height - room.height() - 2)

@@ -101,7 +101,7 @@ class PackChoice(QObject):
         )
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
-        """As `use`, for a pack that a person chose at another time, for a folder or for all."""
+        """Use a pack that a person chose at another time, for a folder or for all (see `use`)."""
         self.use(candidate, point=point)
         self.is_persons_choice = False
 
@@ -158,7 +158,7 @@ class PackChoice(QObject):
         return (self.model, *(model for _, model in self.others.taken)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
-        """Whether the pack in use was loaded from there."""
+        """Whether the pack in use was loaded from the candidate's folder."""
         return self.source is not None and self.source.folder == candidate.folder
 
     @property
@@ -405,7 +405,7 @@ class OtherPacks(QObject):
         self._take(entry for entry in self.taken if entry[0].folder != candidate.folder)
 
     def fit(self, used: Model | None, here: Collection[Path] | None) -> None:
-        """Another pack is in use, or packs came or went; `here`: their folders, None while a run has them in memory."""
+        """Check additional packs against the one in use. `here`: their folders, None while a run has them in memory."""
         self._used, self._here = used, here
         if self.taken:
             self._take(self.taken)

@@ -125,7 +125,7 @@ class PastRuns(RunRoom):
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
-        """A person said yes twice."""
+        """Delete the planned runs for good; the person has confirmed twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
     def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:
@@ -259,7 +259,7 @@ class Auditing(RunRoom):
         )
 
     def forget(self) -> None:
-        """Another run is in sight: the report is not about it."""
+        """Forget the report, because another run is visible."""
         self.report, self.problem, self._under_way = None, None, 0
         self._background.forget("audit")
         self.changed.emit()

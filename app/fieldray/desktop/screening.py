@@ -83,7 +83,7 @@ class Screening(QObject):
 
     @property
     def can_stop(self) -> bool:
-        """And pause, or resume."""
+        """Whether a run can be stopped, paused or resumed."""
         return self.state in ("running", "paused")
 
     # ---- what a person does
@@ -211,7 +211,7 @@ class Screening(QObject):
     # ---- inside
 
     def _forget_notes(self) -> None:
-        """Another run comes into sight, or none."""
+        """Forget the notes of the run, because another run, or none, becomes visible."""
         for start in ("watch", OF_RUN):
             self._board.supersede(start)
 
@@ -339,7 +339,7 @@ class Screening(QObject):
         self.background.ask(work, channel="run")
 
     def _tell(self, act: Callable[[Batch], object]) -> None:
-        """It comes after the beginning on the same channel."""
+        """Act on the batch of the run that was begun, in order after its beginning."""
         if begun := self._begun:
             self.background.run(lambda: act(begun.result()), channel="run")
 
@@ -349,7 +349,7 @@ class Screening(QObject):
         self._after_run()
 
     def _post_failure(self, why: Reason) -> None:
-        """It stays until the same is screened again: nobody may have seen it when the next run starts."""
+        """Post a failure, which stays until these paths are screened again: a next run must not hide it unseen."""
         paths = _listed(self.paths)
         self._board.post(
             _failed(self.paths) + why.code,

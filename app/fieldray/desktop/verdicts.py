@@ -79,12 +79,12 @@ class Given:
         self.known, self.problem, self.asks = {stored}, None, False
 
     def show(self, stored: Verdict | None) -> None:
-        """Another window's verdict lies in the store, and the person wants none: no note of theirs gets onto it."""
+        """Show another window's stored verdict and drop the draft, whose note must not get onto it."""
         self.settle(stored)
         self.draft = None
 
     def ask(self, stored: Verdict | None) -> None:
-        """Another window's verdict lies in the store, and the person wants another one."""
+        """Ask the person, because another window stored a verdict and they want another one."""
         self.stored, self.problem, self.asks = stored, None, True
 
     @property
@@ -141,7 +141,7 @@ class Verdicts:
     # ---- a person
 
     def open(self, judged: Judged | None, stored: Verdict | None = None) -> Commands:
-        """Another image is open, or none; `stored`: the verdict that was read with it."""
+        """Open another image, or none; `stored`: the verdict that was read with it."""
         commands = self.commit()
         self.open_image, self.is_repeated = judged, False
         self._given = {key: given for key, given in self._given.items() if given.is_needed or key == judged}
@@ -199,7 +199,7 @@ class Verdicts:
         return judged if given is None or (given.wanted == after and not given.asks) else None
 
     def forget_last(self) -> None:
-        """Another run is in sight: no change of a verdict before that is undone any more."""
+        """Forget the last change, because another run is visible: undo does not reach behind that."""
         self._last = None
 
     def take_back(self) -> Commands:

@@ -331,7 +331,7 @@ class Viewer(QWidget):
             self._undo.append(before)
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        """Two points that are measured quickly are none."""
+        """Show the image on the whole screen, unless a measuring tool is in use: its two quick clicks are points."""
         if event.button() == Qt.MouseButton.LeftButton and self._switches.tool not in MEASURES:
             self.screen_wanted.emit()
         else:

@@ -176,7 +176,7 @@ def lay_column(
 
 
 def lay_row(on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None) -> QHBoxLayout:
-    """As `lay_column`, beside each other."""
+    """Lay widgets out in a row (see `lay_column`)."""
     return _lay(QHBoxLayout(on) if on else QHBoxLayout(), parts, margins, spacing)
 
 

@@ -235,7 +235,7 @@ class Screened:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Refused:
-    """Not a usable frontal chest X-ray, or no image at all; `lungs` as for `Screened`, which may be why."""
+    """No usable frontal chest X-ray, or a file that is no image. `lungs`, as in `Screened`, may be the reason."""
 
     status: ClassVar[Status] = "refused"
 
@@ -281,7 +281,7 @@ def can_be_turned(why: Reason) -> bool:
 
 
 def without_preview(outcome: Outcome) -> Outcome:
-    """The same without what only the store needs, for whoever keeps thousands of outcomes in memory."""
+    """The outcome without what only the store needs, to keep thousands of them in memory."""
     facts = outcome.facts
     return replace(outcome, facts=replace(facts, preview=b"", stamp=b"")) if facts.preview or facts.stamp else outcome
 
@@ -304,7 +304,7 @@ def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
 
 
 def asked_for(outcome: Outcome) -> tuple[Reason, ...]:
-    """Those of its notes that say that a person had the image screened in another way; nothing where nobody did."""
+    """The notes which say that a person overruled a refusal or had the image turned; empty where nobody did."""
     return tuple(note for note in notes_of(outcome) if note.code in ASKED_FOR)
 
 
@@ -363,7 +363,7 @@ def as_one_image(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultKind:
-    """So many results that are counted in the same way: their category, and the codes of their reason and notes."""
+    """A number of results that are counted alike: their category, and the codes of their reason and notes."""
 
     category: Category
     codes: tuple[str, ...]

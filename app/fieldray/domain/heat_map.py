@@ -86,7 +86,7 @@ def evidence(logits: Grid, zero: float) -> Grid:
 
 
 def smooth(cells: Grid) -> Grid:
-    """The same area in 16 times as many rows and columns, interpolated by cubic convolution (Keys 1981)."""
+    """The map in 16 times as many rows and columns, interpolated by cubic convolution (Keys 1981)."""
     down, across = _cubic_weights(cells.shape[0]), _cubic_weights(cells.shape[1])
     fine: Grid = (down @ cells @ across.T).clip(0, 1)
     return fine

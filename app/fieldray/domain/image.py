@@ -127,7 +127,7 @@ class Image:
         return rows / self.step, columns / self.step
 
     def turned(self, turn: Turn) -> Image:
-        """The same image set right; of one that was read reduced, a last row that was filled in part comes first."""
+        """The image after a turn. Where it was read reduced, a last row that was filled in part then comes first."""
         image = replace(self, pixels=turn.grid(self.pixels)) if turn.degrees else self
         if turn.degrees % 180:
             spacing = self.spacing_mm and (self.spacing_mm[1], self.spacing_mm[0])
@@ -198,7 +198,7 @@ class PixelMap:
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
-        """The same region of the image cut into `cells` (rows, columns) instead of into the tensor's pixels `of`."""
+        """The map of this region cut into `cells` (rows, columns) instead of into the tensor's pixels `of`."""
         down, across = of[0] / cells[0], of[1] / cells[1]
         return PixelMap(self.row_scale * down, self.row_offset, self.column_scale * across, self.column_offset)
 

@@ -294,7 +294,7 @@ def evidence_inside(
 
 
 def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
-    """Of each cell, in pixels of an image of `rows` x `columns`: what lies outside of it counts for nothing."""
+    """The area of each cell in pixels of an image of `rows` x `columns`; parts outside the image do not count."""
     down, across = edges(pixel_map, shape)
     return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
 
@@ -552,7 +552,7 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
 
 
 def whiteness(facts: NDArray[np.float64], *, is_mirrored: bool) -> tuple[float, float]:
-    """Of the patient's left and right lung: how far its whitest third speaks for not being seen, which is above 0."""
+    """How white the whitest third of the patient's left and right lung is; above 0 it counts as unseen."""
     patients = facts if is_mirrored else facts[::-1]
     of_third = (patients @ np.array(WEIGHTS) + np.array(OF_THIRD)).max(axis=1)
     return float(of_third[0]) + OF_LEFT, float(of_third[1])

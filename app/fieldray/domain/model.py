@@ -289,6 +289,11 @@ class Manifest:
         )
 
     @property
+    def label_codes(self) -> tuple[str, ...]:
+        """Of what the pack looks for."""
+        return tuple(label.code for label in self.labels)
+
+    @property
     def needs_lungs(self) -> bool:
         """Whether it does not run without a lung-field pack."""
         return any(requirement.kind == "lung-fields" for requirement in self.requires)
@@ -337,7 +342,7 @@ class Model:
 BackendName = str
 DeviceChoice = str
 
-# Which of the backends that are ready run images: "accelerator" the one that the table prefers, which spares the CPU
+# The ready backends that run images: "accelerator" the one that the table prefers, which spares the CPU
 # for other programs; "fastest" the one that was measured to be; "both" all of them, draining one queue
 Policy = Literal["accelerator", "fastest", "both"]
 

@@ -72,7 +72,7 @@ class StoredPriors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRecord:
-    """That a person compared an image with a prior one, and what came of it: what reports say of a pair.
+    """The record of a comparison that a person made of an image and a prior one, for reports.
 
     current, current_frame   SHA-256 (hex) of the image's file, and its frame: by them a report knows its image
     prior                    header of the prior image, without the person's name
@@ -215,7 +215,7 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
 
 
 def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
-    """The same of a pair that was compared."""
+    """Warnings about a pair that was compared (see `doubts_about`)."""
     return _doubts(pair.kinship, pair.order)
 
 
@@ -260,7 +260,7 @@ def _minute(dicom_time: str) -> int | None:
 
 
 def _months_later(day: datetime.date, months: int) -> datetime.date:
-    """So many months later; at a month's end, the last day of it."""
+    """The day `months` later; at a month's end, its last day."""
     year, month = divmod(day.month - 1 + months, 12)
     for last in (day.day, 30, 29, 28):
         try:

@@ -16,15 +16,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.uid import (
-    HTJ2K,
-    JPEG2000,
     UID,
     JPEG2000Lossless,
     JPEGBaseline8Bit,
     JPEGExtended12Bit,
     JPEGLossless,
     JPEGLSLossless,
-    JPEGLSNearLossless,
     RLELossless,
 )
 
@@ -46,9 +43,8 @@ _SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
     **{(0xC3, is_deep): JPEGLossless for is_deep in (False, True)},
     **{(0xF7, is_deep): JPEGLSLossless for is_deep in (False, True)},
 }
-# Which have 8 or 12 bits, and no other number.
+# Processes of lossy JPEG, which have 8 or 12 bits and no other number.
 _DCT_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
-_NEARLY_LOSSLESS: Final = frozenset({JPEG2000, HTJ2K, JPEGLSNearLossless})
 # By how much a lossy codec overshoots the highest value beside a sharp edge, at most.
 _OVERSHOOT: Final = 1.1
 # Names of transfer syntaxes that pydicom's table does not hold.
@@ -105,7 +101,8 @@ class Frame:
     @property
     def is_lossless(self) -> bool:
         """Whether its syntax promises the very values that were encoded, with all that lay above the stored bits."""
-        return self.transfer_syntax not in _NEARLY_LOSSLESS
+        codec = codec_of(self.transfer_syntax) if self.source else None
+        return codec is None or self.transfer_syntax not in codec.lossy_syntaxes
 
 
 def stored_values_of(values: Stored, frame: Frame) -> Stored:
@@ -185,7 +182,7 @@ def _variation(values: Stored) -> float:
 
 
 def _roughness(values: Stored) -> float:
-    """The same in standard deviations of all values; 0 where these are equal."""
+    """Mean difference of neighbours (`_variation`) in standard deviations of all values; 0 if these are equal."""
     spread = float(values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32).std())
     return _variation(values) / spread if spread else 0.0
 
@@ -221,6 +218,7 @@ class Codec:
 
     name                what a person calls it
     transfer_syntaxes   UIDs (PS3.5 annex A)
+    lossy_syntaxes      those of them that do not promise the very values that were encoded
     decode              the values of a frame as encoded, (rows, columns) or (rows, columns, 3), of which
                         `stored_values_of` makes stored ones. May raise anything for a damaged one. One library only: a
                         second decoder that tried a damaged frame has ended the process more than once
@@ -233,6 +231,7 @@ class Codec:
     name: str
     transfer_syntaxes: frozenset[str]
     decode: Callable[[Frame], Stored]
+    lossy_syntaxes: frozenset[str] = frozenset()
     reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
     runtime_modules: tuple[str, ...] = ()
 

@@ -47,13 +47,8 @@ from fieldray.imaging.dicom_header import (
     text,
     whole_number,
 )
-from fieldray.imaging.identify import (
-    DICOM_FILE,
-    MAX_FILE_BYTES,
-    VALUE_REPRESENTATIONS,
-    check_pixel_count,
-    sniff,
-)
+from fieldray.imaging.identify import DICOM_FILE, check_pixel_count, sniff
+from fieldray.imaging.limits import MAX_FILE_BYTES, VALUE_REPRESENTATIONS
 from fieldray.imaging.preprocess import grey_of_colour, squared
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
 from fieldray.reasons import reason

@@ -143,7 +143,7 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
 
 
 def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
-    """The same for values that a codec gave at 1 / `step` of a frame of `rows` x `columns`."""
+    """The grey image of values that a codec decoded at 1 / `step` of a frame of `rows` x `columns`."""
     image = grey_image(stored, dataset)
     spacing_mm, _ = _spacing(dataset, step)
     return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)

@@ -29,7 +29,7 @@ from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_text import decoded
-from fieldray.imaging.identify import MAX_HEADER_BYTES, MAX_INDEX_RECORDS, VALUE_REPRESENTATIONS
+from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS, VALUE_REPRESENTATIONS
 from fieldray.reasons import reason
 
 # ---- What a DICOM header is read from: never more than is there, nor more than a header may hold.
@@ -45,7 +45,7 @@ _CHARACTER_SETS: Final = (b"\x08\x00\x05\x00", b"\x00\x08\x00\x05")
 
 
 class HeaderTooLong(ValueError):
-    """There is more in it than is read of any file."""
+    """The header is longer than the limit up to which any file is read."""
 
 
 class BoundedStream:
@@ -335,7 +335,7 @@ def _inflate(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
 
 
 def _encoding(head: bytes, stated: UID) -> UID:
-    """That of the first element: as the file states, unless it makes no sense so, and does in another way."""
+    """The encoding of the first element: as stated, unless it makes sense only in another encoding."""
     if not head or _makes_sense(head, stated):
         return stated
     guessed = _guessed_encoding(head)
@@ -425,7 +425,7 @@ def numbers(dataset: Dataset, keyword: str) -> list[float]:
 
 
 def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
-    """The same with None for each that is none, so that those of two elements still belong together."""
+    """All values as numbers, None for each that is no finite number, so that values of two elements stay aligned."""
     value = _value(dataset, keyword)
     listed = [value] if value is None or isinstance(value, str | bytes | int | float) else _as_list(value)
     return list(map(_as_number, listed))
@@ -452,7 +452,7 @@ def first_value(dataset: Dataset, keyword: str) -> Any:
 
 
 def _value(dataset: Dataset, keyword: str) -> Any:
-    """As pydicom converts it; None for a value that is longer than values of its kind are.
+    """The value as pydicom converts it; None for one that is longer than values of its kind are.
 
     One that cannot be converted as what the file calls it is taken as what the dictionary does: as texts, where these
     are decimal numbers, which may have a comma.

@@ -30,7 +30,7 @@ from fieldray.imaging.dicom_header import (
     texts,
     whole_number,
 )
-from fieldray.imaging.identify import (
+from fieldray.imaging.limits import (
     MAX_FRAMES,
     MAX_HEADER_BYTES,
     MAX_INDEX_RECORDS,
@@ -106,7 +106,7 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFou
 
 
 def _header(stream: BinaryIO) -> DicomHeader:
-    """Of a deflated file only as much is inflated as a header usually needs, and more if that is not enough."""
+    """The header. A deflated file is inflated as far as a header usually needs, and further if that is too little."""
     for limit in (_USUAL_HEADER_BYTES, MAX_INFLATED_HEADER_BYTES):
         stream.seek(0)
         header = read_header(stream, _KEYWORDS, inflated_limit=limit)

@@ -59,7 +59,7 @@ def default_window(image: Image) -> Window:
 
 
 def with_window(image: Image) -> Image:
-    """The same image with the window that it is shown by written down: worked out once for all that follows."""
+    """The image with its display window set, so that it is computed once."""
     if image.window is not None or image.voi_lut is not None:
         return image
     return replace(image, window=default_window(image))

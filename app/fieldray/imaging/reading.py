@@ -37,7 +37,8 @@ from fieldray.imaging.identify import (
 )
 from fieldray.imaging.preprocess import grey_of_colour, shrunk
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
-from fieldray.imaging.source import Stamps, read_with_state
+from fieldray.imaging.source import Stamps
+from fieldray.imaging.whole_file import read_with_state
 from fieldray.reasons import reason
 
 _PREVIEW_QUALITY: Final = 75
@@ -254,7 +255,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
 
 
 def _orientation(image: PIL.Image.Image) -> int:
-    """As EXIF says; 1, upright, where it says nothing. A damaged EXIF block is ignored."""
+    """The orientation in EXIF; 1, upright, without one. A damaged EXIF block is ignored."""
     try:
         found = image.getexif().get(_ORIENTATION, 1)
         return found if found in _TURNS else 1
@@ -363,7 +364,7 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
 
 
 def _png_orientation(data: bytes) -> int:
-    """As `_orientation`; Pillow is asked only where there is something that may say it."""
+    """The orientation of a PNG (see `_orientation`). Pillow is asked only where a chunk may hold it."""
     if not any(kind == b"eXIf" or data.startswith(_OF_ORIENTATION, start) for kind, start, _ in _chunks(data)):
         return 1
     with PngImageFile(io.BytesIO(data)) as image:

@@ -56,7 +56,7 @@ class TargetSize:
 
     @property
     def turned(self) -> TargetSize:
-        """The same for an image that is still to be rotated by 90 degrees."""
+        """The target size before an image is rotated by 90 degrees: rows and columns swapped."""
         return TargetSize(self.columns, self.rows, self.of_longer)
 
 

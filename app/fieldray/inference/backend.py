@@ -172,7 +172,7 @@ class BackendKind:
 
     @property
     def name(self) -> BackendName:
-        """Of the device."""
+        """The device's name."""
         return self.entry.name
 
     def unavailable_reason(self, model: Model) -> Reason | None:
@@ -208,5 +208,5 @@ def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> 
 
 
 def device_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
-    """Those beside the CPU."""
+    """The kinds of devices other than the CPU."""
     return tuple(kind for kind in system_kinds(options) if kind.entry is not CPU)

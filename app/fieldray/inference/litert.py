@@ -102,7 +102,7 @@ class NetworkSpec:
 
     @classmethod
     def of(cls, manifest: Manifest) -> NetworkSpec:
-        """That of a pack's networks."""
+        """The specification of a pack's networks."""
         return cls(
             input=manifest.input,
             outputs=manifest.outputs,

@@ -177,5 +177,5 @@ def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> Ba
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """As the options say."""
+    """The CPU as a kind of backend, as the options say."""
     return cpu_kind(threads=options.threads, priority=options.priority)

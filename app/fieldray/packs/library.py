@@ -377,7 +377,7 @@ def _serves(requirement: Requirement, trust: Trust, signer: str, fingerprint: st
 
 
 def _namesake(pack_id: str, fingerprint: str, *, ships: bool = True) -> PackProblem:
-    """That a pack bears the name of another signer's, which ships or is known here."""
+    """The problem that a pack bears the name of another signer's pack, which ships or is known here."""
     code = "pack_namesake_shipped" if ships else "pack_namesake"
     option = f"--pack {pack_id}@{fingerprint}"
     return PackProblem(reason(code, pack=pack_id, fingerprint=fingerprint, command_option=option))

@@ -201,7 +201,7 @@ class PackCandidate:
 
 
 def meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
-    """Those of some packs that a person means by a name."""
+    """The packs among `found` that a person means by a name."""
     _, signer = split_name(name)
     called = (candidate for candidate in found if candidate.is_called(name))
     return tuple(candidate for candidate in called if signer or not candidate.is_namesake)

@@ -212,7 +212,7 @@ def is_line(text: str) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """As `is_line`, but line feeds and tabs pass."""
+    """Whether a text without its line feeds and tabs is a line (see `is_line`)."""
     return is_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 

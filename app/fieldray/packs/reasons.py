@@ -15,7 +15,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
     "measured_elsewhere": "External test on {images} images of another hospital: area under the ROC curve {auc} "
                           "(95 % confidence interval {low} to {high}).",
-    "measured_unsure": "The pack is not sure about {percent} % of these images ({count} of {of}).",
     "not_measured_elsewhere": "No external test: the area under the ROC curve was not measured at another "
                               "hospital.",
     "pack_not_chosen": "No pack was chosen. Name a pack with --pack ID, or set a default with: fieldray packs "

@@ -83,7 +83,7 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def operating_point(self) -> OperatingPoint:
-        """As results carry it."""
+        """The local operating point in the form that results carry."""
         who, who_uk = _COUNTED[self.counted]
         also, also_uk = ("", "") if self.refers == "above" else (", Uncertain referred", ", «Невизначено» направлено")
         measured = f"{self.images} images of {self.patients} patients of this site, counted by {who}{also}; "
@@ -128,7 +128,7 @@ class SitePoints:
         return points
 
     def of(self, model: Model) -> tuple[OperatingPoint, ...]:
-        """Those of one pack. Raises StorageProblem."""
+        """The local operating points of one pack. Raises StorageProblem."""
         its = model.pack_name, model.model_sha256
         return tuple(point.operating_point for point in self.all() if point.key[1:] == its)
 
@@ -254,7 +254,7 @@ class PackMemory:
 
 
 def _digests(path: Path) -> Iterator[str]:
-    """Of a path and of every folder above it, the nearest first. Links are followed: a folder is one folder."""
+    """Digests of a path and of every folder above it, the nearest first. Links are resolved."""
     real = Path(os.path.realpath(path))
     for folder in (real, *real.parents):
         yield hashlib.sha256(os.fsencode(os.path.normcase(folder))).hexdigest()

@@ -93,7 +93,7 @@ class VerifiedPack:
 
 
 def require_classifier(description: PackManifest) -> None:
-    """That a pack screens by itself, and does not only help others. Raises PackProblem("pack_not_classifier")."""
+    """Require a pack that screens by itself. Raises PackProblem("pack_not_classifier")."""
     if not isinstance(description, ClassifierManifest):
         raise PackProblem(reason("pack_not_classifier", kind=kind_of(description)))
 
@@ -250,7 +250,7 @@ def write_pack(
 def write_described(
     folder: Path, *, description: PackManifest, contents: Mapping[str, bytes], key: Ed25519PrivateKey
 ) -> Path:
-    """As `write_pack`, for a pack of any kind: `contents` are the files by role, as `description` lists them."""
+    """Write and sign a pack of any kind. `contents`: the files by role, as `description` lists them."""
     manifest_bytes = dump(description)
     by_name = {file_name(role): data for role, data in contents.items()}
     by_name |= {MANIFEST_NAME: manifest_bytes, SIGNATURE_NAME: signing.sign(manifest_bytes, key=key)}
@@ -370,7 +370,7 @@ def known_manifest(trust: Trust) -> Manifest | None:
 
 @guarded
 def require_legacy(folder: Path) -> None:
-    """That the file for the CPU is there: without it nothing runs while there is no Edge TPU. Raises PackProblem."""
+    """Require the file for the CPU, without which nothing runs while there is no Edge TPU. Raises PackProblem."""
     if not is_legacy(folder, name=LEGACY_CPU_NAME):
         raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_NAME, missing=LEGACY_CPU_NAME))
 

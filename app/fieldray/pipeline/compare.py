@@ -77,7 +77,7 @@ class ReadImage:
 
     @property
     def outcome(self) -> Outcome:
-        """As an image that no pack has seen."""
+        """The image's outcome before any pack has screened it."""
         return replace(unscreened(self.ref), facts=self.facts)
 
 

@@ -21,7 +21,7 @@ from fieldray.domain.run import Count, PackOfRun, PackSpec, Run, RunSpec, Stored
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned
-from fieldray.pipeline.auditing import doubts_of
+from fieldray.pipeline.doubts import doubts_of
 from fieldray.processes.child import Call, Child, served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
@@ -149,7 +149,7 @@ def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
 
 
 def _name(run: Run) -> str:
-    """Of its outputs, as `fieldray-run-12-20261122-090507`: a run of another computer may have its number."""
+    """Name of a run's outputs, as `fieldray-run-12-20261122-090507`. The time tells two computers' runs apart."""
     return f"fieldray-run-{run.run_id}-{datetime.datetime.fromtimestamp(run.started_s):%Y%m%d-%H%M%S}"
 
 
@@ -380,8 +380,9 @@ def export_apart(
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
-    """As `export_run`, with the workers that the settings ask for; `progress` is called ten times a second,
-    `note` at the end.
+    """Export a run (see `export_run`) in a process of its own, with the workers that the settings ask for.
+
+    `progress` is called ten times a second, `note` at the end.
 
     `child` is the process to be started; without it, one for `SERVICE`.
 
@@ -411,7 +412,7 @@ def export_apart(
 
 
 def _for_reports(model: Model) -> Model:
-    """A pack with nothing that no report tells of it."""
+    """A copy of a model without the files and gates that reports do not use."""
     manifest = replace(model.manifest, ood_gate=None)
     return replace(model, manifest=manifest, files={}, golden=None, card="", lungs=None)
 

@@ -30,7 +30,7 @@ Load = tuple[float | None, float]
 
 @dataclass(slots=True)
 class _Latencies:
-    """Of one backend, in milliseconds."""
+    """Latencies of one backend, in milliseconds."""
 
     first_ms: float | None = None
     second_ms: float | None = None
@@ -149,7 +149,7 @@ class Pace:
         self.note(done)
 
     def note(self, done: int) -> None:
-        """So many images are done now."""
+        """Note that `done` images are done now."""
         now = self._clock()
         self._samples.append((now, done))
         while len(self._samples) > 2 and self._samples[0][0] < now - _PACE_WINDOW_S:

@@ -74,7 +74,7 @@ class Watch:
             return len(self._waiting.keys() | self._tried.keys())
 
     def news(self) -> Reason | None:
-        """That a folder cannot be read, or can be again, once."""
+        """A message, given once, that a folder cannot be read or can be read again; None without news."""
         missing, before, self._reported_missing = self._missing, self._reported_missing, self._missing
         if missing == before:
             return None

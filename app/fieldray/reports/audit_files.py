@@ -195,7 +195,7 @@ def plan_table(plan: Plan, unit: Unit, translator: Translator) -> bytes:
 
 
 def _table(rows: Sequence[Mapping[str, Value]], translator: Translator) -> bytes:
-    """As CSV, with semicolons where numbers have a decimal comma."""
+    """Rows as CSV, with semicolons where numbers have a decimal comma."""
     stream = io.StringIO(newline="")
     write_rows(stream, rows[0], rows, has_comma=translator.decimal(".") == ",")
     return stream.getvalue().encode("utf-8-sig", "backslashreplace")
@@ -218,7 +218,7 @@ def _flat(names: tuple[str, str], step: Step, unit: Unit) -> dict[str, Any]:
 
 
 def _unnamed(report: AuditReport) -> AuditReport:
-    """As it may leave the house: names of files and folders often are those of people. Raises StorageProblem.
+    """The report with pseudonyms for files and folders, whose names often are those of people. Raises StorageProblem.
 
     The aliases are those of the exports of a run, whose `image_id` they are.
     """

@@ -32,7 +32,7 @@ class AuditWords:
 
     @property
     def title(self) -> str:
-        """Of the whole report."""
+        """The title of the whole report."""
         subject, translator = self.report.subject, self.translator
         return translator.text("Audit of {pack}", pack=translator.pick(subject.names) or subject.pack)
 

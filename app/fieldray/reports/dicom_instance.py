@@ -129,7 +129,7 @@ class Subject:
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
     def uid(self, kind: Kind, what: str = "object") -> str:
-        """Of an object, or of its series with `what` "series"."""
+        """The UID of an object, or of its series with `what` "series"."""
         pack, options = self.stored.pack, self.stored.options
         run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
         made = (pack.model_sha256, pack.settings_hash, self.stored.run.spec.program_version)
@@ -284,7 +284,7 @@ def _add_study(dataset: Dataset, subject: Subject) -> None:
 
 
 def _text(value: str) -> str:
-    """As a value of LO or SH may be: no backslash, which divides values, and at most 64 letters.
+    """A text as a value of LO or SH: no backslash, which divides values, and at most 64 letters.
 
     Of a text that could not be read nothing: an archive would keep half of it for good.
     """
@@ -294,7 +294,7 @@ def _text(value: str) -> str:
 
 
 def _person_name(value: str) -> str:
-    """As a value of PN may be (PS3.5 6.2.1): at most three forms of 64 letters, each of at most five parts."""
+    """A name as a value of PN (PS3.5 6.2.1): at most three forms of 64 letters, each of at most five parts."""
     if "\N{REPLACEMENT CHARACTER}" in value:  # as in `_text`
         return ""
     forms = [form.split("^") for form in value.replace("\\", "/").split("=")[:3]]

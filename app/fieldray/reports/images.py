@@ -126,7 +126,7 @@ def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=1)
 def _palette() -> tuple[bytes, list[int]]:
-    """Of every step of strength: its colour (RGB), and its opacity over an image."""
+    """For each step of strength its colour (RGB) and its opacity over an image."""
     painted = heat_map.colours(np.linspace(0, 1, _STEPS, dtype=np.float32)[None, :])
     return painted[0, :, :3].tobytes(), _alpha(painted, OPACITY)[0].tolist()
 
@@ -284,7 +284,7 @@ def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
 
 
 def npy_bytes(numbers: NDArray[np.float32]) -> bytes:
-    """As `numpy.save` writes it, but for the length of the header."""
+    """The bytes of an .npy file, as `numpy.save` writes them but for the length of the header."""
     values: NDArray[Any] = np.ascontiguousarray(numbers, "<f4")
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {values.shape}, }}".encode()
     return NPY_START[:10] + header.ljust(512 - 11) + b"\n" + values.tobytes()

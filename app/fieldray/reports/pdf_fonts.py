@@ -69,7 +69,7 @@ class WholeFont(TTFFont):
 
     @property
     def codes(self) -> Mapping[int, int]:
-        """Of each letter, 1 for the first."""
+        """The code of each letter in the font, 1 for the first."""
         return cast("_Codes", self.subset).codes
 
 

@@ -30,7 +30,6 @@ from fieldray.formatting import (
     backend_name,
     border_text,
     category_label,
-    class_lines,
     date,
     differences_only,
     file_name,
@@ -59,6 +58,7 @@ from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
 from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
+from fieldray.reports.worth import worth_of
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
@@ -84,7 +84,7 @@ class Wording:
                 self._of_packs[one.position] = Wording(one)
 
     def of(self, result: StoredAnswer) -> Wording:
-        """The same about the pack of an answer."""
+        """The wording for the pack of an answer."""
         return self._of_packs[result.position]
 
     # ---- the run
@@ -168,7 +168,7 @@ class Wording:
         )
 
     def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
-        """The same with a column for each pack: what it says, its score, and the verdict on it."""
+        """The table of all images with a column for each pack: its class, its score, and the verdict on it."""
         packs = tuple(self._of_packs.values())
         rows: list[tuple[str, ...]] = []
         categories: list[tuple[Category, ...]] = []
@@ -240,12 +240,13 @@ class Wording:
             *([pseudonyms] if is_first and not self._is_named else ()),
         )
 
-    def _point_blocks(self, point: OperatingPoint) -> Iterator[Paragraph]:
+    def _point_blocks(self, point: OperatingPoint) -> Iterator[Block]:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
         named = point_sentence(self.translator, point, border_text(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
-        classes = class_lines(self.translator, self._stored.manifest, point)
-        yield from map(Paragraph, (measured_sentence(self.translator, point), *classes))
+        if worth := worth_of(self.translator, self._stored.manifest, point):
+            yield worth
+        yield Paragraph(measured_sentence(self.translator, point))
 
     # ---- an image
 
@@ -281,7 +282,7 @@ class Wording:
         return category_label(self.translator, category, self._stored.manifest)
 
     def study_title(self, ref: ImageRef) -> str:
-        """Of a document about one study."""
+        """The title of a document about one study."""
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
     def study_name(self, ref: ImageRef) -> tuple[str, str]:

@@ -306,7 +306,7 @@ def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
 
 
 def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
-    """Of the rows with the same bytes, those whose file has gone since it was read while another one is there."""
+    """Ids of rows whose file is gone while another file with the same bytes exists."""
     groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
     for row in twins:
         groups[row["content_sha256"], row["frame"]].append(row)
@@ -432,8 +432,7 @@ _READ: Final = f"""{_COPY_VERDICT}
     WHERE true {_OVER_READING}
 """
 
-# Those on no answer that is present in the run: on what its answers were before, or on what was said of its images in
-# other runs.
+# Verdicts on no answer that is present in the run: on earlier answers of the run, or on its images in other runs.
 EARLIER_VERDICTS: Final = """
     SELECT verdicts.*, image_key FROM verdicts JOIN answers ON answers.id = answer_id
     JOIN images ON images.id = answers.image_id
@@ -459,7 +458,7 @@ class Bringing:
         self._version = -1
 
     def forget(self) -> None:
-        """Another verdict is about to be given here."""
+        """Drop what was read of earlier verdicts, because another verdict is about to be given."""
         self._version = -1
 
     def bring(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:

@@ -182,7 +182,7 @@ _TABLES_11: Final[Tables] = (
     " failed INTEGER DEFAULT 0, not_an_image INTEGER DEFAULT 0) WITHOUT ROWID",
 )
 
-# Which run an earlier one is now, and the position of its pack there. The first pack's run gives the run its number.
+# The new run of each earlier one, and the position of its pack in it. The first pack's run gives the run its number.
 _MEMBERS: Final = (
     "CREATE TEMP TABLE members (old_id INTEGER PRIMARY KEY, lead, pass_number, position, size)",
     """INSERT INTO members

@@ -42,15 +42,9 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import TakenOver
-from fieldray.store.database import (
-    StoreConnection,
-    damage_noticed,
-    durably,
-    open_database,
-    storage_problems,
-    transaction,
-)
+from fieldray.store.database import StoreConnection, damage_noticed, durably, storage_problems, transaction
 from fieldray.store.locks import RunLocks, as_it_stands
+from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.rows import (
     RUNS,
@@ -126,7 +120,10 @@ class ResultQuery:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """What is read inside is as it was at one moment, also during a run."""
+        """What is read inside is as it was at one moment, also during a run; at that of one around it."""
+        if self._connection.in_transaction:
+            yield
+            return
         self._all("BEGIN")
         try:
             yield
@@ -173,7 +170,7 @@ class ResultQuery:
         return found[0]
 
     def images(self, row_ids: Sequence[int], *, looks_inside: bool = True) -> tuple[StoredImage, ...]:
-        """Those of these images that are still in the store, in this order, each with its answers.
+        """The images with these row numbers that are still in the store, in this order, each with its answers.
 
         looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
         """
@@ -192,7 +189,7 @@ class ResultQuery:
         return self._kinds(self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
     def kinds_seen(self, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
-        """The same of the images that the run's last pass saw, of each image once."""
+        """Counts of answers for images that the run's last pass saw, each once, by the position of the pack."""
         return self._kinds(self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
 
     def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultKind, ...], ...]:
@@ -231,7 +228,7 @@ class ResultQuery:
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM images")[0]["last"])
 
     def last_answer_id(self) -> int:
-        """The same of an answer."""
+        """The highest number of an answer given out so far, 0 in an empty file."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
     def has_results(self, pack: PackSpec) -> bool:

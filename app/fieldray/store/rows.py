@@ -349,7 +349,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
 
 
 def tally_of(row: sqlite3.Row) -> Tally:
-    """Of a row that counts results. Raises ValueError and others."""
+    """The tally in a row that counts results. Raises ValueError and others."""
     return Tally(
         spec=pack_spec_of(row["spec"]),
         category=category_in(row),
@@ -428,7 +428,7 @@ def verdict_of(row: sqlite3.Row) -> Verdict:
 
 
 def earlier_verdict_of(row: sqlite3.Row) -> EarlierVerdict:
-    """The same with what it was given on. Raises ValueError, TypeError."""
+    """The earlier verdict of a row, with the result that it was given on. Raises ValueError, TypeError."""
     return EarlierVerdict(
         verdict=verdict_of(row),
         image=image_text(row["image_key"]),

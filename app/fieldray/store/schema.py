@@ -359,7 +359,7 @@ def reasons_of(text: str) -> tuple[Reason, ...]:
 
 
 def reason_made(why: Why) -> Reason:
-    """The same, read already."""
+    """The reason of parsed JSON."""
     try:
         return Reason(why.code, why.parameters)
     except KeyError:  # written by a version that had other reasons

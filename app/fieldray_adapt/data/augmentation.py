@@ -514,7 +514,7 @@ class CheckImages:
 
     @property
     def side(self) -> int:
-        """Of the images, in pixels."""
+        """The side of the images, in pixels."""
         images, _ = next(iter(self.chests.values()))
         return int(images.shape[1])
 
@@ -555,7 +555,7 @@ class CheckImages:
 
 
 def ood_image_targets() -> Targets:
-    """Of an image that is no chest: nothing else is known of it."""
+    """The targets of an image that is no chest; no other check is known."""
     targets = np.full(len(LUNG_CHECKS), UNKNOWN, np.float32)
     targets[0] = 0
     return targets

@@ -446,7 +446,7 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
 
 
 def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
-    """Those that differ in names of files and numbers of rows alone are one: a wrong pattern is wrong for all files."""
+    """One problem for details that differ in file names and row numbers alone: a wrong pattern fits no file."""
     groups: dict[str, list[str]] = {}
     for detail in details:
         groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # it is told inside a sentence

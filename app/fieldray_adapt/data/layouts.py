@@ -130,7 +130,7 @@ _COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         *(("view", "View Position"), ("age", "Patient Age"), ("sex", "Patient Sex"), ("sex", "Patient Gender")),
     ),
 }
-"""Of layouts that are one table: what its columns hold. The first three are needed, and those that the recipe names."""
+"""For each layout that is one table, what its columns hold. The first three are needed, and those of the recipe."""
 _NEEDED: Final = 3
 
 
@@ -310,7 +310,7 @@ def parts_of(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> li
 
 
 def table_digest(split: Split) -> str:
-    """Of the content of the table of patients who are not drawn, "" without one."""
+    """The digest of the table of patients whose part is fixed, "" without one."""
     return content_digest(split.table) if split.table else ""
 
 
@@ -335,7 +335,7 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """As the split's table says, every other patient by a number: adding or removing one moves nobody else.
+    """The part of each row: by the split's table, else by a number of the patient, so that a new patient moves nobody.
 
     Patients of whom the same file is there go together.
     """

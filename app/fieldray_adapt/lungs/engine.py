@@ -139,7 +139,7 @@ class MaskEngine(KerasState):
 
 
 def use_threads(count: int) -> None:
-    """As many CPU threads as the recipe says; TensorFlow takes it only before its first operation."""
+    """Set the number of CPU threads. TensorFlow takes it only before its first operation."""
     if not count:
         return
     import tensorflow

@@ -96,7 +96,7 @@ def fits_of(
 
 
 def mask_for(recipe: LungRecipe, data: LungData, index: int, found: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of an image's masks (rows, columns, masks) the one that shows what its true mask does."""
+    """The one of an image's masks (rows, columns, masks) that shows what its true mask shows."""
     return np.ascontiguousarray(found[..., int(data.image_sources[index] in recipe.region_sources)])
 
 
@@ -171,7 +171,7 @@ def choose_thresholds(
 def check_rates(
     images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
 ) -> CheckRates:
-    """Of a source's images, at most so many: how many are accepted upright, and how many each change is noticed in."""
+    """Shares of at most `most` images of a source: accepted upright, and noticed for each change."""
     images, limits = _some(images, most), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {
         "rotated_90": partial(apply, turns=1),

@@ -8,7 +8,7 @@ from fieldray.domain.metrics import Share
 from fieldray_adapt.evaluation.figures import Interval
 
 CheckRates = dict[str, Share]
-"""Of a source's images, by what was done to them, the share that a check answers so."""
+"""For each change of a source's images, the share in which a check notices it."""
 
 
 class LungDataFigures(Struct, frozen=True, kw_only=True):

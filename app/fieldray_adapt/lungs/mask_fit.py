@@ -20,7 +20,7 @@ REFERENCE_SIDE: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Of one mask: Dice and Jaccard in 0..1, distances in pixels of 512."""
+    """The fit of one mask: Dice and Jaccard in 0..1, distances in pixels of 512."""
 
     dice: float
     jaccard: float

@@ -19,7 +19,7 @@ from fieldray_adapt.lungs.recipe import MaskSource
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
 _NEAR_AN_END: Final = 0.16
-"""Of the brightest value: a mask that was stored as JPEG is not quite black and white."""
+"""Distance from black or white, as a share of the brightest value, that still counts as either: JPEG blurs masks."""
 _MOST_GREY: Final = 0.02
 
 
@@ -70,7 +70,7 @@ def double_images(pairs: Sequence[Pair]) -> Iterator[Reason]:
             continue
         if first.row.person != pair.row.person or first.evaluate_only != pair.evaluate_only:
             detail = f"{pair.row.path.name} is also {first.row.origin}, there of the patient {first.row.patient}: it "
-            yield pair.problem(detail + "would be on two sides of the split")
+            yield pair.problem(detail + "would be in two parts of the split")
         else:
             yield pair.problem(f"{pair.row.path.name} is also {first.row.origin}")
 

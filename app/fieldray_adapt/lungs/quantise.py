@@ -18,7 +18,7 @@ from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.training.steps import trained_weights, write_files
 
 _CHECKS_SHARE: Final = 0.5
-"""Of the images that decide the ranges, so many are those that the checks are trained on, turned and strange ones."""
+"""Share of the calibration images that the checks are trained on: turned ones, and ones that are no chest."""
 
 
 def specification_of(recipe: LungRecipe) -> Specification:

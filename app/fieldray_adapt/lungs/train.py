@@ -103,7 +103,7 @@ class StageTask:
     panels: Path
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """As `TrainingTask`."""
+        """Perform the steps of an epoch (see `TrainingTask.steps`)."""
         training, rate = self.samples.training, rates(self.stage, epoch - self.first)
         generator = np.random.default_rng((training.seed, epoch))
         for step in range(training.steps_per_epoch):
@@ -111,11 +111,11 @@ class StageTask:
             yield self.engine.step(*batch, learning_rate=rate(step / training.steps_per_epoch))
 
     def share(self, steps: int) -> float:
-        """As `TrainingTask`."""
+        """Weight of the weights in their running mean (see `TrainingTask.share`)."""
         return share_of_some(steps)
 
     def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
-        """As `TrainingTask`; draws the epoch's panel."""
+        """Draw the epoch's panel, and measure the averaged weights (see `TrainingTask.validate`)."""
         return self.samples.validate(average, structs.replace(ended, side=self.stage.side), self.panels)
 
 

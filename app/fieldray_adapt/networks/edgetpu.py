@@ -31,7 +31,7 @@ from fieldray_adapt.training.steps import converted_file
 
 MIB: Final = 2**20
 _BUDGET_BYTES: Final = int(6.5 * MIB)
-"""Of the 8 MiB on the chip, what is left for weights beside activations: the low end of the 6.5 to 6.9 MiB seen."""
+"""Bytes of the chip's 8 MiB that are left for weights beside activations: the low end of the 6.5 to 6.9 MiB seen."""
 _OVERHEAD: Final = 1.17
 """Compiled weights are 4 to 17 % above the raw ones: the cautious end."""
 

@@ -259,7 +259,7 @@ class Converted:
     outputs: Mapping[str, int]
 
     def roles(self, specification: Specification) -> OutputRoles:
-        """As the manifest states it."""
+        """The output roles in the form of the manifest."""
         activation = specification.layer(specification.outputs["scores"]).activation
         if activation not in ("sigmoid", "softmax"):
             raise ValueError(f"the scores need a sigmoid or softmax, not {activation}")
@@ -298,7 +298,7 @@ def quantise(
 
 
 def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> Converted:
-    """The same network in float32, to compare with; the image is float32 in 0..1."""
+    """The network as a float32 file, to compare with; its image is float32 in 0..1."""
     return _convert(specification, weights, None)
 
 

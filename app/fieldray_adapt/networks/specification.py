@@ -136,7 +136,7 @@ class Specification:
         return sum(self.channels[name] for name in axis.parts)
 
     def with_channels(self, channels: Mapping[str, int]) -> Specification:
-        """The same network with other counts for the channel sets named."""
+        """The network with other counts for the named channel sets."""
         return replace(self, channels={**self.channels, **channels})
 
     def scaled(self, width: float) -> Specification:

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fieldray.packs.cards import joined, parts
 from fieldray.reasons import Reason, reason
@@ -22,6 +22,7 @@ from fieldray_adapt.evaluation.figures import (
     CrossFigures,
     GroupFigures,
     Groups,
+    LabelFigures,
     as_text,
 )
 from fieldray_adapt.networks.edgetpu import describe, placement_of
@@ -47,8 +48,7 @@ def languages() -> tuple[str, ...]:
     return (SOURCE, *sorted({folder.name for folder in folders if (folder / "card.md").is_file()} - {SOURCE}))
 
 
-def filled(name: str, *, language: str = SOURCE, **facts: Any) -> str:
-    """The Markdown of a language's template, filled. Raises jinja2.UndefinedError where a fact is missing."""
+def _template(name: str, language: str) -> Template:
     environment = Environment(
         loader=PackageLoader("fieldray_adapt"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
@@ -59,7 +59,19 @@ def filled(name: str, *, language: str = SOURCE, **facts: Any) -> str:
         "form": lambda value, form: _number(format(value, form), language),
         "pick": translator.pick,
     }
-    return environment.get_template(f"{language}/{name}").render(facts)
+    return environment.get_template(f"{language}/{name}")
+
+
+def filled(name: str, *, language: str = SOURCE, **facts: Any) -> str:
+    """The Markdown of a language's template, filled. Raises jinja2.UndefinedError where a fact is missing."""
+    return _template(name, language).render(facts)
+
+
+def label_section(code: str, meaning: str, results: LabelFigures, *, language: str = SOURCE) -> str:
+    """What a card says of a label on the test images, and at another hospital."""
+    facts = {"verdict": _verdict, "rows_of": _group_rows}
+    macros: Any = _template("classifier_label.md", language).make_module(facts)
+    return str(macros.measured(code, meaning, results))
 
 
 def _number(written: str, language: str) -> str:
@@ -143,8 +155,7 @@ def model_card(
         pruned=pruned,
         start="" if recipe.network.weights == NO_WEIGHTS else Path(recipe.network.weights).name,
         whole=parameters(whole_network(recipe)),
-        verdict=_verdict,
-        rows_of=_group_rows,
+        measured=label_section,
     )
 
 

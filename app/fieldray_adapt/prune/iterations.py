@@ -86,7 +86,7 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def iterations(self) -> tuple[Iteration, ...]:
-        """Those that are complete, in order. Raises StorageProblem (run_damaged)."""
+        """The complete iterations, in order. Raises StorageProblem (run_damaged)."""
         path = self.folder / "iterations.jsonl"
         if not path.exists():
             return ()

@@ -9,7 +9,8 @@ from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import Baseline
 from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.recipes.tables import Rules, key, table
-from fieldray_adapt.training.engine import Effort, Precision
+from fieldray_adapt.training.engine import Effort
+from fieldray_adapt.training.engine_interface import Precision
 
 
 @table
@@ -99,7 +100,7 @@ class StudyRecipe:
     )
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         names = [run.name for run in self.runs]
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}

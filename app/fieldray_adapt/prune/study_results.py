@@ -72,7 +72,7 @@ class RunResults(Struct, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> list[MeasuredIteration]:
-        """Those with a network of their own."""
+        """The iterations with a network of their own."""
         return [row for row in self.iterations if isinstance(row, MeasuredIteration)]
 
 
@@ -87,7 +87,7 @@ class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Milliseconds = Mapping[str, float]
-"""Of an image, by kind (see `time_networks`)."""
+"""Milliseconds per image, by kind (see `time_networks`)."""
 
 
 def row_of(

@@ -25,7 +25,7 @@ from fieldray_adapt.recipes.shared import (
     pack_id_problem,
 )
 from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
-from fieldray_adapt.training.engine import EngineName, Precision
+from fieldray_adapt.training.engine_interface import EngineName, Precision
 
 NO_WEIGHTS: Final = "none"
 """Beginnings of a network that are no path."""
@@ -55,7 +55,7 @@ class ClassNames:
     normal: Texts = key("Below its lower edge.", example={"en": "None found by this pack"})
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         problem = class_names_problem({"abnormal": self.abnormal, "normal": self.normal})
         return [(False, *problem)] if problem else []
 
@@ -97,7 +97,7 @@ class PackTexts:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """As `tables.table`."""
+        """Values for keys that are empty (see `tables.table`)."""
         return {"names": {"en": self.id}}
 
     @property
@@ -144,11 +144,11 @@ class NetworkChoice:
     )
 
     def resolve_paths(self, base: Path) -> NetworkChoice:
-        """As `tables.resolve_paths`."""
+        """This table with whole paths (see `tables.resolve_paths`)."""
         return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         return (
             (self.is_residual or not self.blocks, "blocks", "is for a resnet50 or resnet34"),
             (self.is_residual or self.last_stride == 2, "last_stride", "is for a resnet50 or resnet34"),
@@ -217,7 +217,7 @@ class Point:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """As `tables.table`."""
+        """Values for keys that are empty (see `tables.table`)."""
         return {"titles": {"en": self.name.replace("-", " ").capitalize()}}
 
 
@@ -265,7 +265,7 @@ class Evaluation:
     )
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         names = [point.name for point in self.points]
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
@@ -309,7 +309,7 @@ class Recipe(PackRecipe):
     evaluation: Evaluation = key("What is measured.", default=Evaluation())
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         codes = [label.code for label in self.labels]
         has_kept = any(not label.auxiliary for label in self.labels)
         return (

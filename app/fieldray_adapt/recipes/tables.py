@@ -107,7 +107,7 @@ def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING
 
 Kind = TypeVar("Kind", bound=type)
 Rules = Iterable[tuple[bool, str, str]]
-"""Of each rule: whether it holds, the key that it is about, and what is wrong with it otherwise."""
+"""For each rule whether it holds, the key that it is about, and the message if it does not."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, field))
@@ -283,7 +283,7 @@ class _Reading:
         return self.value(chosen, value, at, Key(keys=key.keys))
 
     def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
-        """Of a type that is made of no other: one that reads itself, a table, or a plain value."""
+        """A value of a type that is made of no other: one that reads itself, a table, or a plain value."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
                 return reads_itself(value)
@@ -350,7 +350,7 @@ class _Reading:
 
 
 def _nearest(kinds: tuple[Any, ...], value: object) -> Any:
-    """Of a union, the first that has all the table's keys, so that messages speak of the nearest one."""
+    """The first type of a union that has all the table's keys, so that messages speak of the nearest one."""
     chosen = [kind for kind in kinds if kind is not types.NoneType]
     if isinstance(value, Mapping):
         tables = [kind for kind in chosen if is_dataclass(kind)]

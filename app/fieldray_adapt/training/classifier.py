@@ -20,17 +20,9 @@ from fieldray.domain.metrics import auc
 from fieldray_adapt.data.augmentation import Augmentation, augment, draw_motion, moved
 from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Specification, Weights
-from fieldray_adapt.training.engine import (
-    Engine,
-    EngineName,
-    EngineSettings,
-    EpochFigures,
-    Progress,
-    cosine_rate,
-    open_engine,
-    seed_dropout,
-    train_whole,
-)
+from fieldray_adapt.training.engine import EpochFigures, Progress, cosine_rate, seed_dropout, train_whole
+from fieldray_adapt.training.engine_choice import open_engine
+from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings
 
 
 def balanced_draw(
@@ -91,7 +83,7 @@ class Samples:
         return len(self.images)
 
     def of_sources(self, names: Collection[str]) -> Samples:
-        """Those of some sources."""
+        """The samples of the named sources."""
         chosen = np.flatnonzero(np.isin(self.sources, list(names)))
         return Samples(
             images=self.images[chosen],
@@ -246,7 +238,7 @@ class ClassifierTask:
     _steps_per_epoch: int = 1
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """As `TrainingTask`."""
+        """Perform the steps of an epoch (see `TrainingTask.steps`)."""
         samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
         order = balanced_draw(
             samples.sources,
@@ -263,12 +255,12 @@ class ClassifierTask:
             yield self.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps), lungs=lungs)
 
     def share(self, steps: int) -> float:
-        """As `TrainingTask`."""
+        """Weight of the weights in their running mean (see `TrainingTask.share`)."""
         horizon = self.schedule.average_epochs * self._steps_per_epoch
         return max(1 / max(horizon, 1.0), 9 / (steps + 9))
 
     def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
-        """As `TrainingTask`: the AUC of each label."""
+        """The epoch with the AUC of each label (see `TrainingTask.validate`)."""
         return structs.replace(ended, auc=validation_areas(self.engine, average, self.validation))
 
 
@@ -352,7 +344,7 @@ def augmented_batch(
 
 
 def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """As a network gets them: in 0..1."""
+    """Images scaled to 0..1, as the network gets them."""
     return images.astype(np.float32) / np.float32(255)
 
 

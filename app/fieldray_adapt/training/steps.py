@@ -35,7 +35,8 @@ from fieldray_adapt.networks.specification import (
 from fieldray_adapt.recipes.classifier import NO_WEIGHTS, NetworkChoice, Recipe, Training
 from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
-from fieldray_adapt.training.engine import EngineSettings, EpochFigures
+from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.teacher import teacher_targets
 
 NETWORK: Final = ("weights.npz", "specification.json")
@@ -237,7 +238,7 @@ TRAIN: Final = Step(
 
 
 FITTED_IMAGES: Final = 1500
-"""So many training images fit the head, where there are so many."""
+"""Number of training images that fit the head, where there are as many."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from fieldray.commands.options import add_pack_options, load_pack, pack_library,
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
-from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of, whole_number
 
 if TYPE_CHECKING:
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 NOTHING_THERE: Final = 4
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command and its own commands."""
-    actions = add_commands(commands, "archive", COMMANDS["archive"])
+    actions = add_commands(commands, "archive", summary)
     screen = add_command(
         actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
     )
@@ -67,7 +66,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
         from fieldray.imaging.discover import existing
-        from fieldray.pipeline.run_recorder import spec_of
+        from fieldray.pipeline.batch_ports import spec_of
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_worker import make_request

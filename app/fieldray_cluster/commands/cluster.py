@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.commands.console import Console, add_command, add_commands, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_cluster.command_line import COMMANDS
 
 if TYPE_CHECKING:
     from fieldray_cluster.certificates import Role
@@ -24,10 +23,10 @@ _DEFAULT_PORT: Final = 8786
 _TICK_S: Final = 0.5
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command and its own commands."""
-    actions = add_commands(commands, "cluster", COMMANDS["cluster"])
-    start = add_command(actions, "start", "start the scheduler that the other computers join", run=run_start)
+    actions = add_commands(commands, "cluster", summary)
+    start = add_command(actions, "start", "be the scheduler that the other computers join", run=run_start)
     start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
     start.add_argument(
         "--port", type=whole_number(1, 65535), default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)"

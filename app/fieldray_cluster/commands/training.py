@@ -35,7 +35,7 @@ _MOST_WORKERS: Final = 10_000
 _MOST_WORKERS_PLACED: Final = 1000
 """Whole tensors are placed again for each number of workers."""
 _LARGEST: Final = 1e9
-"""Of times in seconds, and of how much slower a worker is."""
+"""The largest value of times in seconds, and of the factor by which a worker is slower."""
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:

@@ -12,15 +12,14 @@ from fieldray.commands.console import Console, add_command, add_commands, given_
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.adapt_command import print_all
-from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import cluster_modules
 
 _STOPPED: Final = 130
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command and its own commands."""
-    actions = add_commands(commands, "workflow", COMMANDS["workflow"])
+    actions = add_commands(commands, "workflow", summary)
     for name, (text, run) in _COMMANDS.items():
         action = add_command(actions, name, text, run=functools.partial(_run, run))
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the workflow's recipe (a TOML file)")

@@ -40,7 +40,7 @@ _NOTHING: Final = np.zeros(0, np.float32)
 _HELLO_S: Final = 20.0
 _LARGEST_HELLO: Final = 1024
 _MOST_UNGREETED: Final = 64
-"""So many connections may be open whose token is not known yet."""
+"""Number of connections that may be open before their token is known."""
 _TICK_S: Final = 0.2
 _SILENT_S: Final = 60
 """After so long without a sign of life of the other side its connection is over."""

@@ -42,7 +42,7 @@ DRIVER: Final = "driver"
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
 _DRIVERLESS_S: Final = 600.0
-"""So long a server waits for its driver."""
+"""Seconds that a server waits for its driver."""
 
 
 class ServerEnded(Exception):
@@ -136,7 +136,7 @@ class Turns:
 
 
 class ParameterServer:
-    """The shard, and who may update it when."""
+    """A shard of the weights, and the order in which workers update it."""
 
     def __init__(self, service: Service, state: ShardState) -> None:
         self._service, self._plan = service, service.plan

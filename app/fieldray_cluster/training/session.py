@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 _TICK_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 _LIVES: Final = 3
-"""So often a worker may be lost within an epoch before the training is given up."""
+"""Number of times that a worker may be lost within an epoch before the training ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

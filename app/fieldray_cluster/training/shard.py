@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import Weights
-from fieldray_adapt.training.engine import STATISTICS
+from fieldray_adapt.training.engine_interface import STATISTICS
 from fieldray_cluster.training.formulas import Runs, placed_evenly_corrected, placed_whole
 
 Vector = NDArray[np.float32]
@@ -37,7 +37,7 @@ class Layout:
 
     @classmethod
     def of(cls, weights: Mapping[str, NDArray[np.float32]]) -> Layout:
-        """That of some weights, in the order they have there."""
+        """The layout of weights, in the order of the mapping."""
         return cls(tuple(weights), tuple(array.shape for array in weights.values()))
 
     @property

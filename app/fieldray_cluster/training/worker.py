@@ -119,7 +119,7 @@ def work(spec: WorkerSpec) -> WorkerResult:
 
 
 def perform(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
-    """The same in any process of the cluster."""
+    """Compute the gradients of a worker that are not done yet, in any process of the cluster."""
     try:
         replica = spec.task.open()
     except OtherArrays:

@@ -69,7 +69,7 @@ def _signal(process: subprocess.Popen[bytes], name: str) -> None:
 
 
 def _usage() -> dict[str, float]:
-    """Of the command and what it waited for: times of CPUs together, and the largest memory of one process."""
+    """CPU time of the command and its children together, and the largest memory of one process."""
     if sys.platform == "win32":
         return {}
     import resource

@@ -223,7 +223,7 @@ class Experiment(RetryPolicy):
     )
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
         missing, unused = used - known - set(BUILT_IN), known - used
         yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
@@ -262,7 +262,7 @@ class Sweep(RetryPolicy):
     pruning: Pruning | None = key("How poor trials are ended early; without it, none is.", default=None)
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         yield any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"
 
 
@@ -289,11 +289,11 @@ class Workflow:
     sweep: Sweep | None = key("A search for the best values of a recipe.", default=None)
 
     def rules(self) -> Rules:
-        """As `tables.table`."""
+        """Rules by which the keys must fit each other (see `tables.table`)."""
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
     def resolve_paths(self, base: Path) -> Workflow:
-        """As `tables.resolve_paths`."""
+        """This table with whole paths (see `tables.resolve_paths`)."""
         sweep = self.sweep and resolve_paths(self.sweep, base)
         return replace(self, run=base / self.run, cluster=resolve_paths(self.cluster, base), sweep=sweep)
 

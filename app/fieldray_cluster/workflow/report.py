@@ -208,5 +208,5 @@ def _curves(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Figure]:
 
 
 def _exact(value: Any) -> str:
-    """As many digits as tell it from every other number."""
+    """A number with as many digits as tell it from every other number."""
     return repr(value) if isinstance(value, float) else value_text(value)

@@ -316,7 +316,7 @@ def read_states(path: Path) -> list[TaskState]:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))
     if not workflow.sweep:
         return states_of(compiled(workflow, here=path.resolve().parent), latest)
-    # Which tasks a sweep will have shows itself on the way.
+    # The tasks of a sweep are not known in advance.
     tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS / name) for name in latest)
     return states_of({"sweep": tuple(tasks)}, latest)
 
@@ -354,12 +354,12 @@ class _Progress:
         return all(stage.is_over for stage in self._stages.values())
 
     def begin(self) -> None:
-        """As `TaskSource`."""
+        """Let tasks wait again whose connection was lost (see `TaskSource.begin`)."""
         for stage in self._stages.values():
             stage.out.clear()
 
     def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """As `TaskSource`."""
+        """The next task that may begin (see `TaskSource.next`)."""
         for name, stage in self._stages.items():
             policy = self._run.workflow.experiments[name]
             waiting = next((task for own, task in stage.left.items() if own not in stage.out), None)
@@ -370,7 +370,7 @@ class _Progress:
         return None
 
     def end(self, task: str, event: Event) -> None:
-        """As `TaskSource`."""
+        """Note how a task ended (see `TaskSource.end`)."""
         stage = next(stage for stage in self._stages.values() if task in stage.left)
         del stage.left[task]
         stage.out.discard(task)

@@ -158,7 +158,7 @@ class _Trials:
         return "done" if best and self._run.journal.is_done(WINNER, self._key(best, "run")) else "failed"
 
     def begin(self) -> None:
-        """As `TaskSource`: trials that were under way when the last driver ended, too, or came to their end since."""
+        """Take up trials that were under way when the last driver ended, or ended since (see `TaskSource.begin`)."""
         self._out.clear()
         self._waiting, self._has_winner = [], False
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
@@ -170,7 +170,7 @@ class _Trials:
                 self._waiting.append(trial)
 
     def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """As `TaskSource`: trials, and at last the winner's pack. Raises UsageProblem (sweep_none)."""
+        """The next trial, and at last the winner's pack (see `TaskSource.next`). Raises UsageProblem (sweep_none)."""
         if self._sweep.workers and len(self._out) >= self._sweep.workers:
             return None
         if self._waiting:
@@ -184,7 +184,7 @@ class _Trials:
         return self._spec(trial, "train", name_of(trial.number)), self._sweep
 
     def end(self, task: str, event: Event) -> None:
-        """As `TaskSource`. Optuna is told; a trial asked to end is pruned, one that all were, is resumed later."""
+        """Report a trial's end to Optuna. A trial asked to end is pruned; where all were asked, it is resumed later."""
         if task == WINNER:
             best = best_of(self._study)
             self._run.say(f"{WINNER}: {name_of(best.number) if best else '-'}. {event.outcome.problem or event.status}")
@@ -210,7 +210,7 @@ class _Trials:
         self._run.say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
     def look(self) -> None:
-        """As `TaskSource`: ask for the end of poor trials."""
+        """Ask poor trials to end (see `TaskSource.look`)."""
         for task, own in self._out.items():
             if self._report(task, own) and own.should_prune():
                 write_atomically(self._folder(task) / STOP, b"")

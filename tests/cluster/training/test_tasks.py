@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.networks.architectures import resnet50
 from fieldray_adapt.networks.specification import initial_weights
-from fieldray_adapt.training.engine import open_engine
+from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
 from fieldray_cluster.training.tasks import DividedClassifier, OtherArrays, Plan, Replica, arrays_kept, write_arrays
 from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, perform

@@ -22,7 +22,8 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoints, with_site_points
-from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drifts_of, take_local_point
+from fieldray.pipeline.auditing import AuditRequest, audit_run, take_local_point
+from fieldray.pipeline.doubts import doubts_of, drifts_of
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText

@@ -89,7 +89,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     assert "lungs-1.0.0 0123456789ab" in text
     expected = {
         "en": (
-            "Abnormal: 1",
+            "Flagged: 1",
             "90.0 % (80.0–95.0)",
             "Not a frontal view",
             "0.80",
@@ -97,7 +97,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
             "Name, signature, date",
             "Folder FI-",
         ),
-        "uk": ("Відхилення: 1", "90,0 % (80,0–95,0)", "0,80", "псевдонім", "Підпис, прізвище, дата"),
+        "uk": ("Позначено: 1", "90,0 % (80,0–95,0)", "0,80", "псевдонім", "Підпис, прізвище, дата"),
     }
     for said in expected[language]:
         assert said in text
@@ -114,13 +114,13 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     assert text.count(NOTICES[language]) == 1
     said = {
         "en": (
-            "Abnormal",
+            "Flagged",
             "0.80",
             "Operating point “screening”: 0.50",
             "right lung 13.0 %",
             "Disagree",
         ),
-        "uk": ("Відхилення", "Робоча точка «screening»: 0,50", "13,0 %", "Незгода"),
+        "uk": ("Позначено", "Робоча точка «screening»: 0,50", "13,0 %", "Незгода"),
     }[language]
     for words in (*said, "Шевченко Тарас", "тінь ребра"):
         assert words in text, text
@@ -188,7 +188,7 @@ def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) ->
     last_page = printed("pdftotext", "-bbox", tmp_path / "run.pdf", "-").rpartition("<page")[2]
     words = re.findall(r'xMin="(.+?)" .*xMax="(.+?)" .*>(.+)</word>', last_page)
     starts = {text: float(left) for left, _, text in words}
-    for letter, beside in (("N", "2024-01-02"), ("m", "Abnormal")):
+    for letter, beside in (("N", "2024-01-02"), ("m", "Flagged")):
         ends = [float(right) for _, right, text in words if set(text) == {letter}]
         assert len(ends) > 1
         assert max(ends) + 2 / 25.4 * 72 < starts[beside]

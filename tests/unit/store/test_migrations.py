@@ -20,9 +20,10 @@ from fieldray.domain.run import StoredAnswer
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import VERSION as PROGRAM
 from fieldray.store import migrations
-from fieldray.store.database import damage_mark, open_database
+from fieldray.store.database import damage_mark
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import backup, check, repair, restore
+from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
@@ -154,7 +155,7 @@ def test_a_deleted_run_leaves_no_trace_but_in_the_copy_which_is_named(tmp_path: 
 
 KILLED = """
 import os, sys
-from fieldray.store import database, migrations
+from fieldray.store import database, migrations, opening
 count = int(sys.argv[2])
 def counted(function):
     def call(*values, **named):
@@ -170,7 +171,7 @@ database.StoreConnection = Killed
 for module, name in ((migrations, "replace_durably"), (migrations, "keep_copy"), (migrations, "remove_files")):
     setattr(module, name, counted(getattr(module, name)))
 from pathlib import Path
-database.open_database(Path(sys.argv[1])).close()
+opening.open_database(Path(sys.argv[1])).close()
 print("done")
 """
 

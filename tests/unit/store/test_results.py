@@ -17,7 +17,8 @@ from fieldray.domain.image import ImageHeader, Turn
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.store.database import StoreConnection, open_database
+from fieldray.store.database import StoreConnection
+from fieldray.store.opening import open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import result_hash
 from fieldray.store.work_list import HistoryQuery

@@ -53,7 +53,7 @@ def check_scans(source: bytes) -> None:
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
-    """As `decode_jpeg_values`, of a whole JPEG. Raises Unreadable `truncated` as well."""
+    """The values of a whole JPEG. Raises Unreadable `truncated`, and what `decode_jpeg_values` raises."""
     source = with_end(source)
     tall = tall_jpeg(source)
     values = decode_jpeg_values(tall.data)
@@ -100,6 +100,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
 CODEC: Final = Codec(
     name="JPEG",
     transfer_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
+    lossy_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
     decode=_decode,
     reduced=_reduced,
     runtime_modules=("imagecodecs._jpeg8",),
