@@ -1,1 +1,1 @@
-{"key": "uD4LDK70UBHOs7CwVqzu1lhKqjympgCnzNifkGoLf9s=", "signature": "YW6hT+ik3OSVfhKlsh+DOHJsOTn2iNFzxL7wbQYTGuLwdWYbCm0gec9lb8q5D/IV7OyAPtR5u0lG0vhjfd7tDw=="}
+{"key": "ljk17XTX/AayNsxmndzf5zuTDy2u9LSbdUAAP/aL6/Q=", "signature": "weVCzXVV0YHi2ZTxJ2l4CbNczoikSsdBWPqkyxpqC21YoUFoq7FJ9aczO/PvI0TRV10alcC5Yag26ObF5GDwCA=="}

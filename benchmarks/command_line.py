@@ -183,6 +183,12 @@ COMMANDS: Final = (
         arguments=(_folder("folder", "the images to compare"), _number("--images", 1200, "at most", to="most"), _KINDS),
     ),
     Command(
+        name="sites",
+        help="a threshold set by a site's films without labels, and the edges of not sure, at other hospitals",
+        paths=("app/fieldray_adapt/evaluation", f"{_APP}/domain", "models"),
+        arguments=(_folder("data", "folder with index.csv and the images that it names"),),
+    ),
+    Command(
         name="screening",
         help="run the program as a user does: time to the first result, rate, memory",
         paths=_SCREENING,

@@ -39,8 +39,8 @@ from pydicom.uid import (
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.reading import decode
-from fieldray.imaging.source import read_bytes
 from fieldray.imaging.synthetic import image_dataset
+from fieldray.imaging.whole_file import read_bytes
 
 _TWELVE_BITS: Final = 4095
 # Noise of quanta: its spread grows as the root of the signal. 12 of 4095 grey levels at half of the range.

@@ -200,7 +200,7 @@ class _Learner:
         from fieldray_adapt.networks.architectures import NETWORKS
         from fieldray_adapt.networks.specification import initial_weights
         from fieldray_adapt.training.classifier import Schedule
-        from fieldray_adapt.training.engine import EngineSettings
+        from fieldray_adapt.training.engine_interface import EngineSettings
         from fieldray_cluster.training.shard import Layout
         from fieldray_cluster.training.tasks import DividedClassifier
 

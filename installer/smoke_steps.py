@@ -160,8 +160,7 @@ def say_plainly(trial: Trial) -> None:
     """No screen, no packs, a wrong library for the Edge TPU: a plain sentence each"""
     user, root = trial.users["iryna"], trial.root
     no_screen = (
-        r"fieldray: The window needs a screen, and none can be opened here\. "
-        r"This works without one: fieldray screen FOLDER"
+        r"fieldray: No display is available for the window\. Use the command line instead: fieldray screen FOLDER"
     )
     for command in ([PROGRAM], [WINDOW], ["fieldray"]):
         expect(root.run(*command, user=user), code=1, errors=(no_screen,))
@@ -256,7 +255,7 @@ def upgrade(trial: Trial) -> None:
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Version} ${Status}", "fieldray")
     expect(shown, output=(r".*\+1 install ok installed",))
     done = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--json", "-", user=user)
-    resumed = rf"{COUNT} results were taken over from an earlier run\. .*"
+    resumed = rf"{COUNT} results were reused from an earlier run\. .*"
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), resumed, r"\?Pack .*", r"\?Operating point .*"))
 
 
@@ -341,7 +340,7 @@ def stored(trial: Trial, user: User) -> int:
         return 0
     with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
         try:
-            query = "SELECT count(*) FROM results GROUP BY run_id ORDER BY 1 DESC LIMIT 1"
+            query = "SELECT count(*) FROM answers GROUP BY run_id ORDER BY 1 DESC LIMIT 1"
             return int((connection.execute(query).fetchone() or (0,))[0])
         except sqlite3.OperationalError:  # the tables are not made yet
             return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import threading
@@ -25,11 +26,12 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
 from fieldray.inference.backend import Answer
 from fieldray.reasons import Reason, reason
-from fieldray.workers.calls import Look, Seen, loading
+from fieldray.workers.calls import Elsewhere, Look, RanElsewhere, Seen, loading
 from fieldray.workers.looking import Worker
 from fieldray.workers.pool import PoolClosed
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
+RunElsewhere = Callable[[int, NDArray[np.uint8]], RanElsewhere]
 
 
 def hash_of(ref: ImageRef) -> str:
@@ -83,9 +85,26 @@ class FakeReaders:
     def load_as_group(self, models: Sequence[Model]) -> None:
         """Nothing is loaded."""
 
-    def look_for_each(self, questions: Sequence[tuple[Look, Model | None]]) -> tuple[Seen, ...]:
+    def look_for_each(
+        self,
+        questions: Sequence[tuple[Look, Model | None]],
+        *,
+        run_elsewhere: RunElsewhere,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> tuple[Seen, ...]:
+        """What `look` says, and each input run elsewhere; none is so close that it is looked at in finer detail."""
         self.looked.append(len(questions))
-        return tuple(self.look(question, model=model) for question, model in questions)
+
+        def seen(number: int, question: Look, model: Model | None) -> Seen:
+            found = self.look(question, model=model)
+            if is_cancelled():
+                raise PoolClosed
+            if found.values is not None and not found.problem:
+                with contextlib.suppress(BackendProblem):
+                    run_elsewhere(number, found.values)
+            return replace(found, values=None)
+
+        return tuple(seen(number, *asked) for number, asked in enumerate(questions))
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
         return unpacked(preview)
@@ -124,9 +143,16 @@ def never(is_cancelled: Callable[[], bool]) -> None:
 
 
 class FakeEngine:
-    """Scores an image by its brightness, at once. `answer` comes before: it may raise, or wait for a cancel."""
+    """Scores an image by its brightness, or gives `scores` in turn. `answer` comes before: it may raise, or wait."""
 
-    def __init__(self, *, features: float = 0.0, answer: Callable[[Callable[[], bool]], object] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        features: float = 0.0,
+        answer: Callable[[Callable[[], bool]], object] | None = None,
+        scores: Sequence[float] = (),
+    ) -> None:
+        self._scores = list(scores)
         self.unavailable_reason: Reason | None = None
         self.opened: list[Model] = []
         self.is_closed = False
@@ -147,6 +173,8 @@ class FakeEngine:
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Prediction:
         if self.unavailable_reason:
             raise BackendProblem(self.unavailable_reason)
+        if is_cancelled():
+            raise Cancelled
         self._answer(is_cancelled)
         return self._prediction(values)
 
@@ -159,7 +187,7 @@ class FakeEngine:
             pack_name="tiny-1.0.0",
             model_sha256="m" * 64,
             backend="cpu",
-            scores={"opacity": float(values.mean()) / 255},
+            scores={"opacity": self._scores.pop(0) if self._scores else float(values.mean()) / 255},
             class_maps=np.zeros((1, 2, 2), np.float32),
             features=np.full(4, self._features, np.float32),
             latency_ms=2.0,
@@ -204,27 +232,36 @@ class PaintedFile:
 
 
 class LungReaders(FakeReaders):
-    """The real worker in this process, with painted files and a finder that is none.
-
-    Where the classifier is to be run, its input comes back.
-    """
+    """The real worker in this process, with painted files and a finder that is none."""
 
     def __init__(self, finder: FakeFinder | None, *, open_file: Callable[..., Any] = PaintedFile) -> None:
         super().__init__()
         self._finder, self._model = finder, None
         self.turns: list[Turn] = []
-        self._worker = Worker(open_file=open_file, open_network=self._network)
+        self._run: RunElsewhere | None = None
+        self._worker = Worker(open_file=open_file, open_network=self._network, run_elsewhere=self._elsewhere)
 
     def _network(self, _model: Model, _file: NDArray[np.uint8]) -> Any:
         if self._finder and self._finder.unloadable:
             raise BackendProblem(self._finder.unloadable)
         return self._finder
 
+    def _elsewhere(self, question: Elsewhere) -> RanElsewhere:
+        assert self._run
+        return self._run(question.number, question.values)
+
     def look(self, question: Look, *, model: Model | None) -> Seen:
         assert model
         self.turns.append(question.ref.turn)
         self._worker.load(loading(model if self._finder else replace(model, lungs=None)))
-        return self._worker.look_for_each([replace(question, runs=False, finds=self._finder is not None)])[0]
+        return self._worker.look_for_each([replace(question, finds=self._finder is not None)])[0]
+
+    def look_for_each(
+        self, questions: Sequence[tuple[Look, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
+    ) -> tuple[Seen, ...]:
+        ((question, model),) = questions
+        self._run = run_elsewhere
+        return (self.look(question, model=model),)
 
 
 class Terminal(io.StringIO):

@@ -19,8 +19,8 @@ from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.reading import decode
-from fieldray.imaging.source import read_bytes
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.imaging.whole_file import read_bytes
 from fieldray.reasons import Reason
 from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun
 from outcomes import POINT, stored_run

@@ -12,7 +12,7 @@ from typing import Any, Final
 from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import RunSpec, Verdict
-from fieldray.store.database import open_database
+from fieldray.store.opening import open_database
 from fieldray.store.results import ResultStore
 from outcomes import image_ref, read_facts, run_spec, screened
 

@@ -34,7 +34,7 @@ if __name__ == "__main__":
     import numpy as np
 
     from fieldray.errors import Unreadable
-    from fieldray.processes import child_main
+    from fieldray.processes import child_main, serving
     from fieldray.processes.wire import Message
     from fieldray.reasons import reason
 
@@ -56,6 +56,12 @@ if __name__ == "__main__":
             socket.create_connection(("127.0.0.1", 9))
         if what == "bug":
             raise KeyError("nobody expected this")
+        if what == "ask":
+            asked = serving.ask_parent(Message(message.body["question"]))
+            return Message({"said": asked.body, "pid": os.getpid()})
+        if what == "ask without end":
+            while True:
+                serving.ask_parent(Message({}))
         if what == "print":
             print("noise on standard output", flush=True)  # noqa: T201
             os.write(1, b"and below Python too\n")
@@ -90,14 +96,24 @@ if __name__ == "__main__":
 
     def end_in_classifier(message: Message) -> Message:
         """As `read`, but for what runs a classifier; the image is read by then."""
-        from fieldray.processes.serving import announce
         from fieldray.workers.looking import handle
 
         call, value = message.body["call"], message.body["value"]
         if call == "look":
             read(message)
-        if call == "run" or (call == "look" and value[0]["runs"]):
-            announce("inference")
+        if call == "run" or (call == "look" and value[0]["runs"] == "here"):
+            serving.announce("inference")
+            os.abort()
+        return handle(message)
+
+    def end_in_second(message: Message) -> Message:
+        """As `read`, but for what runs the classifier of the second pack that is loaded."""
+        from fieldray.workers.looking import handle
+
+        if message.body["call"] == "look" and any(
+            one["pack"] and one["runs"] == "here" for one in message.body["value"]
+        ):
+            serving.announce("inference")
             os.abort()
         return handle(message)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fieldray.imaging.synthetic import chest_phantom
 from fieldray_adapt.command import adapt
 from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
 from fieldray_adapt.recipes.tables import Document
@@ -71,14 +72,13 @@ evaluated = false
 
 
 def draw(folder: Path, name: str, *, images: int, first: int) -> None:
-    """name.csv and its images: odd numbers have a bright middle."""
-    lines, generator = ["path,label,patient,fold"], np.random.default_rng(first)
+    """name.csv and its images, drawn chests: odd numbers have a bright middle."""
+    lines = ["path,label,patient,fold"]
     for number in range(first, first + images):
-        pixels = generator.integers(60, 120, (80, 80), np.uint8)
-        pixels[:8] = 250  # so that stretching the grey levels leaves the middle's brightness as it is
-        pixels[-8:] = 0
-        pixels[20:60, 20:60] += 70 * (number % 2)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
+        pixels = chest_phantom(80, 80, number, abnormal=False) / 16
+        pixels[:4], pixels[-4:] = 0, 255  # so that stretching the grey levels leaves all others as they are
+        pixels[20:60, 20:60] += 90 * (number % 2)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{number}.png")
         lines.append(f"{number}.png,{number % 2},p{number},{number // 2 % 3}")
     (folder / f"{name}.csv").write_text("\n".join(lines))
 

@@ -9,7 +9,7 @@ import numpy as np
 from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, initial_weights
 from fieldray_adapt.training.classifier import Samples, Schedule
-from fieldray_adapt.training.engine import EngineSettings
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_cluster.training.tasks import DividedClassifier, write_arrays
 
 SIDE = 16

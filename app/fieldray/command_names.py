@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 OWN: Final[Mapping[str, str]] = {
     "screen": "screen images, folders, DICOMDIRs and zip files",
     "demo": "screen openly licensed images and show the result",
-    "compare": "lay a prior image over the current one and show what differs",
+    "compare": "align a prior image with the current one and show the differences",
     "audit": "measure a pack on your own images with known labels",
-    "history": "list past runs; show, compare, save again or delete them",
+    "history": "list, show, compare, export or delete past runs",
     "store": "check, compact, back up or restore the results database",
     "packs": "list, verify, trust and install model packs",
     "constancy": "run the constancy test of each pack",
-    "doctor": "check whether this computer can screen images, and what would help",
+    "doctor": "check whether this computer can screen images, and report what to change",
     "bench": "measure how fast this computer runs the packs",
 }
 # Each is the module `commands.NAME`, but for those that another one adds with its own.

@@ -15,7 +15,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
 from fieldray.domain.prior import Gap, Order, gap_between, order_of
 from fieldray.domain.purpose import classes_measured
-from fieldray.domain.run import PackSpec, Run, RunSpec, VerdictChoice
+from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, VerdictChoice
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -29,38 +29,73 @@ def research_only(translator: Translator) -> str:
 
 
 class NamesClasses(Protocol):
-    """A pack, or what is kept of one, that may have words of its own for *abnormal* and *normal*."""
+    """A pack, or what is kept of one: what its classes are called.
+
+    class_names  its own words for a score above and one below the zone; None where it has none
+    label_codes  of what it looks for
+    is_bare      a bare model of the dissertation, which has two classes and no zone
+    """
 
     @property
     def class_names(self) -> Mapping[str, Mapping[str, str]] | None: ...
+    @property
+    def label_codes(self) -> tuple[str, ...]: ...
+    @property
+    def is_bare(self) -> bool: ...
 
 
 def category_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
-    """The class of one image, as a word: the pack's own where it has one."""
+    """The class of one image, as a word or a few: the pack's own where it has some."""
     if pack is not None and pack.class_names and category in pack.class_names:
         return translator.pick(pack.class_names[category])
+    if category == "normal" and pack is not None and not pack.is_bare and _looks_for_anything(pack):
+        return translator.text("No abnormality flagged")
+    return short_label(translator, category, pack)
+
+
+def short_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
+    """The class of one image, as one word where there is little room: that of the program, whatever the pack says.
+
+    No image is *normal*: a score below the zone says that the pack did not flag it. Only a bare model has that class.
+    """
+    text = translator.text
+    is_of_anything = pack is not None and _looks_for_anything(pack)
     labels: dict[Category, str] = {
-        "read_first": translator.text("Read first"),
-        "abnormal": translator.text("Abnormal"),
-        "unsure": translator.text("Not sure"),
-        "normal": translator.text("Normal"),
-        "not_assessed": translator.text("Not assessed"),
-        "refused": translator.text("Refused"),
-        "failed": translator.text("Failed"),
-        "not_an_image": translator.text("Not an image"),
+        "read_first": text("Read first"),
+        "abnormal": text("Abnormal") if is_of_anything else text("Flagged"),
+        "unsure": text("Uncertain"),
+        "normal": text("Normal") if pack is not None and pack.is_bare else text("Not flagged"),
+        "not_assessed": text("No threshold"),
+        "refused": text("Not suitable"),
+        "failed": text("Failed"),
+        "not_an_image": text("Not an image"),
     }
     return labels[category]
+
+
+def class_words(translator: Translator, category: Category) -> tuple[str, ...]:
+    """All that the program itself may call a class."""
+    more: dict[Category, tuple[str, ...]] = {
+        "abnormal": (translator.text("Abnormal"),),
+        "normal": (translator.text("Normal"), translator.text("No abnormality flagged")),
+    }
+    return (short_label(translator, category), *more.get(category, ()))
+
+
+def _looks_for_anything(pack: NamesClasses) -> bool:
+    """Whether what the pack flags is called *abnormal*, as the adults' pack and the dissertation's files do."""
+    return "abnormal" in pack.label_codes
 
 
 def decision_sentence(translator: Translator, finding: Finding) -> str:
     """What the decision means, in a sentence about the pack and not about the patient."""
     if finding.is_by_larger:
-        return translator.text("Unsigned model: its larger output is the class, the operating point is unknown.")
+        return translator.text("Unsigned model, operating point unknown: the class is that of the larger output.")
     sentences: dict[Decision, str] = {
         "above": translator.text("The pack flags this image."),
         "below": translator.text("The pack does not flag this image."),
-        "unsure": translator.text("The pack is not sure about this image."),
-        "not_assessed": translator.text("The pack gives a score only. It has no operating point to compare it with."),
+        "unsure": translator.text("The score is in the zone in which the pack is uncertain."),
+        "not_assessed": translator.text("The pack gives a score only: the pack has no operating point."),
     }
     return sentences[finding.decision]
 
@@ -94,11 +129,7 @@ def run_state(translator: Translator, run: Run) -> str:
 
 def verdict_text(translator: Translator) -> dict[VerdictChoice, str]:
     """What a person may say of a result."""
-    return {
-        "agree": translator.text("Agree"),
-        "disagree": translator.text("Disagree"),
-        "unsure": translator.in_context("verdict of a person", "Not sure"),
-    }
+    return {choice: value.title(translator) for choice, value in VERDICT_VALUES.items()}
 
 
 def sex_label(translator: Translator, header: ImageHeader) -> str:
@@ -112,7 +143,7 @@ def what_to_do(translator: Translator, category: Category) -> str:
     """With an image that has no score, because it was refused or failed."""
     if category == "refused":
         return translator.text("The image is not suitable and has no score. Read the image yourself.")
-    return translator.text("The image could not be screened. Read it yourself, or try again.")
+    return translator.text("The image could not be screened. Read the image yourself, or try again.")
 
 
 def point_sentence(translator: Translator, point: OperatingPoint, threshold: str) -> str:
@@ -253,10 +284,10 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
     if is_elsewhere and truth:
         return text("Of 100 images of another hospital with the finding ({count} counted): {classes}.", **values)
     if is_elsewhere:
-        return text("Of 100 images of another hospital without it ({count} counted): {classes}.", **values)
+        return text("Of 100 images of another hospital without the finding ({count} counted): {classes}.", **values)
     if truth:
         return text("Of 100 test images with the finding ({count} counted): {classes}.", **values)
-    return text("Of 100 test images without it ({count} counted): {classes}.", **values)
+    return text("Of 100 test images without the finding ({count} counted): {classes}.", **values)
 
 
 def per_hundred(translator: Translator, estimate: Estimate) -> str:
@@ -286,6 +317,12 @@ def calendar_date(translator: Translator, day: datetime.date) -> str:
     return translator.in_context(
         "date in numbers", "{year}-{month}-{day}", year=f"{day.year:04}", month=f"{day.month:02}", day=f"{day.day:02}"
     )
+
+
+def earlier_text(translator: Translator, header: ImageHeader) -> str:
+    """What marks an image of an earlier day than the newest one of its patient in a run."""
+    # Translators: of an X-ray, in a list below the one of today
+    return translator.text("earlier, {date}", date=date(translator, header.study_date))
 
 
 def moment(translator: Translator, seconds: float) -> str:
@@ -343,7 +380,7 @@ def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader
     """How much earlier an image is than another one; that it is not known, where a date is missing."""
     between = gap_between(image, current)
     if between is None:
-        return translator.text("time between them not known")
+        return translator.text("time between the images not known")
     return gap(translator, between, order_of(image, current))
 
 

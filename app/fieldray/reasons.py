@@ -46,34 +46,43 @@ NOTES: Final[Mapping[str, Template]] = {
                             "it was ignored.",
     "rescale_ignored": "Rescale Slope and Intercept or the Modality LUT in the file are invalid, so they were "
                        "ignored.",
-    "photometric_unknown": "The file does not say in a known way whether low values are black or white (Photometric Interpretation). They were taken for black.",
-    "bits_stored_ignored": "The number of bits of a value that the file states (Bits Stored) cannot be true, so it was left out.",
-    "little_detail": "The image has too little detail to be judged normal: it is blurred, or was enlarged from a small one. Screen the original.",
-    "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. They were read all the same.",
-    "syntax_contradicted": "The file is encoded in another way than its header says. It was read as it is.",
-    "end_was_missing": "The end marker of the image is missing. All of its pixels are there.",
+    "photometric_unknown": "Photometric Interpretation in the file is missing or unknown, so low values were taken "
+                           "for black.",
+    "bits_stored_ignored": "The number of bits per value in the file (Bits Stored) is invalid, so it was ignored.",
+    "little_detail": "The image has too little detail to be classified as normal: the image is blurred, or was "
+                     "enlarged from a small one. Screen the original.",
+    "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. The numbers were read "
+                     "all the same.",
+    "syntax_contradicted": "The encoding of the file differs from the transfer syntax in the header. The file was "
+                           "read as encoded.",
+    "end_was_missing": "The end marker of the image is missing. All pixels are present.",
     "lower_part_dark": "The lower part of the image is empty and may have shown lung, so the image is not "
                        "classified as normal. If this is not collimation, the file is incomplete.",
-    "further_images": "The file holds further, smaller images, such as a preview. They were not looked at.",
-    "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients aged {youngest} to {oldest} years.",
-    "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",
+    "further_images": "The file has additional, smaller images, such as a preview. The additional images were not "
+                      "screened.",
+    "age_not_stated": "The patient's age is not in the file, and nobody confirmed the age. This pack is for "
+                      "patients aged {youngest} to {oldest} years.",
+    "age_confirmed": "The patient's age is not in the file. An age of {youngest} to {oldest} years was confirmed.",
     "turned_back": "The image was turned 90 degrees anticlockwise before it was screened.",
     "turned_clockwise": "The image was turned 90 degrees clockwise before it was screened.",
     "turned_round": "The image was turned by 180 degrees before it was screened.",
-    "grey_swapped_back": "Black and white of the image were swapped before it was screened.",
+    "grey_swapped_back": "The image was inverted (black and white swapped) before it was screened.",
     "screened_anyway": "The image was refused, but a user had it screened all the same. The score may be "
                        "meaningless.",
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
-    "view_unknown": "The file names a view that is not known here: {view}. Check that the image is a frontal one.",
-    "body_part_unknown": "The file names a body part that is not known here: {body_part}. Check that it is the chest.",
-    "orientation_mirrored": "The file says that the image is mirrored left to right (Patient Orientation {orientation}). Compare it with the side marker.",
-    "orientation_turned": "The file says that the image is not upright (Patient Orientation {orientation}). Check how it lies.",
-    "burned_in_annotation": "The file says that there is writing in the image itself. It may name the patient.",
-    "pixels_not_cleaned": "What is written in the images themselves, which may name a patient, stays in everything that shows "
-    "them: PDF, secondary captures, maps.",
-    "pixels_not_square": "The file says that its pixels are not square. The image is shown and screened in its true shape.",
+    "view_unknown": "The view in the file is unknown: {view}. Check that the image is a frontal view.",
+    "body_part_unknown": "The body part in the file is unknown: {body_part}. Check that the image shows the chest.",
+    "orientation_mirrored": "The file says that the image is mirrored left to right (Patient Orientation "
+                            "{orientation}). Compare the image with the side marker.",
+    "orientation_turned": "The file says that the image is not upright (Patient Orientation {orientation}). Check "
+                          "the orientation of the image.",
+    "burned_in_annotation": "The file says that the image has burned-in text. The text may name the patient.",
+    "pixels_not_cleaned": "Burned-in text of the images may name a patient. The text stays in every file that shows "
+                          "the images: PDF, secondary captures, maps.",
+    "pixels_not_square": "The pixels of the file are not square. The image is shown and screened with the correct "
+                         "aspect ratio.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
-    "lungs_unseen": "The lungs of this chest X-ray are hard to make out.",
+    "lungs_unseen": "The lungs are hard to distinguish in this chest X-ray.",
     "left_lung_unseen": "The patient's left lung was not found, or is far smaller or whiter than the right one.",
     "right_lung_unseen": "The patient's right lung was not found, or is far smaller or whiter than the left one.",
     "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
@@ -85,10 +94,12 @@ NOTES: Final[Mapping[str, Template]] = {
                    "exposure and export.",
     "lungs_white": "Part of the lungs is clipped to white, without detail. An opacity may be hidden. Check "
                    "exposure and export.",
-    "lungs_few_greys": "The lungs have few grey levels: the image is under-exposed, or was saved too coarsely.",
-    "perhaps_mirrored": "The image may be mirrored left to right. Compare it with the side marker.",
-    "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
-    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the larger output. How often it is right was not measured.",
+    "lungs_few_greys": "The lungs have few grey levels, so subtle changes may be hidden. Check exposure and export.",
+    "perhaps_mirrored": "The image may be mirrored left to right. Compare the image with the side marker.",
+    "unlike_measured": "The image is unlike the images that this pack was measured on. The score may be less "
+                       "reliable.",
+    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the "
+                                        "larger output. The accuracy was not measured.",
     "evidence_outside": "Only {percent} % of the heat map is inside the lungs. A border, label or device outside "
                         "the lungs may have raised the score. Read the score with caution.",
 }
@@ -96,9 +107,10 @@ NOTES: Final[Mapping[str, Template]] = {
 BACKENDS: Final[Mapping[str, Template]] = {
     "no_runtime": "No TensorFlow Lite runtime is installed. Install ai-edge-litert.",
     "bad_model": "The model file cannot be run here: {detail}.",
-    "self_test": "The model gives other results here than those in the pack ({detail}). It is not used.",
-    "model_memory": "The model needs more memory than is allowed here ({limit_mb} MB). Use another pack, or raise "
-                    "the limit if this computer sets one.",
+    "self_test": "The model gives other results on this computer than those in the pack ({detail}). The model is "
+                 "not used.",
+    "model_memory": "The model needs more memory than this computer allows ({limit_mb} MB). Use another pack, or "
+                    "raise the memory limit.",
     "lungs_unavailable": "The pack {pack}, which finds the lungs, cannot be run: {detail}",
     "worker_died": "The process that runs the model stopped unexpectedly.",
     "worker_timeout": "The process that runs the model gave no answer within {seconds} s.",
@@ -106,9 +118,9 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "engine_closed": "The program was stopped before this image was processed.",
     "start_failed": "The model could not be started: {detail}.",
     "no_model_file": "This pack has no file for this device: {device}.",
-    "no_device": "There is no device named {name} here.",
+    "no_device": "This computer has no device named {name}.",
     "edgetpu_not_here": "No Edge TPU is connected.",
-    "device_not_chosen": "It is switched off in the settings.",
+    "device_not_chosen": "This device is switched off in the settings.",
     "coral_no_library": "The Edge TPU runtime is not installed ({name} is missing). Install libedgetpu, then plug "
                         "the Edge TPU in again.",
     "coral_no_libusb": "The Edge TPU runtime needs libusb, which is not installed. Install libusb 1.0, then try "
@@ -120,30 +132,32 @@ BACKENDS: Final[Mapping[str, Template]] = {
                             "another port and try again.",
     "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Plug the Edge TPU into another "
                           "port and try again.",
-    "coral_not_listed": "The Edge TPU is plugged in, but its runtime does not see it. Plug it in again. If that does "
-                        "not help, reinstall libedgetpu.",
+    "coral_not_listed": "The Edge TPU is plugged in, but its runtime does not find the device. Plug the Edge TPU in "
+                        "again. If that does not help, reinstall libedgetpu.",
     "coral_no_permission": "You do not have permission to use the Edge TPU. Install the udev rule that comes with "
                            "the program and join the group plugdev. Sign in again, then plug the Edge TPU in again.",
-    "coral_open_failed": "The Edge TPU cannot be opened. Close other programs that may be using it, then plug it in "
-                         "again.",
+    "coral_open_failed": "The Edge TPU cannot be opened. Close other programs that may be using the Edge TPU, then "
+                         "plug the Edge TPU in again.",
     "coral_busy": "Another window of this program is using the Edge TPU (process {process}). Close that window to "
-                  "use it here.",
+                  "use the Edge TPU in this one.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
                          "a newer libedgetpu.",
-    "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so only the CPU can run it. "
-                          "Whoever makes packs can compile such a file with Google's edgetpu_compiler.",
+    "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so the pack runs on the CPU only. "
+                          "The maker of the pack can compile such a file with Google's edgetpu_compiler.",
     "coral_unplugged": "The Edge TPU was unplugged.",
-    "coral_stopped": "The Edge TPU stopped while it was running. If nobody unplugged it, it may lack power: plug it "
-                     "into another port, without a hub.",
-    "coral_no_answer": "The Edge TPU gave no answer within {seconds} s and was stopped. Plug it into another port.",
-    "coral_run_failed": "The Edge TPU reported an error ({detail}). If it happens again, use another port or cable.",
-    "coral_flapping": "The Edge TPU keeps connecting and disconnecting. It may lack power or have a bad cable: use "
-                      "another port, without a hub.",
+    "coral_stopped": "The Edge TPU stopped during screening. If nobody unplugged the Edge TPU, its power may be too "
+                     "low. Use another port, without a hub.",
+    "coral_no_answer": "The Edge TPU gave no answer within {seconds} s and was stopped. Plug the Edge TPU into "
+                       "another port.",
+    "coral_run_failed": "The Edge TPU reported an error ({detail}). If the error happens again, use another port or "
+                        "cable.",
+    "coral_flapping": "The Edge TPU keeps connecting and disconnecting. The power may be too low, or the cable "
+                      "faulty. Use another port, without a hub, or another cable.",
     "coral_usb2": "The Edge TPU is in a slow USB 2 port, where an image may take seven times as long. Use a USB 3 "
                   "port (often blue).",
-    "coral_weak_hub": "The Edge TPU is plugged into a hub without its own power supply. It may stop at any time. "
-                      "Plug it into the computer.",
-    "coral_max_clock": "The Edge TPU runs at its highest clock speed. It can get hot enough to burn the skin. Keep "
+    "coral_weak_hub": "The Edge TPU is plugged into a hub without its own power supply, and may stop at any time. "
+                      "Plug the Edge TPU into the computer.",
+    "coral_max_clock": "The Edge TPU runs at its highest clock speed and can get hot enough to burn the skin. Keep "
                        "the room below 25 degrees Celsius.",
 }
 
@@ -153,14 +167,16 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 
     # ---- why an image is refused
     "not_an_image": "This file is not a DICOM, PNG or JPEG image.",
-    "other_image": "This image is of a kind that is not read. Save it as DICOM, PNG or JPEG.",
-    "packed_otherwise": "This file is packed in a way that is not opened. Unpack it first.",
+    "other_image": "This image format is not supported. Save the image as DICOM, PNG or JPEG.",
+    "packed_otherwise": "This archive format is not supported. Unpack the file first.",
     "no_pixel_data": "This DICOM file contains no image ({modality}).",
     "modality": "Not a radiograph: the modality is {modality}.",
     "body_part": "Not a chest image: the body part is {body_part}.",
     "view": "Not a frontal view: the file says {view}.",
-    "for_processing": "The file holds raw values of the detector (FOR PROCESSING), from which an image is still to be made. Screen the image FOR PRESENTATION of this exposure.",
-    "image_type": "Not an ordinary exposure: the file says {kind} (dual energy, a subtraction, bone or soft tissue). Screen the ordinary image of this examination.",
+    "for_processing": "The file holds raw detector values (FOR PROCESSING), not a finished image. Screen the image "
+                      "FOR PRESENTATION of this exposure.",
+    "image_type": "Not a standard radiograph: the file says {kind} (dual energy, a subtraction, bone or soft "
+                  "tissue). Screen the standard radiograph of this examination.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
                   "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
     "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born}, and even today is younger.",
@@ -169,55 +185,65 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "too_small": "The image is too small: {rows} x {columns} pixels.",
     "blank": "The image is blank or has almost no contrast.",
     "aspect": "The image is too long and narrow for a chest X-ray: {rows} x {columns} pixels.",
-    "nested_zip": "A zip file inside another zip file is not opened. Unpack it first.",
+    "nested_zip": "A zip file inside another zip file is not opened. Unpack the outer zip file first.",
     "not_frontal_chest": "The image was not recognised as a frontal chest X-ray. If the image is one, read the "
                          "image yourself.",
-    "rotated": "The image lies on its side. It can be turned and screened.",
-    "upside_down": "The image is upside down. It can be turned and screened.",
+    "rotated": "The image lies on its side. The image can be turned and screened.",
+    "upside_down": "The image is upside down. The image can be turned and screened.",
     "inverted": "The image is inverted: black and white are swapped. The image can be corrected and screened.",
     "unlike_training": "The image is unlike the chest X-rays this pack was made for.",
     "too_many_frames": Plural("The file has {frames} frame. At most {limit} are read.",
                               "The file has {frames} frames. At most {limit} are read.", by="frames"),
-    "several_images": "The file holds {count} images, but this kind of file is read as one. Save each of them as a file of its own, and screen those.",
+    "several_images": "The file has {count} images, but this file format is read as one image. Save each image as a "
+                      "separate file, and screen these files.",
 
     # ---- what fails
     "unreadable": "The file cannot be opened: {detail}.",
-    "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy the file from elsewhere. Then screen it again.",
-    "missing": "The file is no longer there.",
-    "object_elsewhere": "This image is on a server ({address}), and this program opens files of this computer alone.",
-    "changed": "The file has changed in the meantime. Screen it again.",
-    "folder_not_read": "This folder cannot be read: {detail}. None of its images was screened, and their number is not known.",
-    "folder_lost": "This folder disappeared during the search. It is not known how many of its images were not screened. If it is on a drive, reconnect the drive and start again. Results so far are kept.",
+    "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy "
+                   "the file from elsewhere. Then screen the file again.",
+    "missing": "The file no longer exists.",
+    "object_elsewhere": "This image is on a server ({address}), but this program opens files of this computer only. "
+                        "Copy the file to this computer.",
+    "changed": "The file has changed since the start of the run. Screen the file again.",
+    "folder_not_read": "This folder cannot be read: {detail}. No image of this folder was screened. The number of "
+                       "images is not known.",
+    "folder_lost": "This folder disappeared during the search, so images may not have been screened. If the folder "
+                   "is on a drive, reconnect the drive and start again. Results so far are kept.",
     "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that everything was copied.",
-    "index_alone": Plural("The DICOMDIR lists {count} file, which is not there: it was probably copied without it. Open "
-                          "the disc it came from, or copy all of the disc.",
-                          "The DICOMDIR lists {count} files, but none of them is there: it was probably copied without "
-                          "them. Open the disc it came from, or copy all of the disc.", by="count"),
-    "index_empty": "The DICOMDIR lists no files. If you opened it by itself, open the folder it is in instead.",
-    "index_damaged": "The DICOMDIR is damaged, or part of it is missing. If you opened it by itself, open the folder it is in instead, and check that everything was copied.",
+    "index_alone": Plural("The DICOMDIR lists {count} file, which is missing: the DICOMDIR was probably copied "
+                          "alone. Open the original disc, or copy the whole disc.",
+                          "The DICOMDIR lists {count} files, which are all missing: the DICOMDIR was probably "
+                          "copied alone. Open the original disc, or copy the whole disc.", by="count"),
+    "index_empty": "The DICOMDIR lists no files. If you opened the DICOMDIR alone, open its folder instead.",
+    "index_damaged": "The DICOMDIR is damaged or incomplete. If you opened the DICOMDIR alone, open its folder "
+                     "instead, and check that all files were copied.",
     "no_permission": "You do not have permission to read this file.",
     "empty": "The file is empty.",
     "truncated": "The file is incomplete: part of the image is missing.",
-    "more_images": "The file holds more images than its header says: {found} instead of {stated}. Save each of them as a file of its own, and screen those.",
-    "lower_part_empty": "The file is incomplete: the lower {percent} % of the image is empty. Copy it again from where it came from.",
-    "unknown_syntax": "This file is written in a form that is not supported (transfer syntax {uid}).",
+    "more_images": "The file has more images than its header says: {found} instead of {stated}. Save each image as "
+                   "a separate file, and screen these files.",
+    "lower_part_empty": "The file is incomplete: the lower {percent} % of the image is empty. Copy the file again "
+                        "from the source.",
+    "unknown_syntax": "The transfer syntax of this file is not supported ({uid}).",
     "size_mismatch": "The file is damaged: the image has {found} pixels, but its header says {stated}.",
     "damaged": "The file is damaged: {detail}.",
     "unsupported_compression": "This kind of image compression is not supported ({name}).",
     "unsupported_pixels": "This pixel format is not supported ({detail}).",
     "too_large": "The image is too large to read safely ({detail}).",
     "too_many_members": Plural("The zip file contains {count} file. At most {limit} are read from one zip file. "
-                               "Unpack it and screen the folder.",
+                               "Unpack the zip file and screen the folder.",
                                "The zip file contains {count} files. At most {limit} are read from one zip file. "
-                               "Unpack it and screen the folder.", by="count"),
-    "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened it by itself, open the folder it is in instead.",
+                               "Unpack the zip file and screen the folder.", by="count"),
+    "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened the "
+                        "DICOMDIR alone, open its folder instead.",
     "double_members": Plural("Different files in this zip file share {count} name ({file}). Only the last of them "
                              "was read. Pack them again under different names.",
                              "Different files in this zip file share {count} names ({file} and others). Only the "
                              "last file of each name was read. Pack them again under different names.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
-    "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to screen what is in it.",
-    "encrypted": "The file is encrypted. Unpack it with its password first.",
+    "linked_folder": "This is a link to a folder elsewhere, which is not followed. To screen the images of that "
+                     "folder, choose that folder too.",
+    "encrypted": "The file is encrypted. Unpack the file with its password first.",
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
     "decoder_crashed": "The decoder crashed twice on this file. The file may be damaged.",
@@ -226,27 +252,30 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
     "inference": "The model could not be run on this image: {detail}.",
     "lungs_failed": "The lungs could not be found in this image: {detail}",
-    "internal": "An unexpected error occurred. Please report it and attach the log ({detail}).",
+    "internal": "An unexpected error occurred ({detail}). Report the error and attach the log.",
 
     # ---- the program
-    "disk_full": "The disk is full: {path}.",
+    "disk_full": "The disk is full: {path}. Free disk space.",
     "not_writable": "Cannot write to {path}: {detail}.",
-    "file_in_use": "Another window of this program is using {path} ({holder}). Wait until it has finished, or close it. "
-                   "Then try again.",
-    "disk_failing": "The disk reported an error at {path}: {detail}. What was saved before is kept. Try again. If it "
-                    "happens again, copy your files to another disk and have this one checked.",
-    "not_plain": "{path} is a link or not a regular file, so it is not used. Delete it, or put the file itself there.",
+    "file_in_use": "Another window of this program is using {path} ({holder}). Close that window, or wait until it "
+                   "has finished. Then try again.",
+    "disk_failing": "The disk reported an error at {path}: {detail}. Everything saved before is kept. Try again. If "
+                    "the error happens again, copy your files to another disk and have the disk checked.",
+    "not_plain": "{path} is a link or not a regular file, so the program does not use it. Delete {path}, or replace "
+                 "it with a regular file.",
     "home_unusable": "The program cannot keep its files in {path}: {detail}. Set FIELDRAY_HOME to another folder.",
-    "database_newer": "The results in {path} were made by Fieldray {made_by} or a later version. This is Fieldray "
-                      "{program}, which cannot read them. Nothing was changed. Install version {made_by} or later.",
-    "database_of_later": "The results in {path} were made by a later version of Fieldray. This is Fieldray {program}, "
-                         "which cannot read them. Nothing was changed. Install the later version.",
-    "database_too_old": "The results in {path} were made before the first release of the program. Nothing was changed. "
-                        "Move the file away to begin a new one.",
-    "database_older_damaged": "The results in {path} are damaged, and were made by an earlier version of the program. "
-                              "Nothing was changed. Screen a folder once with that version: it repairs them.",
-    "database_damaged": "The results in {path} are damaged. Start the program again and screen a folder: the damaged "
-                        "file is then set aside, and every result that can still be read goes into a new one.",
+    "database_newer": "The results database {path} was made by Fieldray {made_by} or a later version, which "
+                      "Fieldray {program} cannot read. Nothing was changed. Install version {made_by} or later.",
+    "database_of_later": "The results database {path} was made by a later version, which Fieldray {program} cannot "
+                         "read. Nothing was changed. Install the later version.",
+    "database_too_old": "The results database {path} was made before the first release of the program and cannot be "
+                        "read. Nothing was changed. Move the file away to begin a new one.",
+    "database_older_damaged": "The results database {path} is damaged, and was made by an earlier version of the "
+                              "program. Nothing was changed. Screen a folder with that version, which repairs the "
+                              "database.",
+    "database_damaged": "The results database {path} is damaged. Start the program again and screen a folder. The "
+                        "damaged file is then set aside, and a new database gets every result that can still be "
+                        "read.",
     "database_repaired": "The results database was damaged. The damaged file was moved to {path}. Results "
                          "recovered: {results}. Verdicts recovered: {verdicts}. Images without a result are "
                          "screened again.",
@@ -256,76 +285,85 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pictures_renewed": "The preview file {path} was damaged and a new one was begun. No result is lost.",
     "store_in_use": "The results database {path} is in use by another window or command of this program. Close "
                     "the window, or wait until the command has finished. Then try again.",
-    "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
-                    "program again.",
+    "results_lost": "Results are missing from the results database {path}: {found} of {saved} saved results were "
+                    "found. Start the program again.",
     "verdict_misplaced": "The verdict was not saved: {path} no longer has the result of this image. The run was "
                          "deleted, or the results database was replaced. Screen the images again, then give the "
                          "verdict again.",
-    "image_replaced": "The file of this image was replaced while the image was open, or the image was screened again. "
-                      "You see the earlier image, which takes no verdict. Open the new image to judge the new one.",
+    "image_replaced": "The image file was replaced while the image was open, or the image was screened again. The "
+                      "image shown is the earlier one, which takes no verdict. Open the new image to give a "
+                      "verdict.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",
     "not_judged_replaced": "No verdict was given: this image was replaced by another one. Open the new image first.",
-    "not_judged_not_listed": "No verdict was given: the list does not show the open image. Choose an image in the list.",
+    "not_judged_not_listed": "No verdict was given: the list does not show the current image. Choose an image in "
+                             "the list.",
     "not_judged_searching": "No verdict was given: the keys belong to the search. Press Enter to go to the list, then "
                             "press the key again.",
     "open_files": "This computer lets the program open {limit} files at the same time, but {needed} are needed. "
                   "Raise that limit, or read fewer files at the same time.",
     "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but {needed_mb} MB are needed. Raise "
                     "that limit, or read fewer files at the same time.",
-    "system_short": "The system refuses a resource that the program needs ({detail}). Close other programs. If this "
-                    "computer limits memory, threads or open files, raise the limits. Then start again.",
+    "system_short": "The operating system refused memory, threads or open files to the program ({detail}). Close "
+                    "other programs. If this computer limits memory, threads or open files, raise the limits. Then "
+                    "start again.",
     "readers_not_started": "No image can be read, because a process of the program could not be started: {detail}. "
-                           "The images are not to blame. Close other programs. If this computer limits memory or "
-                           "open files, raise the limits. If that does not help, reinstall the program.",
+                           "This is not an error of the images. Close other programs. If this computer limits "
+                           "memory or open files, raise the limits. If that does not help, reinstall the program.",
     "output_is_input": "{path} is one of the input files, so nothing is written there. Choose another name for the "
                        "output.",
     "output_in_home": "{path} is in the program's own folder, where only the program writes. Choose another folder "
                       "for the output.",
-    "output_not_ours": "{path} already exists and is not an earlier output of this command, so it is not replaced. "
-                       "Choose another name for the output, or delete the file.",
+    "output_not_ours": "{path} already exists and is not an earlier output of this command, so the file was not "
+                       "replaced. Choose another name for the output, or delete the file.",
     "option_is_file": "{name} is both an option and the name of a file in this folder. To screen all files of "
                       "this folder, name the folder (.) or write ./* instead of *.",
     "command_is_file": "{name} is both a command and the name of a file in this folder. To screen all files of "
                        "this folder, name the folder (.) or write ./* instead of *. To run the command, write ./ "
                        "before the names of files.",
-    "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
-    "watch_no_folder": "Only a folder can be watched: {path} is none.",
-    "watch_waits": "{path} cannot be read now. Is its drive connected? Watching goes on when it is back.",
-    "watch_goes_on": "{path} can be read again. Watching goes on.",
+    "nothing_to_screen": "Nothing to screen: {path} does not exist.",
+    "watch_no_folder": "Only a folder can be watched, and {path} is not a folder.",
+    "watch_waits": "{path} cannot be read now. Check that the drive is connected. Watching continues when the "
+                   "folder is available again.",
+    "watch_goes_on": "{path} can be read again. Watching continues.",
     "files_lost": "Files that could not be read: {count}. If the files are on a drive, connect the drive and "
                   "press Start. Only failed files are screened again.",
-    "next_run": Plural("{count} file or folder will be screened after this run.", "{count} files or folders will be screened after this run.", by="count"),
+    "next_run": Plural("{count} file or folder will be screened after this run.",
+                       "{count} files or folders will be screened after this run.", by="count"),
     "question_closed": "The pack was changed before the question was answered. Choose the pack for {paths}.",
-    "saved": Plural("{count} file or folder was saved in {folder}.", "{count} files or folders were saved in {folder}.", by="count"),
+    "saved": Plural("{count} file or folder was saved in {folder}.",
+                    "{count} files or folders were saved in {folder}.", by="count"),
     "nothing_saved": "Nothing was saved: these formats need images that were screened, and this run has none.",
-    "watch_stopped": "Watching was stopped. New results: {results}. Files that wait for the next watch: {waiting}.",
+    "watch_stopped": "Watching was stopped. New results: {results}. Files left for the next watch: {waiting}.",
     "points_differ": "The packs run at different operating points: {packs}. Choose the operating points on the "
                      "page of packs.",
-    "packs_missing": "The last run of this folder used these packs too: {packs}. This run uses {pack} alone. To use "
-                     "several packs again, tick them on the page of packs, then press Start.",
-    "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same pack. "
-                     "This is a separate run; the other one is not affected.",
-    "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",
-                          "{count} images of this run are no longer there. Their results are kept, but no longer "
+    "packs_missing": "The last run of this folder used these packs too: {packs}. This run uses {pack} only. To use "
+                     "several packs again, choose them on the page of packs, then press Start.",
+    "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same "
+                     "pack. This run is separate from the other one.",
+    "not_present": Plural("{count} image file of this run no longer exists. Its result is kept, but no longer "
+                          "listed.",
+                          "{count} image files of this run no longer exist. Their results are kept, but no longer "
                           "listed.", by="count"),
     "taken_over": Plural("{count} result was reused from an earlier run. Files recognised by size, times and a "
                          "sample of the content: {sampled}. Files recognised by the whole content: {whole}.",
                          "{count} results were reused from an earlier run. Files recognised by size, times and a "
                          "sample of the content: {sampled}. Files recognised by the whole content: {whole}.", by="count"),
-    "unlike_images": Plural("{count} image is unlike those that the pack was measured on. Its score may be less "
-                            "reliable.",
-                            "{count} images are unlike those that the pack was measured on. Their scores may be less "
-                            "reliable.", by="count"),
+    "unlike_images": Plural("{count} image is unlike the images that the pack was measured on. The score may be "
+                            "less reliable.",
+                            "{count} images are unlike the images that the pack was measured on. The scores may be "
+                            "less reliable.", by="count"),
     "asked_for_images": Plural("{count} image was turned, or was screened although refused, at a user's request. "
                                "The result says so.",
                                "{count} images were turned, or were screened although refused, at a user's "
                                "request. The results say so.", by="count"),
-    "again_busy": "A run is under way. Wait until it is over or stop it, then screen this image again.",
-    "again_other_pack": "This result is of the pack {pack} with other settings than those in use. Choose that pack and its "
-                        "operating point, or screen the folder again.",
-    "again_refused": "The image was turned, but is refused all the same. Read it yourself, or screen it anyway.",
+    "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
+    "again_busy": "A run is under way. Wait until the run is over or stop the run, then screen this image again.",
+    "again_other_pack": "This result was made by the pack {pack} with settings that are not in use now. Choose that "
+                        "pack and its operating point, or screen the folder again.",
+    "again_refused": "The image was turned, but is still not suitable. Read the image yourself, or screen the image "
+                     "anyway.",
     "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
                               "The maps of {count} images could not be written. Their files have changed or cannot be "
                               "read.", by="count"),
@@ -333,39 +371,46 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                              "the right pack was chosen.",
                              "{count} images do not match this pack (age or body part). {patients} Check that the "
                              "right pack was chosen.", by="count"),
-    "ages_not_stated": Plural("{count} image does not say how old the patient is, and nobody confirmed it. {patients}",
-                              "{count} images do not say how old the patient is, and nobody confirmed it. {patients}",
+    "ages_not_stated": Plural("{count} image file has no patient age, and nobody confirmed the age. {patients}",
+                              "{count} image files have no patient age, and nobody confirmed the age. {patients}",
                               by="count"),
     "path_missing": "The folder or file {path} does not exist.",
-    "path_is_address": "{address} is an address, and this program opens folders and files of this computer alone. Name "
-                       "the place where the share is mounted, or copy the files here.",
-    "command_missing": "There is no command {command} in this installation. Making packs, archives, clusters and workflows are not part of the installed program. They come with: pip install 'fieldray[adapt,cluster]'",
+    "path_is_address": "{address} is a network address, but this program opens folders and files of this computer "
+                       "only. Name the folder where the share is mounted, or copy the files to this computer.",
+    "command_missing": "This installation has no command {command}. Commands for packs, archives, clusters and "
+                       "workflows need: pip install 'fieldray[adapt,cluster]'",
     "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
                               "Name a command first, for example: fieldray screen FOLDER",
-    "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
-    "only_hidden": Plural("{count} file or folder in {path} is hidden (its name begins with a dot), and hidden ones are not looked at. If there are images in it, give it another name.",
-                          "{count} files or folders in {path} are hidden (their names begin with a dot), and hidden ones are not looked at. If there are images in them, give them other names.", by="count"),
-    "bins_left_out": Plural("{count} recycle bin, store of thumbnails or snapshot was left out: {several}. To screen what is in it, open it by itself.",
-                            "{count} recycle bins, stores of thumbnails or snapshots were left out: {several}. To screen what is in one, open it by itself.", by="count"),
+    "no_image_in": "There is no image file in {path}. If the folder is on a drive, check that the drive is "
+                   "connected.",
+    "only_hidden": Plural("{count} file or folder in {path} is hidden (the name begins with a dot) and was not "
+                          "screened. To screen hidden images, rename the file or folder.",
+                          "{count} files or folders in {path} are hidden (the names begin with a dot) and were not "
+                          "screened. To screen hidden images, rename the files or folders.", by="count"),
+    "bins_left_out": Plural("{count} recycle bin, thumbnail cache or snapshot was left out: {several}. To screen "
+                            "its files, open that folder itself.",
+                            "{count} recycle bins, thumbnail caches or snapshots were left out: {several}. To "
+                            "screen their files, open such a folder itself.", by="count"),
     "question_waits": "Screening waits for your answer to a question. Finish here first, then answer the "
                       "question.",
-    "own_image": "This program made the picture of another image and its result, so it is not screened.",
+    "own_image": "This picture was made by the program from another image and its result, so the picture was not "
+                 "screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
-    "ages_apart": "No patient is of the ages that all of these packs are for: {packs}. Screen without confirming ages, or "
-                  "with one pack after the other.",
-    "operating_point": "The pack has no operating point named {name}. It has: {known}.",
+    "ages_apart": "These packs have no patient age in common: {packs}. Screen without confirming the ages, or with "
+                  "one pack at a time.",
+    "operating_point": "The pack has no operating point named {name}. Its operating points are: {known}.",
     "no_screen": "No display is available for the window. Use the command line instead: {command}",
-    "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",
+    "setting_type": "The setting {key} cannot be {value}. The value must be of the type {kind}.",
     "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
-    "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",
-    "setting_unknown": "This version of the program has no setting {key}. It is kept in the file.",
+    "setting_range": "The setting {key} cannot be {value}. The value must be between {low} and {high}.",
+    "setting_unknown": "This version of the program has no setting {key}. The setting is kept in the file.",
     "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
-    "settings_not_saved": "The settings were not saved: {path} could not be read before ({detail}), and what is in it is "
-                          "not replaced. Start the program again.",
+    "settings_not_saved": "The settings were not saved: {path} could not be read ({detail}), and an unreadable file "
+                          "is not replaced. Start the program again.",
 
     # ---- this computer
-    "nothing_to_measure": "There is no readable image here, so nothing can be measured.",
+    "nothing_to_measure": "No readable image was found, so nothing can be measured.",
     "energy_not_counted": "Power cannot be measured: Linux gives no energy counter on this computer "
                           "(/sys/class/powercap).",
     "energy_denied": "Only the administrator may read {path}. Run the command as root to measure power.",
@@ -373,20 +418,19 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "host_trial_well": "A test image was read and processed by {pack} on {backend} within {seconds} s.",
     "host_trial_stopped": "The test image could not be screened: {detail}.",
     "host_library_missing": "Parts of the program are missing: {names}. Reinstall the program.",
-    "host_no_vectors": "The CPU has no AVX2 instructions (it is older than about 2013), so the model runs several "
-                       "times slower. Use a newer computer or an Edge TPU.",
+    "host_no_vectors": "The CPU has no AVX2 instructions (common since about 2013), so the model runs several times "
+                       "slower. Use a newer computer or an Edge TPU.",
     "host_power_plan": "The system slows the CPU down to save power (plan {plan}). Choose the high performance plan "
                        "in the system's power settings.",
     "host_governor": "The system slows the CPU down to save power (governor {governor}). Run: cpupower frequency-set "
                      "-g performance",
-    "host_battery": "The computer is running on battery, which slows most computers down. Plug it in.",
+    "host_battery": "The computer is running on battery, which slows most computers down. Plug the computer in.",
     "host_memory": "Only {free_mb} MB of memory are free, but large images need {needed_mb} MB. Close other programs.",
     "host_disk": "Only {free_mb} MB are free on the disk with the results ({path}). Free some space.",
-    "host_busy": "Other programs use {percent} percent of the CPU. Close those that are not needed during screening.",
+    "host_busy": "Other programs use {percent} % of the CPU. Close programs that are not needed during screening.",
     "host_few_threads": "The program may use only {usable} of the CPU's {threads} threads. Remove this limit unless "
                         "it was set on purpose.",
-    "host_no_edgetpu": "No Edge TPU is plugged in. Nothing needs to be done: the packs that come with the program run on "
-                       "the CPU.",
+    "host_no_edgetpu": "No Edge TPU is plugged in. None is needed: the packs of the program run on the CPU.",
     "host_edgetpu_well": "The Edge TPU can be used.",
     "host_other_pack": "The pack {name} is not used: {detail}",
 }

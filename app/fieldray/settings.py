@@ -62,9 +62,9 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="language", label="Language", default="system", among=language_choices),
     Row(key="theme", label="Appearance", default="system", among=("system", "light", "dark")),
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
-    Row(key="keep_folders", label="Remember the folders that were opened", default=True),
+    Row(key="keep_folders", label="Remember recent folders", default=True),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
-    Row(key="device", label="Run the model on", default="auto", among=device_choices),
+    Row(key="device", label="Device for the model", default="auto", among=device_choices),
     Row(key="policy", label="When an Edge TPU (Coral USB Accelerator) is connected, use",
         default="accelerator", among=("accelerator", "fastest", "both")),
     Row(key="edgetpu_clock", label="Clock speed of the Edge TPU (at the highest it can burn the skin)",
@@ -77,11 +77,11 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="verify_files", label="Verify full file contents when a run resumes (slower)", default=False),
     Row(key="pack", label="Default pack", default="", in_dialog=False),
     Row(key="operating_point", label="Operating point of that pack", default="", in_dialog=False),
-    Row(key="window", label="Place and size of the window", default="", in_dialog=False),
+    Row(key="window", label="Position and size of the window", default="", in_dialog=False),
     Row(key="panes", label="Widths of list, image and result", default="", in_dialog=False),
     Row(key="by_patient", label="List the images of a patient together", default=True, in_dialog=False),
-    Row(key="folded", label="Cards of the result that are folded", default="", in_dialog=False),
-    Row(key="folders", label="Folders that were opened, the last one first", default="", in_dialog=False),
+    Row(key="folded", label="Folded cards of the result", default="", in_dialog=False),
+    Row(key="folders", label="Recent folders, the newest first", default="", in_dialog=False),
 )
 # fmt: on
 SIMPLE: Final = ("language", "theme", "hide_patient", "keep_folders", "heat_map_opacity")  # the others are advanced

@@ -17,14 +17,13 @@ from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import user_data
 from fieldray.persistence import PRIVATE
 from fieldray.reasons import reason
-from fieldray_adapt.command_line import COMMANDS
 from fieldray_cluster.commands.training import add_estimate, add_measure_cluster, add_training_options, trainer_of
 
 LIBRARY_LOG: Final = "tensorflow.log"
 _LARGEST_BYTES: Final = 1_000_000
 STEPS: Final = {
-    "run": "perform all steps that are not done yet",
-    "cross": "cross-validate, if the recipe asks for folds; of lung fields, leave out each hospital",
+    "run": "run all unfinished steps",
+    "cross": "cross-validate, if the recipe has folds; lung fields: leave out each hospital in turn",
     "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
     "data": "read the images and fix their split into parts",
     "train": "train the network",
@@ -95,9 +94,9 @@ def print_all(problem: UsageProblem, console: Console) -> None:
             console.print_line(line)
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command and its own commands."""
-    actions = add_commands(commands, "adapt", COMMANDS["adapt"])
+    actions = add_commands(commands, "adapt", summary)
     for name, text in STEPS.items():
         action = add_command(actions, name, text)
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
@@ -124,9 +123,9 @@ def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
     action.add_argument("pack", type=given_path, metavar="PACK", help="the folder of a classifier's pack")
     action.add_argument(
         "--key", type=given_path, default=Path("signing.pem"), metavar="FILE",
-        help="signs the pack (default: signing.pem, made if missing)",
+        help="signing key of the pack (default: signing.pem, made if missing)",
     )  # fmt: skip
-    where = "for the new pack's folder (default: where the pack is, if the same key signed it)"
+    where = "folder for the new pack (default: the folder of the pack, if signed with the same key)"
     action.add_argument("--out", type=given_path, metavar="FOLDER", help=where)
     action.set_defaults(command=run_compile)
 

@@ -31,4 +31,4 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command with all of its options."""
     from fieldray_adapt import adapt_command
 
-    adapt_command.add_to(commands)
+    adapt_command.add_to(commands, COMMANDS["adapt"])

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import argparse
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "archive": "screen an archive by several processes or computers",
-    "cluster": "let several computers work together",
+    "archive": "screen an archive with several processes or computers",
+    "cluster": "run a cluster of several computers",
     "workflow": "run experiments and sweeps on one computer or a cluster",
 }
 IS_TOOLCHAIN: Final = False
@@ -37,6 +37,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands with all of their options."""
     from fieldray_cluster.commands import archive, cluster, workflow
 
-    archive.add_to(commands)
-    cluster.add_to(commands)
-    workflow.add_to(commands)
+    archive.add_to(commands, COMMANDS["archive"])
+    cluster.add_to(commands, COMMANDS["cluster"])
+    workflow.add_to(commands, COMMANDS["workflow"])

@@ -26,7 +26,8 @@ from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable
 from fieldray.imaging.beginning import Beginning, Identify
-from fieldray.imaging.discover import Members, failed_ref
+from fieldray.imaging.discover import Members
+from fieldray.imaging.identify import failed_ref
 from fieldray_cluster.object_server import MOST_BYTES, Listed, ObjectServer, address_of, address_path
 
 _HEAD_BYTES: Final = 2**16  # of an object, as long as only its header is wanted

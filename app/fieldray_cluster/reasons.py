@@ -10,94 +10,160 @@ from fieldray.reasons import Plural, Template
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_not_installed": "Working with a cluster needs additional modules ({name} is missing). Install them with: pip install 'fieldray[cluster]'",
-    "cluster_address": "{address} is not the address of a scheduler. Write it in numbers, for example {protocol}://192.168.1.10:8786. With certificates it begins with tls, without with tcp.",
-    "cluster_no_answer": "No scheduler answers at {address}. Check that it runs there (fieldray cluster start), that the address is right, and that both sides use the same certificates.",
-    "cluster_other_scheduler": "The scheduler at {address} has {there}, but here it is {here}. Install the same version on every computer, and start the cluster again.",
+    "cluster_address": "{address} is not the address of a scheduler. Write the address in numbers, for example "
+                       "{protocol}://192.168.1.10:8786. With certificates the address begins with tls, without "
+                       "certificates with tcp.",
+    "cluster_no_answer": "No scheduler answers at {address}. Check that the scheduler runs (fieldray cluster "
+                         "start), that the address is right, and that both sides use the same certificates.",
+    "cluster_other_scheduler": "The versions differ: {there} on the scheduler at {address}, {here} on this "
+                               "computer. Install the same version on every computer, and start the cluster again.",
     "cluster_no_worker": "The scheduler at {address} has no workers. Let computers join with: fieldray cluster join {address}",
     "cluster_node_not_started": "A process of the cluster ({role}) could not be started (exit code {end}). If you named its address and port, check that they are this computer's own and free.",
     "cluster_node_again": "{node} has ended unexpectedly (exit code {end}) and is started again.",
     "cluster_host": "{host} is not an address in numbers. Name this computer's own address in the network of the cluster, for example 192.168.1.10.",
-    "cluster_lost": "The connection to the cluster was lost. What is done is kept: start the same command again to go on.",
-    "cluster_node_problem": "{node} cannot be given any work: {detail}",
+    "cluster_lost": "The connection to the cluster was lost. Results so far are kept. Start the same command again "
+                    "to continue.",
+    "cluster_node_problem": "{node} gets no work: {detail}",
     "cluster_other_version": "The versions differ: {there} on that computer, {here} on this one. Install the same "
                              "versions on every computer.",
-    "cluster_no_pack": "It cannot use the pack {pack}: {detail}",
-    "cluster_other_pack": "It has another pack under the name {pack}. Install the same pack on every computer.",
-    "cluster_other_settings": "It uses other operating points for {pack} than this computer. Make the site's points the same on every computer.",
-    "cluster_no_path": "It does not see {path}, or finds it empty. Connect the share there, or send the images with --send-files.",
+    "cluster_no_pack": "That computer cannot use the pack {pack}: {detail}",
+    "cluster_other_pack": "That computer has another pack under the name {pack}. Install the same pack on every "
+                          "computer.",
+    "cluster_other_settings": "That computer has other local operating points for {pack} than this computer. Use "
+                              "the same local operating points on every computer.",
+    "cluster_no_path": "{path} is missing or empty on that computer. Connect the share on that computer, or send "
+                       "the images with --send-files.",
     "cluster_other_answer": "That computer sent an invalid answer. Install the program on that computer again, "
                             "and start the program again.",
-    "cluster_silent": Plural("A process on that computer did not answer for {minutes} minute.", "A process on that computer did not answer for "
-                                                                                     "{minutes} minutes.", by="minutes"),
+    "cluster_silent": Plural("A process on that computer did not answer for {minutes} minute.",
+                             "A process on that computer did not answer for {minutes} minutes.", by="minutes"),
     "cluster_no_reply": "A process on that computer does not answer, and gets no work before the process answers. "
                         "Check whether that computer sleeps, or start the program there again.",
-    "cluster_node_deaths": Plural("Its processes ended {times} time in a row while they screened. Look whether it has enough memory and room on its disk, then start the same command again.", "Its processes ended {times} times in a row while they screened. Look whether it has enough memory and room on its disk, then start the same command again.", by="times"),
-    "cluster_clock": Plural("Its clock differs by {difference} second from this computer's.", "Its clock differs by {difference} seconds from this computer's.", by="difference"),
-    "archive_in_use": "Another program (process {process}) is working on {folder}. Wait until it is done, or name another folder with --out.",
+    "cluster_node_deaths": Plural("The processes on that computer ended {times} time during screening. Check its "
+                                  "memory and disk space, then start the same command again.",
+                                  "The processes on that computer ended {times} times in a row during screening. "
+                                  "Check its memory and disk space, then start the same command again.", by="times"),
+    "cluster_clock": Plural("The clock of that computer differs by {difference} second from the clock of this "
+                            "computer.", "The clock of that computer differs by {difference} seconds from the clock "
+                                         "of this computer.", by="difference"),
+    "archive_in_use": "Another program (process {process}) is working on {folder}. Wait until that program is done, "
+                      "or name another folder with --out.",
     "archive_other_work": "{folder} was begun with other paths, another pack ({pack}), other settings or another version of the program. Name another folder with --out.",
-    "archive_damaged": "{path} is damaged and cannot be used. Name another folder with --out, or delete this one to begin again.",
-    "archive_list_lost": "The list of images in {folder} is gone, but results are there. Put {name} back, or begin again: name another folder with --out, or delete this one.",
-    "archive_failed": Plural("{count} image failed. Start the same command again to try it again.", "{count} images failed. Start the same command again to try them again.", by="count"),
-    "archive_one_address": "Name one address of objects alone, without other paths and without --send-files: every computer reads the objects itself.",
+    "archive_damaged": "{path} is damaged and cannot be used. Name another folder with --out, or delete the folder "
+                       "to begin again.",
+    "archive_list_lost": "The list of images in {folder} is missing, but the folder has results. Restore {name}. To "
+                         "begin again, name another folder with --out, or delete the folder.",
+    "archive_failed": Plural("{count} image failed. Start the same command again to retry.",
+                             "{count} images failed. Start the same command again to retry.", by="count"),
+    "archive_one_address": "Name a single address of objects, without other paths and without --send-files. Every "
+                           "computer reads the objects from the server.",
     "archive_no_protocol": "The address {address} is not supported. Supported addresses begin with: s3, http, "
                            "https, sftp.",
-    "archive_no_library": "{address} cannot be read: {detail}. Install what is missing beside the program.",
-    "archive_password": "Leave the password out of the address: results would show it. Write it into ~/.config/fsspec (for example {protocol}.json).",
-    "archive_no_tag": "The server does not tell the size of {address} and when it was changed (ETag or Last-Modified), so that a change of the image would not be noticed.",
+    "archive_no_library": "{address} cannot be read: {detail}. Install the missing module.",
+    "archive_password": "Leave the password out of the address: results would show the password. Write the password "
+                        "into ~/.config/fsspec (for example {protocol}.json).",
+    "archive_no_tag": "The server gives no size or no date of change of {address} (ETag or Last-Modified), so a "
+                      "changed image could not be detected.",
     "archive_not_listed": "The server does not let you list {address}. Check the name, your credentials and your rights.",
-    "archive_server_gone": "{address} cannot be reached: {detail}. Check the address, the network and your credentials. What is done is kept: start the same command again to go on.",
-    "archive_server_awaited": "It cannot reach the server of the objects, and waits for it up to 5 minutes. Check the network there, and the configured address and credentials.",
-    "archive_object_changed": "The object has changed since it was listed. To screen it as it is now, name another folder with --out.",
-    "archive_object_large": "The object is too large to be brought here: {size_mb} MB, at most {limit_mb} MB.",
-    "archive_worker_ended": Plural("Screening this image ended the process that did it, {times} time. The image was left out.", "Screening this image ended the process that did it, {times} times. The image was left out.", by="times"),
-    "cluster_certificates": "The folder {folder} holds no usable certificates ({detail}). Make some with: fieldray cluster certificates FOLDER",
+    "archive_server_gone": "{address} cannot be reached: {detail}. Check the address, the network and your "
+                           "credentials. Results so far are kept. Start the same command again to continue.",
+    "archive_server_awaited": "That computer cannot reach the server of the objects, and retries for up to 5 "
+                              "minutes. Check the network, the address and the credentials on that computer.",
+    "archive_object_changed": "The object has changed since the list was made. To screen the new content, name "
+                              "another folder with --out.",
+    "archive_object_large": "The object is too large to be downloaded: {size_mb} MB, at most {limit_mb} MB.",
+    "archive_worker_ended": Plural("Screening this image crashed the process {times} time. The image was left out.",
+                                   "Screening this image crashed the process {times} times. The image was left out.",
+                                   by="times"),
+    "cluster_certificates": "The folder {folder} has no usable certificates ({detail}). Make certificates with: "
+                            "fieldray cluster certificates FOLDER",
     "cluster_certificates_expired": "The certificates in {folder} were valid until {date}. Make new ones with fieldray cluster certificates FOLDER, copy them to every computer, and start the cluster again.",
-    "cluster_key_open": "Other users of this computer can read {path}, and with it run programs as you. Take their rights away (chmod 600), or make new certificates with: fieldray cluster certificates FOLDER",
-    "cluster_unencrypted": "Name the folder of the certificates with --certificates (made by: fieldray cluster certificates FOLDER). Without them everybody who reaches this computer's port can run programs as you; if that is what you want, name --unencrypted instead.",
+    "cluster_key_open": "Other users of this computer can read {path} and run programs as you. Remove their rights "
+                        "(chmod 600), or make new certificates with: fieldray cluster certificates FOLDER",
+    "cluster_unencrypted": "Name the folder of the certificates with --certificates (made by: fieldray cluster "
+                           "certificates FOLDER). Without certificates, everybody who reaches the port of this "
+                           "computer can run programs as you. To allow that, use --unencrypted.",
     "cluster_certificates_there": "{folder} already contains {name}. Choose an empty folder: certificates that are in use are never replaced.",
-    "training_needs_mode": Plural("{workers} worker trains by itself. Choose another mode for several workers.", "{workers} workers need a way to work together. Choose one with --mode: sync-join, sync-split or async.", by="workers"),
-    "training_staleness_sync": "Workers that wait for each other have no gradients that come too late. Leave --staleness out, or choose --mode async.",
-    "training_staleness": Plural("With {workers} worker, a staleness below {least} cannot be kept ({staleness} was asked for).", "With {workers} workers that do not wait for each other, gradients are up to {least} updates late even where all are equally fast. Choose a --staleness of {least} or more instead of {staleness}, or --mode sync-join.", by="workers"),
-    "training_small_batch": Plural("A batch has {images} image (of a kind), too few for {workers} workers. Use fewer workers or a larger batch.", "A batch has {images} images (of a kind), too few for {workers} workers. Use fewer workers or a larger batch.", by="images"),
-    "training_few_batches": Plural("An epoch has {batches} batch, too few for {workers} workers. Use fewer workers or smaller batches.", "An epoch has {batches} batches, too few for {workers} workers. Use fewer workers or smaller batches.", by="batches"),
-    "training_few_workers": Plural("{workers} workers are asked for, but the cluster has {there} process. Let more computers join, or ask for fewer workers.", "{workers} workers are asked for, but the cluster has {there} processes. Let more computers join, or ask for fewer workers.", by="there"),
-    "training_server_lost": "The process that held the weights has ended. The training is kept up to its last epoch: start the same command again to resume.",
-    "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. The training is kept up to its last epoch: start the same command again to resume.", "Worker {worker} was lost {times} times in one epoch. The training is kept up to its last epoch: start the same command again to resume.", by="times"),
+    "training_needs_mode": Plural("{workers} worker trains alone. Choose another mode for several workers.",
+                                  "{workers} workers need a mode. Choose one with --mode: sync-join, sync-split or "
+                                  "async.", by="workers"),
+    "training_staleness_sync": "--staleness needs --mode async: in the other modes the workers wait for each other. "
+                               "Remove --staleness, or choose --mode async.",
+    "training_staleness": Plural("With {workers} worker in --mode async, gradients are up to {least} updates late. "
+                                 "Replace --staleness {staleness} by {least} or more, or choose --mode sync-join.",
+                                 "With {workers} workers in --mode async, gradients are up to {least} updates late, "
+                                 "even where all are equally fast. Replace --staleness {staleness} by {least} or "
+                                 "more, or choose --mode sync-join.", by="workers"),
+    "training_small_batch": Plural("A batch has {images} image per class, too few for {workers} workers. Use fewer "
+                                   "workers or a larger batch.",
+                                   "A batch has {images} images per class, too few for {workers} workers. Use fewer "
+                                   "workers or a larger batch.", by="images"),
+    "training_few_batches": Plural("An epoch has {batches} batch, too few for {workers} workers. Use fewer workers "
+                                   "or smaller batches.",
+                                   "An epoch has {batches} batches, too few for {workers} workers. Use fewer "
+                                   "workers or smaller batches.", by="batches"),
+    "training_few_workers": Plural("{workers} workers are asked for, but the cluster has {there} process. Let more "
+                                   "computers join, or ask for fewer workers.",
+                                   "{workers} workers are asked for, but the cluster has {there} processes. Let "
+                                   "more computers join, or ask for fewer workers.", by="there"),
+    "training_server_lost": "The process with the weights has ended. Training is saved up to the last epoch. Start "
+                            "the same command again to resume.",
+    "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. Training is saved up to the "
+                                   "last epoch. Start the same command again to resume.",
+                                   "Worker {worker} was lost {times} times in one epoch. Training is saved up to "
+                                   "the last epoch. Start the same command again to resume.", by="times"),
     "training_worker_again": "Worker {worker} was lost. Another process takes its place.",
-    "training_measured_lost": "The process at {host}, with which transfers are measured, does not answer or has ended. Check that it can be reached, and start the same command again.",
-    "training_host_busy": "A process at {host} was to hold the weights, but it is busy with other work or has left the cluster. Wait for that work to end, or let more computers join, and start the same command again.",
+    "training_measured_lost": "The process at {host} for measuring transfers does not answer or has ended. Check "
+                              "that {host} can be reached, and start the same command again.",
+    "training_host_busy": "The process at {host} for the weights is busy with other work or has left the cluster. "
+                          "Wait for that work to end, or let more computers join, and start the same command again.",
     "training_server_unreached": "The processes that hold the weights cannot be reached ({hosts}): {detail}. Check that every computer of the cluster may connect to every other one.",
-    "training_node_folder": "{node} cannot read the training's images in {path}. Put the run's folder on a share that every node has at the same place.",
-    "training_node_other": "{node} finds other images in {path} than this computer. Put the run's folder on a share that every node has at the same place, and start the same command again.",
-    "training_diverged_weights": "Training diverged in epoch {epoch}: a weight is not a number. Lower learning_rate in the recipe and run it again. It resumes from the last good epoch.",
-    "training_batch_norm": "Note: the network has batch normalisation. Each worker normalises by its own part of a batch, so the result differs a little from training by one process.",
-    "training_dropout": "Note: the network has dropout. Each worker draws what it drops by itself, so the result differs a little from training by one process.",
-    "workflow_blocked": "Not started, because {parent} did not end well. Look at it (fieldray workflow status RECIPE --task {parent}), fix it, and run the workflow again.",
-    "workflow_other_answer": "The answer of another task came back in its place. Run the workflow again; if that repeats itself, start the cluster again.",
+    "training_node_folder": "{node} cannot read the training images in {path}. Put the folder of the run on a share "
+                            "that every node mounts at the same path.",
+    "training_node_other": "{node} has other images in {path} than this computer. Put the folder of the run on a "
+                           "share that every node mounts at the same path, and start the same command again.",
+    "training_diverged_weights": "Training diverged in epoch {epoch}: a weight is not a number. Lower learning_rate "
+                                 "in the recipe and run the recipe again. Training resumes from the last good "
+                                 "epoch.",
+    "training_batch_norm": "Note: the network has batch normalisation. Each worker normalises its own part of a "
+                           "batch, so the result differs a little from training in one process.",
+    "training_dropout": "Note: the network has dropout. Each worker draws its own dropout masks, so the result "
+                        "differs a little from training in one process.",
+    "workflow_blocked": "Not started, because {parent} failed. Look for the cause with: fieldray workflow status "
+                        "RECIPE --task {parent}. Then run the workflow again.",
+    "workflow_other_answer": "The cluster returned the answer of another task. Run the workflow again. If that "
+                             "happens again, restart the cluster.",
     "workflow_exit": "The command ended with the exit code {exit_code}.",
     "workflow_signal": "The command was ended by the signal {number}.",
     "workflow_not_started": "The command could not be started on {node}: {detail}.",
-    "workflow_worker_lost": Plural("The process that worked on it ended {count} time.",
-                                   "The processes that worked on it ended {count} times.", by="count"),
-    "workflow_stopped": "Stopped before its end.",
-    "workflow_node_failed": "{node} could not work on it: {detail}.",
-    "workflow_input_missing": "{path} is not there.",
-    "workflow_node_folder": "{node} cannot see {path}. Put the recipe's folder on a share that every node has at the same place.",
+    "workflow_worker_lost": Plural("The process of this task crashed {count} time.",
+                                   "The processes of this task crashed {count} times.", by="count"),
+    "workflow_stopped": "Stopped before the task ended.",
+    "workflow_node_failed": "{node} could not run the task: {detail}.",
+    "workflow_input_missing": "{path} does not exist.",
+    "workflow_node_folder": "{node} cannot read {path}. Put the folder of the recipe on a share that every node "
+                            "mounts at the same path.",
     "workflow_not_running": "Nothing is running in {path}.",
     "workflow_no_run": "There is no run of this recipe yet ({path}).",
-    "workflow_journal": "The journal {path} is damaged in line {line}. Delete that line and run the same command again: what was done stays done.",
+    "workflow_journal": "The journal {path} is damaged in line {line}. Delete that line and run the same command "
+                        "again. Finished tasks are kept.",
     "workflow_no_task": "There is no task {task} in this workflow.",
     "workflow_is_sweep": "{path} has a table [sweep]. Use: fieldray workflow sweep {path}",
     "workflow_no_sweep": "{path} has no table [sweep].",
-    "sweep_differs": "The sweep in {path} was begun with other settings, other data or another version of the program. Use another folder, or delete that one.",
+    "sweep_differs": "The sweep in {path} was begun with other settings, other data or another version of the "
+                     "program. Use another folder, or delete this folder.",
     "sweep_diverged": "The trial has no {metric} in its history.",
-    "sweep_none": "No trial of the sweep came to its end, so there is no winner. Look why (fieldray workflow status RECIPE), then raise trials in the recipe and run the sweep again.",
-    "estimate_workers": "There are {workers} workers for {batches} batches, so some would have nothing to do. Take as many workers as batches, or fewer.",
-    "estimate_most_workers": "{workers} workers are more than can be estimated. At most {limit} can.",
+    "sweep_none": "No trial of the sweep finished, so there is no winner. Look for the cause with: fieldray "
+                  "workflow status RECIPE. Then raise trials in the recipe and run the sweep again.",
+    "estimate_workers": "{workers} workers are more than {batches} batches, so some workers would be idle. Use at "
+                        "most as many workers as batches.",
+    "estimate_most_workers": "The time of {workers} workers cannot be estimated. The limit is {limit} workers.",
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
     "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
-                                   "Train on one machine. With {mode}, no number of workers up to {workers} is faster.", by="workers"),
-    "estimate_fewest": "Nine tenths of that are already reached with {workers} workers and {server}: {speed_up} times as fast.",
+                                   "Train on one machine. With {mode}, no number of workers up to {workers} is "
+                                   "faster.", by="workers"),
+    "estimate_fewest": "Nine tenths of that speed are reached with {workers} workers and {server}: {speed_up} times "
+                       "as fast as on one machine.",
     "estimate_second": "Two workers with {server} are {speed_up} times as fast as one machine.",
     "estimate_second_not": "A second machine is not worth adding: two workers with {server} are {speed_up} times "
                            "as fast as one machine.",

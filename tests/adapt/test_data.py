@@ -216,7 +216,7 @@ def test_a_table_is_for_a_split_at_random_without_folds(keys: dict[str, Any]) ->
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_table_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "split.csv")
-    with pytest.raises(UsageProblem, match="it is no file"):
+    with pytest.raises(UsageProblem, match="the path is not a file"):
         split_rows([_row(1)], Split(by="random", table=tmp_path / "split.csv"), [])
 
 
@@ -264,7 +264,7 @@ def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path
     assert seen == [1, 2, 3, 4] and len(image_set.rows) == len(image_set.images) == 2
     assert image_set.left_out == (
         ("1.png", "This file is not a DICOM, PNG or JPEG image."),
-        ("2.png", "The file is no longer there."),
+        ("2.png", "The file no longer exists."),
     )
     seen.clear()
     again = read(_known(rows))

@@ -224,7 +224,7 @@ def test_a_patient_in_two_folds_is_not_cross_validated(tmp_path: Path) -> None:
     recipe = _project(tmp_path, RANDOM)
     text = (tmp_path / "clean.csv").read_text(encoding="utf-8")
     (tmp_path / "clean.csv").write_text(text.replace("5.png,1,p5,2", "5.png,1,p0,2"), encoding="utf-8")
-    with pytest.raises(UsageProblem, match=r"p0 is on two sides of the split: .*\(fold 0\) and .*\(the other folds\)"):
+    with pytest.raises(UsageProblem, match=r"p0 is in two parts of the split: .*\(fold 0\) and .*\(the other folds\)"):
         _run(recipe).execute((DATA, CROSS), say=lambda _: None)
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from fieldray_adapt.networks.architectures import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
 from fieldray_adapt.networks.specification import Specification, initial_weights
-from fieldray_adapt.training.engine import Engine, EngineSettings, open_engine, seed_dropout
+from fieldray_adapt.training.engine import seed_dropout
+from fieldray_adapt.training.engine_choice import open_engine
+from fieldray_adapt.training.engine_interface import Engine, EngineSettings
 from fieldray_adapt.training.profile import ProfileRow, profile, propose_batch_size, time_iterations
 
 pytestmark = pytest.mark.adapt

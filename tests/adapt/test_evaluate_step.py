@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +16,16 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fieldray.audit.figures import at_point
+from fieldray.audit.figures import audit
 from fieldray.audit.units import Case, Rule
+from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import Share, auc
 from fieldray.domain.model import Estimate
 from fieldray.domain.purpose import performance
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
+from fieldray.reasons import reason
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
 from fieldray.typed_json import converted
@@ -39,6 +42,7 @@ from fieldray_adapt.evaluation.evaluate import (
     figures,
     fit_gate,
     known,
+    measured_point,
     shortcut_scores,
     thumbnail_pixels,
 )
@@ -67,21 +71,41 @@ def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
     generator = np.random.default_rng(seed)
     truth = np.arange(count) % 2 == 0
     scores = 1 / (1 + np.exp(-generator.normal(np.where(truth, 1.5, -1.5), 1.0)))
-    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts), forced_outcome=np.zeros(count, "<U16"))
+    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts))
+
+
+def _cases(part: Evaluated, categories: Sequence[Category] = ()) -> list[Case]:
+    """The images as they were screened: refused ones have no score."""
+    said = [*categories, *["normal"] * (len(part.rows) - len(categories))]
+    return [
+        Case(
+            image=str(index),
+            row_id=index,
+            patient=part.patients[index],
+            truth=bool(part.truth[index]),
+            score=None if own == "refused" else float(part.scores[index]),
+            category=own,
+            header=ImageHeader(),
+            why=reason("not_frontal_chest") if own == "refused" else None,
+        )
+        for index, own in enumerate(said)
+    ]
 
 
 def test_points_come_from_validation_and_figures_from_test() -> None:
     validation, test = _evaluated(1), _evaluated(2)
     wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9)
-    point = choose_point(wanted, label="x", validation=validation, test=test, measured_on=MEASURED_ON)
+    chosen = choose_point(wanted, label="x", validation=validation)
+    found = figures({"high": _cases(test)}, points=[chosen])
+    point = measured_point(chosen, figures=found, measured_on=MEASURED_ON)
     caught = (validation.scores[validation.truth] >= point.threshold).mean()
     assert 0.97 <= caught < 0.98  # the highest threshold that catches enough, of 200: 194
     assert (validation.scores[validation.truth] < point.unsure_low).mean() <= 0.01
     assert (validation.scores[~validation.truth] >= point.unsure_high).mean() <= 0.1
     assert point.unsure_low <= point.threshold <= point.unsure_high
     assert point.sensitivity.value == pytest.approx((test.scores[test.truth] >= point.threshold).mean())
-    found = figures(test, points=[point])
-    assert found.points["high"].sensitivity_with_band.value >= found.points["high"].sensitivity.value
+    assert point.measured_on == {"en": "400 images of 400 patients"}
+    assert found.points["high"].detected_with_unsure.value >= found.points["high"].detected.value
     assert found.auc.value == pytest.approx(auc(test.scores, test.truth)) and found.patients == 400
 
 
@@ -166,11 +190,13 @@ def test_copies_across_parts_leave_the_training() -> None:
 
 def test_what_speaks_against_the_figures_is_warned_of() -> None:
     def label(*, best: float, area: float, positive: int, refused: float = 0.0) -> ClassifierFigures:
-        test = figures(_evaluated(1), points=[])
+        test = figures({"high": _cases(_evaluated(1))}, points=[])
         test = structs.replace(test, auc=Estimate(area, area, area), positive=positive, negative=400)
         shortcuts = {"border": 0.5, "thumbnail": best}
         both = compare(_evaluated(1), _evaluated(1))
-        found = LabelFigures(validation=test, test=test, by_group={}, shortcuts=shortcuts, float_against_int8=both)
+        found = LabelFigures(
+            validation_auc=test.auc, test=test, by_group={}, shortcuts=shortcuts, float_against_int8=both
+        )
         gate = GateFigures(limit=1.0, images_refused=Share(0, 1, refused, refused, refused))
         return ClassifierFigures(labels={"x": found}, data=None, gate=gate)  # type: ignore[arg-type]
 
@@ -182,36 +208,38 @@ def test_what_speaks_against_the_figures_is_warned_of() -> None:
     assert codes(label(best=0.88, area=0.9, positive=99)) == ["pack_shortcut_close", "pack_few_images"]
     assert codes(label(best=0.5, area=0.9, positive=400, refused=0.06)) == ["pack_gate_refuses"]
     (warning,) = warnings_of(label(best=0.88, area=0.9, positive=400), meanings={"x": "затемнення"})
-    assert Translator("uk").reason(warning).startswith("затемнення: ") and "0,88" in Translator("uk").reason(warning)
+    assert "затемнення" in Translator("uk").reason(warning) and "0,88" in Translator("uk").reason(warning)
 
 
-def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_where_the_zone_ends() -> None:
-    forced = np.where(np.arange(400) < 10, "refused", "").astype("<U16")
-    forced[10:14] = "read_first"
-    test = dataclasses.replace(_evaluated(5), forced_outcome=forced)
+def test_a_card_counts_as_an_audit_of_images_does() -> None:
+    test = _evaluated(5)
+    cases = _cases(test, ["refused"] * 10 + ["read_first"] * 4)
     wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9)
-    point = choose_point(wanted, label="x", validation=_evaluated(6), test=test, measured_on=MEASURED_ON)
-    classes = figures(test, points=[point]).points["high"].classes
-    kept = test.where(test.forced_outcome == "")
-    cases = [
-        Case(
-            image=str(index),
-            row_id=index,
-            patient=test.patients[index],
-            truth=bool(test.truth[index]),
-            score=None if own == "refused" else float(test.scores[index]),
-            category=own or "normal",
-            header=ImageHeader(),
-        )
-        for index, own in enumerate(forced.tolist())
-    ]
-    audited = at_point(cases, point, rule=Rule(), prevalence=0.5).classes
-    assert plain(classes) == plain_classes(audited)  # as an audit counts the same images
-    for truth, own in (("positive", kept.truth), ("negative", ~kept.truth)):
-        assert classes[truth]["refused"].count == 5
-        assert classes[truth]["abnormal"].count == (kept.scores[own] >= point.unsure_high).sum()
-        assert classes[truth]["normal"].count == (kept.scores[own] < point.unsure_low).sum()
-        assert sum(found.count for found in classes[truth].values()) == 200
+    point = choose_point(wanted, label="x", validation=_evaluated(6))
+    found = figures({"high": cases}, points=[point])
+    audited = audit(cases, [point], rule=Rule(unit="image", refers="above"))
+    (at,), own = audited.points, found.points["high"]
+    assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
+    assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)
+    assert plain(own.classes) == plain_classes(at.classes)
+    assert (found.images, found.scored, found.auc) == (400, 390, audited.area)
+    assert found.calibration_error == audited.calibration_error
+    # the first 14 are half with the finding: 5 of them refused, 2 read first, which are referred whatever the score
+    kept = test.where(np.arange(400) >= 14)
+    referred = kept.scores >= point.threshold
+    assert own.detected.count == 2 + referred[kept.truth].sum() and own.detected.of == 200
+    assert own.falsely_referred.count == 2 + referred[~kept.truth].sum() and own.falsely_referred.of == 200
+    assert (own.sensitivity.count, own.sensitivity.of) == (own.detected.count, 195)
+    for truth, members in (("positive", kept.truth), ("negative", ~kept.truth)):
+        assert own.classes[truth]["refused"].count == 5
+        assert own.classes[truth]["abnormal"].count == (kept.scores[members] >= point.unsure_high).sum()
+        assert own.classes[truth]["normal"].count == (kept.scores[members] < point.unsure_low).sum()
+        assert sum(share.count for share in own.classes[truth].values()) == 200
+
+
+def test_a_class_of_which_no_image_is_scored_is_told_with_the_reason() -> None:
+    with pytest.raises(UsageProblem, match=r"Of 20 images that the pack is measured on 0 have a score.*frontal chest"):
+        figures({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
 
 
 @pytest.mark.adapt
@@ -278,8 +306,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     pack = tmp_path / "packs" / "quick-0.1.0"
     manifest = read_pack(pack).model.manifest
     said = [sentence.text for sentence in performance(manifest)]
-    assert len(said) == 4 and "on 20 images of another hospital: area under the ROC curve 1.00" in said[2]
-    assert said[3] == "The pack is not sure about 0 % of these images (0 of 20)."
+    assert len(said) == 2 and "on 20 images of another hospital: area under the ROC curve 1.00" in said[1]
     card = (tmp_path / "packs" / "quick-0.1.0" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card and "- data_licence: CC0\n" in card

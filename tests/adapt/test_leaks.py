@@ -121,7 +121,7 @@ def test_a_copy_on_the_other_side_of_a_split_that_somebody_made_is_refused(tmp_p
     else:
         (tmp_path / "split.csv").write_text("patient,part\np1,training\np2,test\n")
         split = Split(by="random", table=tmp_path / "split.csv")
-    with pytest.raises(UsageProblem, match="as of the patient p1 and of the patient p2, so they are one"):
+    with pytest.raises(UsageProblem, match="Patient p1 and patient p2 have the same image"):
         split_rows(rows, split, sources)
 
 

@@ -106,7 +106,7 @@ def test_one_image_of_two_patients_would_be_on_two_sides(tmp_path: Path, data: P
     shutil.copy(data / "lungs" / "film0.png", data / "lungs" / "film7.png")
     (line,) = _problems(tmp_path)
     assert "line 9: film7.png is also lungs.csv, line 2, there of the patient person0" in line
-    assert "two sides of the split" in line
+    assert "two parts of the split" in line
 
 
 def test_nobody_is_learnt_from_and_evaluated_on(tmp_path: Path, data: Path) -> None:

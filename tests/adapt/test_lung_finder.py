@@ -15,9 +15,8 @@ import pytest
 from PIL import Image as Picture
 
 from fieldray.domain.image import Image
-from fieldray.domain.model import HeaderRules, InputSpec, Requirement
+from fieldray.domain.model import InputSpec, Requirement
 from fieldray.errors import UsageProblem
-from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.command import adapt, check
 from fieldray_adapt.data.augmentation import Augmentation, draw_motion, moved
@@ -29,9 +28,8 @@ from fieldray_adapt.recipes.classifier import Recipe
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train
-from fieldray_adapt.training.engine import EngineSettings
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import specification_of, train_recipe
-from phantoms import write_dicom
 from shipped_packs import CHILDREN
 from tiny_lungs import write_tiny_lungs
 from tiny_recipe import RECIPE, bright_or_dark, read_recipe
@@ -96,7 +94,6 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
 
     cropped, plain = read(spec, finder), read(whole, None)
     assert plain.lungs is None and cropped.lungs is not None and cropped.lungs.shape == (4, 64, 64)
-    assert cropped.forced_outcome[0] == "" and plain.forced_outcome.tolist() == [""] * 4
     # all rows between the lungs' ends: much more of the picture is dark
     assert (cropped.images < 100).mean() > 1.5 * (plain.images < 100).mean()
     dark = cropped.images[0, ::, ::, 0] < 100
@@ -104,24 +101,8 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
     assert share[dark].mean() > 0.7
     # the lungs of the whole image, whatever is cropped, and the same again from the cache
     found = read(whole, finder)
-    assert found.lungs is not None and found.forced_outcome.tolist() == cropped.forced_outcome.tolist()
+    assert found.lungs is not None
     assert np.array_equal(read(whole, finder).images, plain.images)
-
-
-def test_what_screening_sets_aside_whatever_its_score_is_known_of_each_image(tmp_path: Path) -> None:
-    views = ("PA", "LL")
-    for view in views:
-        write_dicom(
-            tmp_path / f"{view}.dcm", chest_phantom(64, 64, seed=1, abnormal=False), changes={"ViewPosition": view}
-        )
-    table = tmp_path / "rows.csv"
-    table.write_text("path,patient,label\n" + "".join(f"{view}.dcm,{view},x\n" for view in views))
-    rows = read_rows([Source(path=table, layout="csv", name="drawn")], folder=tmp_path)
-    spec = InputSpec(height=32, width=32, intensity="as_displayed")
-    found = read_images(
-        rows, spec, cache=tmp_path / "images.npz", progress=lambda *_: None, accepted=HeaderRules(views=("PA", "AP"))
-    )
-    assert found.forced_outcome.tolist() == ["", "refused"]
 
 
 @pytest.mark.adapt

@@ -45,7 +45,7 @@ from fieldray_adapt.networks.specification import (
     weight_shapes,
 )
 from fieldray_adapt.recipes.shared import LabelRule
-from fieldray_adapt.training.engine import STATISTICS
+from fieldray_adapt.training.engine_interface import STATISTICS
 from fieldray_adapt.training.keras_engine import build_network, set_weights
 from fieldray_adapt.training.steps import specification_of
 from shipped_packs import CHILDREN, MODELS

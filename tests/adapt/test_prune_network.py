@@ -34,7 +34,8 @@ from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Study
 from fieldray_adapt.prune.tasks import ImageTask, restore_scale
 from fieldray_adapt.training.classifier import Schedule, TrainingOptions
-from fieldray_adapt.training.engine import Effort, EngineSettings, Labelled, fit, quality
+from fieldray_adapt.training.engine import Effort, Labelled, fit, quality
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import build_network, set_weights
 from fieldray_adapt.training.profile import Network
 from tiny_recipe import bright_or_dark, read_recipe

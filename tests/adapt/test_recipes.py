@@ -160,7 +160,7 @@ def test_what_a_training_lacks_is_named_before_it_begins(tmp_path: Path) -> None
 def test_equal_problems_are_one_with_their_number(tmp_path: Path) -> None:
     draw_folders(tmp_path / "images", count=40)
     (found,) = _problems(tmp_path, FIRST + 'patient = "nobody(x+)"\n')
-    assert "what its first group in (parentheses) matches is the patient (and 39 more like it)" in found
+    assert "The first group in (parentheses) must match the patient (and 39 more like it)" in found
     rows = "".join(f"gone{number}.png,sick,p{number}\n" for number in range(9))
     (tmp_path / "rows.csv").write_text("path,label,patient\na.png,sick,p\na.png,healthy,p\n" + rows)
     _grey(tmp_path, "a")
@@ -184,7 +184,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     assert found[0].startswith("line 5: network.weights names") and "start.npz, which is not there" in found[0]
     assert "line 9: data[1] cannot be used" in found[1] and "no column named label" in found[1]
     assert "It has: path, lable, patient, split" in found[1]
-    assert "line 14: data[2] cannot be used" in found[2] and "there is no such folder" in found[2]
+    assert "line 14: data[2] cannot be used" in found[2] and "the folder does not exist" in found[2]
     assert len(found) == 3
     with pytest.raises(UsageProblem, match="3 problems"):
         adapt("run", tmp_path / "recipe.toml", say=lambda _: None, progress=lambda *_: None)
@@ -196,7 +196,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     found = _problems(tmp_path, ROWS)
     unheard_of = "labels[1].positive names very sick, which no image has; there are healthy, sick"
     assert [line for line in found if unheard_of in line]
-    assert [line for line in found if "p1 is on two sides" in line and "rows.csv, line 2" in line]
+    assert [line for line in found if "p1 is in two parts" in line and "rows.csv, line 2" in line]
     assert sum("leaves a part without a class" in line for line in found) == 4
     (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label").replace("healthy", "sick") + "d.png,sick\n")
     found = _problems(tmp_path, ROWS)
@@ -215,9 +215,9 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
         (
             "c.png,sick,p3",
             "b.png,sick,p3",
-            "of another patient or in another part: rows.csv, line 3; rows.csv, line 4",
+            "differ in class, patient or part: rows.csv, line 3; rows.csv, line 4",
         ),
-        ("c.png,sick,p3", "a.png,sick,p3", "of another patient or in another part: rows.csv, line 2; rows.csv, line 4"),
+        ("c.png,sick,p3", "a.png,sick,p3", "differ in class, patient or part: rows.csv, line 2; rows.csv, line 4"),
     ],
 )
 def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:

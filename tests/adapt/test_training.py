@@ -23,16 +23,8 @@ from fieldray_adapt.networks.specification import (
     shapes,
 )
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, balanced_draw, train
-from fieldray_adapt.training.engine import (
-    CHECKPOINT,
-    Batch,
-    Effort,
-    EngineSettings,
-    EpochFigures,
-    Labelled,
-    distillation_targets,
-    fit,
-)
+from fieldray_adapt.training.engine import CHECKPOINT, Effort, EpochFigures, Labelled, distillation_targets, fit
+from fieldray_adapt.training.engine_interface import Batch, EngineSettings
 from fieldray_adapt.training.teacher import efficientnet_lite0, read_weights, teacher_targets
 from tiny_recipe import Killed, bright_or_dark
 

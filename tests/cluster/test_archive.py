@@ -292,13 +292,13 @@ def test_results_that_are_not_of_what_was_asked_are_none(
 
 def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> None:
     begun.keep([ImageRef(path=begun.place / "a")], 0)
-    with pytest.raises(UsageProblem, match="begin again: name another folder"):
+    with pytest.raises(UsageProblem, match="begin again, name another folder"):
         list_images(begun.folder, [str(begun.place)], Settings(), progress=lambda _count: None)
 
 
 def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(begun: Begun) -> None:
     begun.write_list(4)
-    with pytest.raises(NodesUnfit, match=r"local cannot be given any work: .*another pack under the name none"):
+    with pytest.raises(NodesUnfit, match=r"local gets no work: .*another pack under the name none"):
         begun.run(inspect=STAND_INS["inspect_other_pack"])
     assert begun.folder.done(4) == ()
 
@@ -311,7 +311,7 @@ def test_a_node_without_the_pack_says_so_itself(request_made: ArchiveRequest, ho
 def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(begun: Begun) -> None:
     begun.write_list(4)
     notes: list[tuple[str, Reason]] = []
-    with pytest.raises(EnvironmentProblem, match="local cannot be given any work: The disk"):
+    with pytest.raises(EnvironmentProblem, match="local gets no work: The disk"):
         begun.run(screen=STAND_INS["screen_on_full_disk"], notes=notes)
     assert {(node, why.code) for node, why in notes} == {("local", "disk_full")}
     assert begun.folder.done(4) == ()
@@ -319,7 +319,7 @@ def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(begun:
 
 def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(begun: Begun) -> None:
     begun.write_list(3000)
-    with pytest.raises(EnvironmentProblem, match="local cannot be given any work: An unexpected error"):
+    with pytest.raises(EnvironmentProblem, match="local gets no work: An unexpected error"):
         begun.run(screen=STAND_INS["screen_badly"], chunk_images=3000)
     assert begun.folder.done(3000) == ()
 

@@ -161,7 +161,7 @@ def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
         images.rename(away)
         assert driver.stderr
         said = driver.stderr.read()
-    assert driver.returncode == 1 and f"It does not see {images}" in said, said
+    assert driver.returncode == 1 and f"{images} is missing or empty on that computer" in said, said
     away.rename(images)
     done = fieldray(*arguments)
     assert done.code == 1, done.err  # one image is damaged
@@ -234,7 +234,7 @@ def test_an_address_of_another_computer_cannot_be_had(fieldray: Fieldray) -> Non
     done.ends_with(1).complains("could not be started")
 
 
-OPEN = "everybody who reaches this computer's port can run programs"
+OPEN = "everybody who reaches the port of this computer can run programs"
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_certificates_that_do_not_belong_together_are_refused(tmp_path: Path) ->
     make_certificates(one)
     make_certificates(other)
     (one / "node.key").write_bytes((other / "node.key").read_bytes())
-    with pytest.raises(UsageProblem, match="holds no usable certificates"):
+    with pytest.raises(UsageProblem, match="has no usable certificates"):
         require_certificates(one, "node")
-    with pytest.raises(UsageProblem, match="holds no usable certificates"):
+    with pytest.raises(UsageProblem, match="has no usable certificates"):
         require_certificates(tmp_path, "node")
 
 
@@ -151,7 +151,10 @@ def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path
 
     with open_client(ConnectionSettings(workers=1, certificates=tmp_path)) as client:
         lines = describe(client, late)
-        assert all(re.search("certificate until 20.*  Its clock differs by 3(599|600) seconds", line) for line in lines)
+        assert all(
+            re.search("certificate until 20.*  The clock of that computer differs by 3(599|600) seconds", line)
+            for line in lines
+        )
         for name in ("node.pem", "node.key"):
             (tmp_path / name).write_bytes((ended / name).read_bytes())
         assert all("were valid until" in line for line in describe(client))

@@ -187,7 +187,7 @@ def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path
     right, wrong = asked.listed()
     assert asked.beginning(*right, 99)[0] == b"of 1.png"
     for ask in (lambda: asked.beginning(*wrong, 99), lambda: asked.copy(*wrong, tmp_path / "copy")):
-        with pytest.raises(Unreadable, match="has changed since it was listed"):
+        with pytest.raises(Unreadable, match="has changed since the list was made"):
             ask()
 
 
@@ -350,15 +350,18 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     bucket.stop()
     again = start(*begin)
     assert again.stderr
-    waits = next((line for line in again.stderr if "waits for it" in line), "")
+    waits = next((line for line in again.stderr if "retries for up to 5 minutes" in line), "")
     bucket.start()
     output, errors = again.communicate(timeout=120)
-    assert waits.startswith("fieldray: local: It cannot reach the server") and "waits for it" not in errors
+    assert (
+        waits.startswith("fieldray: local: That computer cannot reach the server")
+        and "retries for up to 5 minutes" not in errors
+    )
     assert again.returncode == 1 and "1 image failed." in output, errors
     assert "has changed on its server since, needs another folder (--out)" in output
     assert stored(home, moved=("s3:/box/in", str(images))) == stored(other)
     assert not list((home / "cluster").rglob("objects*"))
-    fieldray(*begin, "--send-files").ends_with(2).complains("Name one address of objects alone")
+    fieldray(*begin, "--send-files").ends_with(2).complains("Name a single address of objects")
 
 
 def killed_at_random(bucket: Bucket, seed: int, is_over: threading.Event, killed: list[int]) -> None:
@@ -495,12 +498,12 @@ for name, _ in server.listed():
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("gopher://x/y", "gopher://x/y cannot be screened"),
-        ("gs://bucket/y", "cannot be screened"),
-        ("memory://y", "cannot be screened"),
-        ("file:///data", "cannot be screened"),
-        ("zip://a.png::s3://box/in.zip", "cannot be screened"),
-        ("simplecache::s3://box/in", "cannot be screened"),
+        ("gopher://x/y", "The address gopher://x/y is not supported"),
+        ("gs://bucket/y", "is not supported"),
+        ("memory://y", "is not supported"),
+        ("file:///data", "is not supported"),
+        ("zip://a.png::s3://box/in.zip", "is not supported"),
+        ("simplecache::s3://box/in", "is not supported"),
         ("sftp://me:word@host/in", "Leave the password out of the address"),
     ],
 )

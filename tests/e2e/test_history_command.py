@@ -54,7 +54,7 @@ def test_runs_are_listed_filtered_and_shown_when_their_files_are_gone(screened: 
     ):
         assert [run["run"] for run in listed(screened, *options)] == wanted, options
     shutil.rmtree(images)
-    shown = screened("history", "show", "1").ends_with(0).prints("The files of 6 images are gone.")
+    shown = screened("history", "show", "1").ends_with(0).prints("The files of 6 images no longer exist.")
     assert sum(str(images) in line for line in shown.out.splitlines()) == 7
     table = screened("history", "list").out.splitlines()
     assert [line.split()[0] for line in table] == ["run", "2", "1"]
@@ -80,7 +80,7 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
     assert len(table.read_text("utf-8-sig").splitlines()) == 7
     (folder,) = (found for found in (tmp_path / "out").iterdir() if found.is_dir())
     assert len(list(folder.iterdir())) == 6
-    assert "which may name a patient" in done.err
+    assert "may name a patient" in done.err
     named = screened("history", "export", "1", "--out", tmp_path / "named", "--formats", "pdf-studies", "--names")
     plain = screened("history", "export", "1", "--out", tmp_path / "plain", "--formats", "csv,sr")
     assert "may name a patient" not in named.err + plain.err
@@ -113,7 +113,7 @@ def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path)
     assert (document["images_in_both"], document["changed"]) == (6, 0)
     (images / "image-000.png").unlink()
     words = screened("history", "compare", "1", "2", "--all").out
-    assert "6 images are in both runs. 0 of them are in another class." in words and "+0.000" in words
+    assert "6 images are in both runs. 0 of these images have another class." in words and "+0.000" in words
     screened("history", "compare", "1", "1").ends_with(2)
     screened("history", "compare", "1", "7").ends_with(2)
 

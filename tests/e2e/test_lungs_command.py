@@ -161,7 +161,7 @@ def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Pa
     for line in done.lines:
         assert line["status"] == "screened"
         assert "unlike_measured" in [note["code"] for note in line["notes"]]
-    done.complains("2 images are unlike those that the pack was measured on.")
+    done.complains("2 images are unlike the images that the pack was measured on.")
 
 
 def test_each_image_has_its_own_lungs_however_many_are_under_way(tmp_path: Path, screened: Screened) -> None:

@@ -119,7 +119,7 @@ def test_an_option_without_a_command_names_the_command(fieldray: Fieldray, tmp_p
 
 
 def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: Path, pack_options: list[str]) -> None:
-    fieldray("constancy", *pack_options).ends_with(0).prints("comes without expected answers")
+    fieldray("constancy", *pack_options).ends_with(0).prints("comes without expected results")
     fieldray("constancy", *pack_options).ends_with(0).prints("passed", "0.000")
     kept = json.loads((home / "constancy.json").read_bytes())
     assert len(kept["records"]) == 2

@@ -148,7 +148,7 @@ def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Field
     write_images(tmp_path / "images", 1)
     for options, words in (
         ((tmp_path / "images",), ""),
-        (("no-such-pack",), "no pack named no-such-pack"),
+        (("no-such-pack",), "No pack named no-such-pack"),
         ((pack,), "--trust"),
         ((pack, "--trust", "0" * 64), "not trusted"),
     ):
@@ -156,7 +156,7 @@ def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Field
     fieldray("packs", "trust", fingerprint(pack)).ends_with(0)
     namesake = write_tiny_pack(tmp_path / "drive", pack_id="adult-normal-abnormal")
     done = fieldray("screen", tmp_path / "images", "--pack", namesake).ends_with(3)
-    done.complains("somebody else signed it", f"--pack adult-normal-abnormal@{fingerprint(pack)}")
+    done.complains("but another signer", f"--pack adult-normal-abnormal@{fingerprint(pack)}")
 
 
 def test_a_place_that_cannot_be_written_is_said_plainly(tmp_path: Path, screen: Fieldray) -> None:

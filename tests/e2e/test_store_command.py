@@ -16,7 +16,7 @@ def test_results_are_checked_copied_and_put_back_after_damage(
     assert copied.out.splitlines() == [
         f"Written: {tmp_path / 'backup' / name}" for name in ("results.sqlite", "results.pictures.sqlite")
     ]
-    assert "exists already" in fieldray("store", "backup", tmp_path / "backup").err
+    assert "already exists" in fieldray("store", "backup", tmp_path / "backup").err
     (home / "results.sqlite").write_bytes(b"no results" * 9000)
     fieldray("store", "check").ends_with(1).complains("screen a folder")
     fieldray("store", "restore", tmp_path / "backup").ends_with(2).complains("--yes")

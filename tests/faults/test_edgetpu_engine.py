@@ -21,6 +21,7 @@ from fieldray.bench.device import NETWORK, time_case
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, Prediction
 from fieldray.errors import BackendProblem
+from fieldray.inference.backend import prediction_of
 from fieldray.inference.coral import edgetpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
@@ -57,7 +58,15 @@ def opened(
         engine.open(model)
         if serves:
             said.serves(serves)
-        yield engine, said, lambda inputs: [threads.submit(engine.run, values, model=model) for values in inputs]
+
+        def run(values: NDArray[np.uint8]) -> Prediction:
+            """As a worker has an input run: by a device, or else itself."""
+            if found := engine.run(values, model=model):
+                return found
+            answer = workers.run(values[0], model=model, is_cancelled=lambda: False)
+            return prediction_of(answer, model, backend="cpu", sequence=1)
+
+        yield engine, said, lambda inputs: [threads.submit(run, values) for values in inputs]
 
 
 def answers(ask: Ask, count: int) -> list[Prediction]:

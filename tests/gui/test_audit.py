@@ -37,7 +37,7 @@ def test_nothing_is_asked_before_a_run_is_over(desk: Desk) -> None:
     desk.window.actions_by_name["audit"].trigger()
     page = desk.window.audit_page
     assert not page.button.isEnabled()
-    assert "Screen images first" in texts(page)
+    assert "An audit needs a finished run." in texts(page)
 
 
 def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page: AuditPage) -> None:
@@ -54,7 +54,7 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert (request.unit, request.refers) == (None, "above")
     text = texts(page)
     assert "Area under the ROC curve (AUC)" in text
-    assert "those of earlier images of the same folder: the mean score is" in text
+    assert "that of earlier images of the same folder: the mean score is" in text
     assert "A local operating point for a sensitivity of 90.0 %" in text
     desk.until(lambda: all(chart.height() == chart.sizeHint().height() for chart in (page.curve, page.calibration)))
     assert page.curve.grab().toImage() != page.calibration.grab().toImage()
@@ -81,7 +81,7 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     assert (again.prices, again.against) == (Prices(screening=2.5), PackOfRun(other))
     text = texts(page)
     assert "of 1000 patients screened are referred" in text
-    assert "These images do not show which pack separates images with the condition from others better." in text
+    assert "The area under the ROC curve does not differ significantly between the packs." in text
     desk.until(lambda: desk.bench.auditing.report is not None)
 
 
@@ -110,10 +110,10 @@ def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPa
 def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk, page: AuditPage) -> None:
     desk.rooms.audit.problem = UsageProblem(reason("audit_one_class", known="normal"))
     page.button.click()
-    desk.until(lambda: "All images are of one kind (normal)" in texts(page))
+    desk.until(lambda: "All labels are the same (normal)" in texts(page))
     desk.rooms.audit.problem = None
     show(desk, page)
-    assert "All images are of one kind" not in texts(page)
+    assert "All labels are the same" not in texts(page)
 
 
 def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:

@@ -227,7 +227,7 @@ def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
     desk.finish()
     said = "2 images do not match this pack (age or body part). For patients"
     desk.until(lambda: said in desk.notices)
-    assert "1 image does not say how old the patient is" in desk.notices
+    assert "1 image file has no patient age" in desk.notices
 
 
 # ---- What is asked before a run: each question names what it is about, holds for that alone, and disturbs nobody.
@@ -288,7 +288,7 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     desk.answer("children-1.0.0")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
     assert desk.in_use == "children-1.0.0"
-    desk.until(lambda: "question before" not in desk.notices)
+    desk.until(lambda: "before the question was answered" not in desk.notices)
 
 
 def open_past(desk: Desk, folder: str) -> None:
@@ -373,7 +373,7 @@ def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(
     question.yes_button.click()
     desk.until_shown("The key is trusted now")
     press(desk.window.banners, "Use this pack")
-    desk.until_shown("another pack lies in its place")
+    desk.until_shown("replaced by another pack")
     assert packs.question is None and desk.in_use == ""
     assert desk.rooms.library.trusted == [entry.fingerprint]
 
@@ -382,7 +382,7 @@ def test_a_pack_that_is_not_the_one_that_was_listed_is_not_used(desk: Desk) -> N
     desk.rooms.library.models[CHILDREN] = model("builtin", **described("adults"))
     desk.choose()
     desk.answer("children-1.0.0")
-    desk.until_shown("another pack lies in its place")
+    desk.until_shown("replaced by another pack")
     desk.until(lambda: desk.asks == "pack")
     assert desk.in_use == "" and desk.rooms.session.started_with == []
 

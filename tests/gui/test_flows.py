@@ -60,9 +60,9 @@ def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     words = texts(desk.window.result)
-    for part in ("Abnormal", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
+    for part in ("Flagged", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
         assert part in words
-    assert "What it cannot do" in words
+    assert "Limits of this pack" in words
     assert "CPU: 8.4 ms" in words
     assert "patient has" not in words
 
@@ -137,7 +137,12 @@ def test_what_is_said_of_a_run_goes_with_the_next_one(desk: Desk) -> None:
     desk.screen("/first")
     notes = [reason("taken_over", count=9, sampled=4, whole=5), reason("instances_shared", count=2)]
     notes += [reason("run_elsewhere", process=7), reason("not_present", count=2)]
-    said = "9 results were reused", "with a different image: 2", "process 7", "2 images of this run are no longer there"
+    said = (
+        "9 results were reused",
+        "2 files share a SOP Instance UID",
+        "process 7",
+        "2 image files of this run no longer exist",
+    )
     desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=tuple(notes)))
     desk.until_shown(*said)
     desk.screen("/second")
@@ -150,7 +155,7 @@ def test_files_whose_drive_was_pulled_out_are_said_at_the_end_until_they_are_scr
         lost = replace(failed(row_id), reason=reason(code))
         desk.rooms.publish(done(row_id, lost))
     desk.finish()
-    desk.until_shown("Files that could not be read: 2. If they are on a drive, connect it and press Start")
+    desk.until_shown("Files that could not be read: 2. If the files are on a drive, connect the drive and press Start")
     desk.bench.start()
     desk.until(lambda: "could not be read" not in desk.notices)
 
@@ -197,13 +202,13 @@ def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: D
         desk.rooms.publish(DeviceChanged(backend="edgetpu", state=state))
 
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
-    desk.until_shown("lungs-2.0.0 has no file compiled for the Edge TPU, so only")
+    desk.until_shown("lungs-2.0.0 has no file compiled for the Edge TPU, so the pack runs on the CPU only")
     change("absent")
     desk.until(lambda: not desk.window.banners.isVisible())
     change("ready")
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=True))  # another pack, compiled
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
-    desk.until_shown("so only the CPU can run it")
+    desk.until_shown("so the pack runs on the CPU only")
     assert "No image is lost" not in desk.notices
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", in_use=False))
     desk.until(lambda: not desk.window.banners.isVisible())
@@ -214,7 +219,7 @@ def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk
     rooms.outcomes += [replace(refused(5), facts=facts), replace(failed(6), facts=facts), failed(7)]
     desk.screen()
     bar, session = desk.window.result.verdict, desk.rooms.session
-    for row_id, meaning in ((5, "Agree: this is no usable frontal chest"), (6, "Agree: this file cannot be used")):
+    for row_id, meaning in ((5, "Agree: the image is not suitable"), (6, "Agree: the file is unusable")):
         desk.open_row(row_id)
         assert bar.isVisible() and meaning in texts(bar)
         bar.buttons["agree"].click()
@@ -264,7 +269,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     session.again = refused(5, reason("view", view="LL"))
     back.click()
     desk.until(lambda: "The image was refused, but a user had it screened" not in texts(panel))
-    desk.until(lambda: "Read it yourself" in texts(panel))
+    desk.until(lambda: "Read the image yourself" in texts(panel))
     assert session.wishes[-1] == (5, Wishes())
     assert [wish.text() for wish in panel.wishes] == ["Screen it anyway"]
 
@@ -278,7 +283,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     assert (turn.text(), anyway.text()) == ("Turn it and screen", "Screen it anyway")
     session.again = rooms.outcomes[-1]
     turn.click()
-    desk.until_shown("The image was turned, but is refused all the same")
+    desk.until_shown("The image was turned, but is still not suitable")
     made = screened(5, 0.9)
     session.again = replace(made, ref=replace(made.ref, turn=Turn(90)), notes=(reason("turned_back"),))
     turn.click()
@@ -293,9 +298,9 @@ def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms)
     rooms.outcomes += [refused(5, reason("not_an_image")), refused(6, reason("blank"))]
     desk.screen()
     desk.open_row(6)
-    assert "Read it yourself" in texts(desk.window.result)
+    assert "Read the image yourself" in texts(desk.window.result)
     desk.open_row(5)
-    assert "Read it yourself" not in texts(desk.window.result)
+    assert "Read the image yourself" not in texts(desk.window.result)
     buttons = desk.window.work_list.filter_bar.findChildren(QPushButton)
     assert "Not an image" in [button.toolTip() for button in buttons if button.isVisible()]
 
@@ -435,7 +440,7 @@ def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:
     table, search = desk.window.work_list.table, desk.window.work_list.filter_bar.search
     search.setText("nobody is called so")
     desk.until(lambda: desk.listed == [] and table.accessibleDescription() != "")
-    assert table.accessibleDescription() == "No image matches what is searched for or chosen above."
+    assert table.accessibleDescription() == "No image matches the search and the filters."
     pyramid = table.viewport().grab().toImage()
     assert len({pyramid.pixel(x, y) for x in range(pyramid.width()) for y in range(20, 50)}) > 2  # it is written there
     search.clear()

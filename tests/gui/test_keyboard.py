@@ -433,3 +433,24 @@ def test_a_button_that_goes_while_it_has_the_keys_gives_them_back_to_the_list(de
     desk.until(lambda: isinstance(desk.bench.image.row and desk.bench.image.row.outcome, Screened))
     desk.until(desk.window.work_list.table.hasFocus)
     assert len(desk.rooms.session.started_with) == 1
+
+
+@pytest.mark.parametrize("goes", [QWidget.hide, lambda button: button.setEnabled(False)], ids=["hidden", "disabled"])
+def test_a_button_of_a_page_that_goes_while_it_has_the_focus_gives_it_to_the_page(
+    desk: Desk, goes: Callable[[QWidget], None]
+) -> None:
+    at_the_list(desk)
+    desk.window.pages.setCurrentWidget(desk.window.audit_page)
+    button = next(one for one in desk.window.audit_page.findChildren(QAbstractButton) if one.isEnabled())
+    button.setFocus()
+    goes(button)
+    assert focus() is desk.window.audit_page
+
+
+def test_a_message_that_is_closed_gives_the_focus_to_the_list(desk: Desk) -> None:
+    at_the_list(desk)
+    desk.bench.board.post_reason("copied", reason("inverted"))
+    desk.until(lambda: bool(desk.window.banners.findChildren(QAbstractButton)))
+    desk.window.banners.findChildren(QAbstractButton)[0].setFocus()
+    desk.bench.board.withdraw("copied")
+    assert desk.window.work_list.table.hasFocus()

@@ -67,7 +67,7 @@ def test_notes_stand_with_the_result_and_in_the_list(lung_desk: Desk) -> None:
     lung_desk.open_row(3)
     words = texts(lung_desk.window.result)
     assert "The lungs are cut off at the bottom of the image." in words
-    assert "unlike those that this pack was measured on" in words
+    assert "unlike the images that this pack was measured on" in words
     assert not lung_desk.window.result.lungs._evidence.isVisible()
     rows = lung_desk.bench.rows
     status = {rows.row_at(rows.index(at, 0)).row_id: rows.index(at, rows.columnCount() - 1).data() for at in range(4)}

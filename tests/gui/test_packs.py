@@ -139,7 +139,7 @@ def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool
     unknown.pull_out()
     unknown.until(lambda: "not trusted yet" not in unknown.notices and not dialogs(unknown.window, PackDialog))
     if question is not None:
-        unknown.until_shown("is not there any more")
+        unknown.until_shown("was removed, or replaced by another pack")
         packs.answer(question, is_yes=True)
     assert unknown.in_use == "made-up-1.2.0" and unknown.rooms.library.trusted == []
 
@@ -319,7 +319,7 @@ def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(
     records = ConstancyRecords(rooms.database.parent)
     records.add(constancy(desk, different=2, largest=0.3, program="0.1.0"), {})
     desk.bench.checking.refresh()
-    desk.until(lambda: "2 of 37 images" in page.constancy.text() and "due since" in page.constancy.text())
+    desk.until(lambda: "2 of 37 images" in page.constancy.text() and "overdue since" in page.constancy.text())
     assert "Do not rely on this pack" in page.constancy.text()
     assert [notice.level for notice in desk.bench.board.notices if notice.key == "constancy"] == ["warning"]
 

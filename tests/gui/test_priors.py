@@ -103,7 +103,7 @@ def test_priors_of_the_patient_are_offered_the_newest_first(desk: Desk, comparin
 
 
 def test_nobody_and_another_patient_have_none(desk: Desk, comparing: Comparing) -> None:
-    for row, words in ((4, "No prior image of this patient was found"), (5, "this file gives no patient ID")):
+    for row, words in ((4, "No prior image of this patient was found"), (5, "this file has no patient ID")):
         desk.open_row(row)
         desk.until(lambda: not comparing.is_searching)
         assert comparing.priors == ()
@@ -140,11 +140,11 @@ def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view
         view.set_mode(command)
         bar = desk.window.prior_bar
         assert bar.isVisible()
-        assert bar.dates.text() == "Open: 2024-04-05. Prior: 2021-02-05, 3 years 2 months earlier"
-        assert bar.notice.text() == NOTICE and "0 of 12 in X-rays of different days" in NOTICE
+        assert bar.dates.text() == "Current: 2024-04-05. Prior: 2021-02-05, 3 years 2 months earlier"
+        assert bar.notice.text() == NOTICE and "0 of 12 were detected in X-rays of different days" in NOTICE
         assert bar.notice.visibleRegion().boundingRect().height() == bar.notice.height() > 0
     said = texts(desk.window.prior_card)
-    assert "Open: Abnormal  0.90" in said and "Prior: Normal  0.10" in said
+    assert "Current: Abnormal  0.90" in said and "Prior: Normal  0.10" in said
 
 
 def test_side_by_side_is_where_it_begins_with_linked_zoom(desk: Desk, view: PriorView) -> None:
@@ -309,7 +309,7 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
     assert view.mode == "beside"
     assert desk.window.area.beside.isVisible()
     assert desk.window.viewer._layer is None
-    assert "Not comparable. The two images are too unlike each other" in bar.state.text()
+    assert "Not comparable. The two images differ too much" in bar.state.text()
     assert not bar.buttons["prior_difference"].isEnabled()
     for key in (Key.Key_S, Key.Key_B, Key.Key_X):
         press(desk, key)
@@ -363,14 +363,14 @@ def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(desk: D
     comparing.choose_file(plain.ref.path)
     compared(desk)
     bar = desk.window.prior_bar
-    assert bar.dates.text() == "Open: 2024-04-05. Prior: date not known, time between them not known"
-    assert "It is not known whether both images are of the same patient" in bar.doubts.text()
-    assert "Which image is the earlier one is not known" in bar.doubts.text()
+    assert bar.dates.text() == "Current: 2024-04-05. Prior: date not known, time between the images not known"
+    assert "Not known whether both images are of the same patient" in bar.doubts.text()
+    assert "Not known which image is the earlier one" in bar.doubts.text()
 
 
 def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: Comparing) -> None:
     for path, words in (
-        (desk.rooms.outcomes[0].ref.path, "Both are the same image."),
+        (desk.rooms.outcomes[0].ref.path, "Current and prior image are the same image."),
         (desk.rooms.outcomes[1].ref.path, ""),
     ):
         desk.rooms.priors.files[path] = unscreened(image_ref(1))
@@ -381,7 +381,7 @@ def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: Comparing
     desk.rooms.priors.files[desk.rooms.outcomes[0].ref.path] = desk.rooms.outcomes[0]
     comparing.choose_file(desk.rooms.outcomes[0].ref.path)
     desk.until(lambda: comparing.prior is not None)
-    assert "it is later than the open image" in desk.window.prior_bar.doubts.text()
+    assert "is later than the current image" in desk.window.prior_bar.doubts.text()
     assert "5 years 3 months later" in desk.window.prior_bar.dates.text()
 
 

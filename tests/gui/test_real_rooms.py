@@ -62,7 +62,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
     (candidate,) = PackLibrary(tmp_path).candidates(drive)
     bench.packs.use(candidate)
     question = desk.dialog(PackDialog)
-    assert "operating point is unknown" in texts(question)
+    assert "operating point and the accuracy are unknown" in texts(question)
     question.yes_button.click()
     desk.until(lambda: bench.packs.model is not None and bench.packs.model.trust == "legacy")
     desk.until(lambda: MARK in window.toolbar.pack_chip.toolTip())
@@ -75,7 +75,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
     assert (counts["abnormal"], counts["normal"], counts["not_assessed"]) == (1, 1, 0)
     row = bench.image.row
     assert (row.category, row.finding.label, row.finding.point) == ("abnormal", "abnormal", None)
-    assert MARK in texts(window.result) and "larger output is the class" in texts(window.result)
+    assert MARK in texts(window.result) and "the class is that of the larger output" in texts(window.result)
     assert MARK in texts(window.work_list)  # beside the counts
     column = KEYS.index("class")
     cells = [bench.rows.data(bench.rows.index(place, column)) for place in range(2)]

@@ -99,7 +99,7 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
     desk = screened_by_two
     session, rows = desk.rooms.session, desk.bench.rows
     assert [one.pack_name for one in session.other_packs[-1]] == ["tuberculosis-1.0.0"]
-    assert "An image stands where the most urgent of its answers puts it." in texts(desk.window.work_list)
+    assert "Each image is listed by the most urgent of its results." in texts(desk.window.work_list)
     shown = [rows.row_at(rows.index(place, 0)) for place in range(3)]
     assert [(row.category, row.outcome.ref.path.name) for row in shown] == [
         ("abnormal", "image-00001.dcm"), ("normal", "image-00002.dcm"), ("refused", "image-00003.dcm"),
@@ -107,10 +107,10 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
     abnormal, normal, unusable = (row.row_id for row in shown)
     assert rows.headerData(SECOND, Qt.Orientation.Horizontal) == "Tuberculosis 1.0.0"
     assert rows.headerData(KEYS.index("class"), Qt.Orientation.Horizontal) == "Adults 1.0.0"
-    assert cell(desk, abnormal).startswith("Normal") and "0.10" in cell(desk, abnormal)
+    assert cell(desk, abnormal).startswith("Not flagged") and "0.10" in cell(desk, abnormal)
     assert cell(desk, normal).startswith("Signs of tuberculosis")  # 0.3 is above 0.2, and below the adults' 0.41
     assert "0.30" in cell(desk, normal)
-    assert cell(desk, unusable) == "Refused"
+    assert cell(desk, unusable) == "Not suitable"
     header = desk.window.work_list.table.horizontalHeader()
     assert header.visualIndex(SECOND) == KEYS.index("score") + 1
     header.setSortIndicator(SECOND, Qt.SortOrder.DescendingOrder)
@@ -143,7 +143,7 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     row = rows.row_at(rows.index(0, 0))
     desk.open_row(row.row_id)
     assert [button.accessibleName() for button in panel.packs.buttons] == [
-        "Adults 1.0.0 Abnormal  0.90", "Tuberculosis 1.0.0 Normal  0.10",
+        "Adults 1.0.0 Flagged  0.90", "Tuberculosis 1.0.0 Not flagged  0.10",
     ]  # fmt: skip
     assert button_of(desk, "Adults").isChecked() and "Score 0.90" in texts(panel)
     assert "“screening”" in texts(panel) and is_warmest(desk, (8, 4))
@@ -178,11 +178,11 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
 
 def test_packs_for_patients_of_other_ages_do_not_go_together(desk: Desk) -> None:
     tick(desk, "children")
-    desk.until_shown("children-1.0.0 is for patients of other ages than adults-1.0.0")
+    desk.until_shown("children-1.0.0 and adults-1.0.0 are for patients of different ages")
     assert not ticked(desk) and not box(desk, "children").isChecked()
     tick(desk, "tuberculosis")
     desk.use("children")
-    desk.until_shown("tuberculosis-1.0.0 is for patients of other ages than children-1.0.0")
+    desk.until_shown("tuberculosis-1.0.0 and children-1.0.0 are for patients of different ages")
     assert not ticked(desk)
 
 
@@ -206,7 +206,7 @@ def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
 def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDERS["tuberculosis"]] = PackProblem(reason("pack_tampered", name="model.tflite"))
     tick(desk, "tuberculosis")
-    desk.until_shown("tuberculosis-1.0.0 does not screen in this pass.", "is not the one that was signed")
+    desk.until_shown("The pack tuberculosis-1.0.0 did not screen in this run.", "is not the one that was signed")
     assert not ticked(desk) and not box(desk, "tuberculosis").isChecked()
     there = replace(desk.rooms.library.always[1], folder=MOUNT / "tuberculosis-1.0.0", origin="drive")
     desk.rooms.library.models[there.folder] = desk.rooms.library.models[FOLDERS["tuberculosis"]]
@@ -216,7 +216,7 @@ def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk
     desk.bench.packs.others.tick(there, is_on=True)
     desk.until(lambda: ticked(desk) == ["tuberculosis"])
     desk.pull_out()
-    desk.until_shown("The drive with the pack tuberculosis-1.0.0 was removed: the next run goes without it.")
+    desk.until_shown("The drive with the pack tuberculosis-1.0.0 was removed. The next run does not use this pack.")
     assert not ticked(desk)
 
 
@@ -326,4 +326,4 @@ def test_a_note_on_a_run_is_as_grave_for_a_further_pack_as_for_the_first(screene
     run_id = desk.bench.screening.run_id or 0
     desk.rooms.publish(RunChanged(run_id=run_id, state="finished", pack_notes=((note,), (note,))))
     desk.until(lambda: desk.notices.count("reused from an earlier run") == 2)
-    assert {one.level for one in desk.bench.board.notices if "taken over" in one.text(Translator())} == {"info"}
+    assert {one.level for one in desk.bench.board.notices if "reused" in one.text(Translator())} == {"info"}

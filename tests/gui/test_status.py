@@ -80,11 +80,11 @@ def test_what_was_measured_last_is_shown_and_measured_again(desk: Desk, rooms: F
         ["CPU", "100 %", "14.00", "50.0 / 71.4 / 110.0", "40.0 %", ""],
     ]  # figures that other programs disturbed are compared with nothing
     page = desk.window.status_page
-    assert "close them and measure again" in texts(page) and "issertation" not in texts(page)
+    assert "Close other programs and measure again" in texts(page) and "issertation" not in texts(page)
     page.button.click()
     desk.until(lambda: rooms.measured and not desk.bench.machine.is_busy)
     assert rooms.measured == [(Path("/program/models/made-up-1.2.0"), FINGERPRINT)]
-    assert "close them and measure again" not in texts(page)
+    assert "Close other programs and measure again" not in texts(page)
     desk.until(lambda: [row[-1] for row in rows(desk)] == ["", "", "13.2 %", "27.3 %"])
 
 

@@ -561,9 +561,13 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, beside: Desk, 
     bar = desk.window.result.verdict
     bar.buttons["agree"].click()
     desk.until(bar.again.isVisible)
-    said = "Another window changed the verdict on this image: Disagree (scar).\nYours is not saved: Agree."
+    said = "Another window changed the verdict on this image: Disagree (scar).\nYour verdict is not saved: Agree."
     assert said in texts(bar)
-    assert (bar.again.text(), bar.give_in.text(), stored(desk, 1)) == ("Save mine", "Keep the other verdict", theirs)
+    assert (bar.again.text(), bar.give_in.text(), stored(desk, 1)) == (
+        "Save my verdict",
+        "Keep the other verdict",
+        theirs,
+    )
     getattr(bar, answer).click()
     desk.until(lambda: mark(desk, 1) == "saved")
     kept = AGREE if answer == "again" else theirs

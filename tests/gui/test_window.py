@@ -271,7 +271,7 @@ def test_dropped_files_are_screened(desk: Desk) -> None:
     desk.window.dropEvent(drop)
     desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/images/a.dcm"),)])
     last = "https://example.org/b.dcm" if sys.platform == "win32" else "file://host/share"
-    assert f"{last} is an address" in desk.notices
+    assert f"{last} is a network address" in desk.notices
 
 
 def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     desk.window.close()
     box = desk.window.findChild(QMessageBox)
     assert desk.window.isVisible()
-    assert "Screening is in progress" in texts(box) + box.text()
+    assert "A run is in progress" in texts(box) + box.text()
     press(box, "Stop and close")
     desk.until(lambda: desk.ended)
     assert desk.rooms.session.batches[0].calls == ["cancel", "join"]
@@ -380,7 +380,7 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
     table, bar = desk.window.work_list.table, desk.window.work_list.filter_bar
     assert table.viewport().height() >= 3 * ROW_HEIGHT
     shown = [(button.toolTip(), button.text()) for button in bar.findChildren(QPushButton) if button.isVisible()]
-    assert shown[:3] == [("All", "All  4"), ("Read first", "0"), ("Abnormal", "2")]
+    assert shown[:3] == [("All", "All  4"), ("Read first", "0"), ("Flagged", "2")]
     for key, level in (("a", "info"), ("b", "error"), ("c", "warning")):
         desk.bench.board.post(key, lambda _, key=key: key, level=level)
     desk.window.resize(683, 384)  # 1366 x 768 at 200 %: room for the gravest notice alone
@@ -390,11 +390,12 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
 def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(desk: Desk) -> None:
     desk.screen()
     table = desk.window.work_list.table
-    place, score = COLUMNS.index("class"), table.columnWidth(COLUMNS.index("score"))
+    place = COLUMNS.index("class")
     words = table.columnWidth(place)
-    table.fit_columns(words + score + 100)
+    table.fit_columns(words + 130)  # the score stands below the class
+    assert table.isColumnHidden(COLUMNS.index("score"))
     assert table.columnWidth(place) == words
-    table.fit_columns(words + score + 99)
+    table.fit_columns(words + 129)
     assert table.columnWidth(place) == SHAPE_ROOM < words
 
 
@@ -558,7 +559,7 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
             save(store, 2, [screened(5, 0.99)], rooms.publish)
         desk.finish()
         desk.until(lambda: messages)
-        assert messages == [("The run has ended", "Abnormal: 3, Not sure: 1, Normal: 1")]
+        assert messages == [("The run has ended", "Flagged: 3, Uncertain: 1, Not flagged: 1")]
         desk.bench.start()
         desk.until(lambda: len(rooms.session.batches) == 3 and desk.bench.screening.can_stop)
         desk.bench.screening.stop()  # who stopped it knows

@@ -86,8 +86,11 @@ class SteppedBackground(Background):
 
     @property
     def waiting(self) -> list[SteppedChannel]:
-        """Where there is work that can be done now, by the names of the channels."""
-        named = sorted(self._channels.items())
+        """Where there is work that can be done now, by the names of the channels.
+
+        Closing is last: it waits for the start of a run, which has a thread of its own in the program, but not here.
+        """
+        named = sorted(self._channels.items(), key=lambda item: (item[0] == "closing", item[0]))
         return [each for name, each in named if (self.services or name == "open") and not each._work_queue.empty()]
 
 

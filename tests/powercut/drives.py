@@ -82,7 +82,7 @@ def packs(world: World) -> None:
             bad = Bad(end=f"{world.pack.name}/{path.name}", at=at)
             done = world.run_screen(environment=failing(world, bad)).ends_with(3)
             assert not done.lines
-            done.says("it is failing")
+            done.says("is failing")
     world.screen(expected, codes=(0,))
 
 

@@ -22,8 +22,9 @@ from fieldray.errors import FieldrayError
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
 from fieldray.paths import DATABASE_NAME
-from fieldray.pipeline.batch import Batch, Work
-from fieldray.pipeline.run_recorder import PackWork, open_store
+from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.batch_ports import BatchPorts, PackWork
+from fieldray.pipeline.run_recorder import open_store
 from fieldray.pipeline.statistics import Statistics
 from fieldray.store.database import pictures_path
 from fieldray.store.results import ResultQuery
@@ -111,7 +112,7 @@ class Place:
     def batch(self, publish: Callable[[Event], None], *, fresh: bool = False) -> Batch:
         """A run of all images, in the program's own way but for the networks: what comes out is known."""
         stamping = _Stamping()
-        work = Work(
+        ports = BatchPorts(
             spec=self.spec,
             packs=[PackWork(spec=self.spec.packs[0], check_header=lambda header: None)],
             discover=lambda is_known: (ref for ref in self.refs() if not stamping.is_known(ref, is_known)),
@@ -122,7 +123,7 @@ class Place:
             release=lambda: None,
         )
         statistics = Statistics(load=lambda: (0.0, 0.0))
-        return Batch(work, database=self.store, publish=publish, threads=1, fresh=fresh, statistics=statistics)
+        return Batch(ports, database=self.store, publish=publish, threads=1, fresh=fresh, statistics=statistics)
 
     def screen(self, publish: Callable[[Event], None] = lambda event: None, *, fresh: bool = False) -> Batch:
         """Run it to its end."""

@@ -18,6 +18,7 @@ from fieldray.paths import child_command
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.serving import PARENT_VARIABLE
 from fieldray.processes.wire import Message
+from fieldray.reasons import reason
 from strange_services import command, strange
 
 
@@ -98,6 +99,45 @@ def test_an_answer_that_its_reader_does_not_understand_ends_it(child: Child) -> 
     assert child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"], timeout_s=20) == child.pid
     with pytest.raises(ChildDied, match="makes no sense"):
         child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"]["x"], timeout_s=20)
+    assert not child.is_running
+
+
+def test_a_child_may_ask_in_the_middle_of_a_call(child: Child) -> None:
+    asked = list[object]()
+
+    def reply(question: Message) -> Message:
+        asked.append(question.body)
+        if "why" in question.body:
+            raise Unreadable(reason("truncated"))
+        return Message({"n": 2})
+
+    question = Message({"what": "ask", "question": {"n": 1}})
+    assert child.call(question, timeout_s=20, reply=reply).body["said"] == {"n": 2}
+    refused = child.call(Message({"what": "ask", "question": {"why": True}}), timeout_s=20, reply=reply)
+    assert refused.body["said"]["raised"]["code"] == "truncated"
+    assert asked == [{"n": 1}, {"why": True}] and refused.body["pid"] == child.pid
+
+
+def test_the_deadline_stands_still_while_the_question_of_a_child_is_answered(child: Child) -> None:
+    assert child.call(Message({"what": "answer"}), timeout_s=20).body  # it has done its imports
+
+    def slow(question: Message) -> Message:
+        threading.Event().wait(1.5)  # longer than the deadline of the call
+        return question
+
+    assert child.call(Message({"what": "ask", "question": {}}), timeout_s=1, reply=slow).body["pid"] == child.pid
+
+
+@pytest.mark.parametrize("what", ["ask", "ask without end"])
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_question_that_nobody_expects_ends_the_child(child: Child, what: str, is_answered: bool) -> None:
+    """It is of no sense to whoever would answer it; nobody would; or questions come without end."""
+
+    def reply(question: Message) -> Message:
+        return question if "end" in what else Message({}, {"x": question.arrays["x"]})
+
+    with pytest.raises(ChildDied):
+        child.call(Message({"what": what, "question": {}}), timeout_s=20, reply=reply if is_answered else None)
     assert not child.is_running
 
 

@@ -392,8 +392,8 @@ def test_without_the_packages_beside_the_program_says_what_is_missing() -> None:
     code, said, *rest = python(WITHOUT_THEM).stderr.splitlines()
     assert (code, rest[0], rest[2]) == ("0", "2", "2"), (said, rest)
     assert said == (
-        "fieldray: There is no command adapt in this installation. Making packs, archives, clusters and workflows are "
-        "not part of the installed program. They come with: pip install 'fieldray[adapt,cluster]'"
+        "fieldray: This installation has no command adapt. Commands for packs, archives, clusters and workflows need: "
+        "pip install 'fieldray[adapt,cluster]'"
     )
 
 

@@ -33,7 +33,9 @@ def test_the_sentences_of_rooms_are_found_and_no_code_stands_twice() -> None:
     assert all(templates_of_rooms()[code] == text for room in rooms for code, text in room.items())
     codes = [code for room in (TEMPLATES, *rooms) for code in room]
     assert [code for code, times in Counter(codes).items() if times > 1] == []
-    assert reason("audit_few", count=1).text.startswith("Only 1 of the rarer kind")
+    assert reason("audit_few", count=1).text.startswith(
+        "The smaller group (with or without the condition) has only 1 score."
+    )
 
 
 def fields_of(code: str) -> set[str]:

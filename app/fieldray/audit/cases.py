@@ -430,7 +430,7 @@ def _names(ref: ImageRef) -> set[str]:
 
 
 def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, bool]:
-    """Reference labels from a reader's verdicts: `agree` confirms the program's answer, `disagree` turns it round.
+    """Reference labels from a reader's verdicts, which confirm the program's answer or contradict it.
 
     Only an answer can be confirmed: what the program was not sure of, refused or failed gives no label, nor does a
     reader who was not sure. Readers who saw the answer first lean towards it, so figures from verdicts flatter.
@@ -438,12 +438,12 @@ def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, 
     """
     truths = {}
     for result in results:
-        outcome, choice = result.outcome, result.verdict.choice if result.verdict else "unsure"
+        outcome, confirms = result.outcome, result.verdict.value.confirms if result.verdict else None
         leading = leading_finding(outcome)
-        if leading is None or choice == "unsure" or not isinstance(outcome, Screened):
+        if leading is None or confirms is None or not isinstance(outcome, Screened):
             continue
         has_one = leading.is_by_larger or len(outcome.findings) == 1
-        is_known = {"abnormal": leading.label == label, "normal": choice == "agree" or has_one}
+        is_known = {"abnormal": leading.label == label, "normal": confirms or has_one}
         if is_known.get(outcome.category):
-            truths[outcome.ref.key] = (outcome.category == "abnormal") == (choice == "agree")
+            truths[outcome.ref.key] = (outcome.category == "abnormal") == confirms
     return truths

@@ -13,103 +13,126 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_table_large": "{path} is larger than {limit_mb} MB, which is too large for a table of labels.",
     "audit_table_no_text": "{path} is not a text file. Save the table as CSV.",
     "audit_table_empty": "The table {path} has no rows below its header line.",
-    "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Rename the right "
-                          "one, or say which it is.",
-    "audit_table_doubled": "The table {path} has more than one column of the same name: {columns}. Case and blanks around a "
-                           "name do not count. Keep or rename one.",
-    "audit_table_problems": "Rows of the table {path} that cannot be used: {count}. Correct them, then audit again. Lines without an "
-                            "image or a label: {gaps}. Lines with another value than 1, 0, -1 or nothing: {values}. Lines that "
-                            "name several images, so that more of the path is needed: {several}. Lines that give an image two "
-                            "labels: {two_labels}. Lines whose patients differ only by case, blanks, leading zeros or letters "
-                            "that look alike: {numbers}.",
-    "audit_table_no_match": "The table {path} names none of the images that were screened. Its lines, and behind ≠ images of these names elsewhere: {rows}.",
-    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out. Its line, and behind ≠ an image of that name elsewhere: {rows}.",
-                                 "{count} rows of the table name no image of this run and were left out. Their lines, and behind ≠ images of these names elsewhere: {rows}.",
+    "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Rename the "
+                          "right column, or choose the column.",
+    "audit_table_doubled": "The table {path} has several columns with one name: {columns}. Case and blanks around a "
+                           "name do not count. Rename or delete one of them.",
+    "audit_table_problems": "Rows of the table {path} that cannot be used: {count}. Correct the rows, then audit "
+                            "again. Lines without an image or a label: {gaps}. Lines with another value than 1, 0, "
+                            "-1 or nothing: {values}. Lines that match several images (write more of the path): "
+                            "{several}. Lines that give an image two labels: {two_labels}. Lines with patients that "
+                            "differ only by case, blanks, leading zeros or letters that look alike: {numbers}.",
+    "audit_table_no_match": "The table {path} names no screened image. Lines of the table, with ≠ before an image "
+                            "of that name in another folder: {rows}.",
+    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out. Line, with "
+                                 "≠ before an image of that name in another folder: {rows}.",
+                                 "{count} rows of the table name no image of this run and were left out. Lines, "
+                                 "with ≠ before an image of that name in another folder: {rows}.",
                                  by="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
                                  "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
-    "audit_rows_uncertain": Plural("{count} row says -1 or uncertain and was left out: it is neither positive nor negative.",
-                                   "{count} rows say -1 or uncertain and were left out: they are neither positive nor "
-                                   "negative.", by="count"),
-    "audit_readers_split": Plural("{count} image has as many readers for the finding as against it and was left out.",
-                                  "{count} images have as many readers for the finding as against it and were left out.",
+    "audit_rows_uncertain": Plural("{count} row says -1 or uncertain (neither positive nor negative) and was left "
+                                   "out.",
+                                   "{count} rows say -1 or uncertain (neither positive nor negative) and were left "
+                                   "out.", by="count"),
+    "audit_readers_split": Plural("{count} image was left out: as many readers saw the finding as did not.",
+                                  "{count} images were left out: as many readers saw the finding as did not.",
                                   by="count"),
-    "audit_both_labels": Plural("{count} patient has images with the condition and images without it: {numbers}. By patient, such a patient "
-                                "has the condition.",
-                                "{count} patients have images with the condition and images without it: {numbers}. By patient, such "
-                                "a patient has the condition.", by="count"),
-    "audit_several_exams": Plural("{count} patient has images of several examinations, up to {days} days apart. By patient, the label of "
-                                  "one counts for all of them. To count each examination for itself, audit by exam.",
-                                  "{count} patients have images of several examinations, up to {days} days apart. By patient, the "
-                                  "label of one counts for all of them. To count each examination for itself, audit by exam.",
-                                  by="count"),
+    "audit_both_labels": Plural("{count} patient has images with the condition and images without it: {numbers}. By "
+                                "patient, such a patient has the condition.",
+                                "{count} patients have images with the condition and images without it: {numbers}. "
+                                "By patient, such a patient has the condition.", by="count"),
+    "audit_several_exams": Plural("{count} patient has images of several examinations, up to {days} days apart. By "
+                                  "patient, the label of one counts for all of them. To count each examination for "
+                                  "itself, audit by exam.",
+                                  "{count} patients have images of several examinations, up to {days} days apart. "
+                                  "By patient, the label of one counts for all of them. To count each examination "
+                                  "for itself, audit by exam.", by="count"),
     "audit_counted_positive": "Counted as positive: {names}.",
     "audit_counted_negative": "Counted as negative: {names}.",
     "audit_images_unlabelled": Plural("{count} screened image has no label and is left out.",
                                       "{count} screened images have no label and are left out.", by="count"),
-    "audit_unseen": "These figures hold only if {pack} was not trained on these images, nor on others of these patients. "
-                    "Its model card says what it was trained on.",
+    "audit_unseen": "The figures hold only if {pack} was not trained on these images or on other images of these "
+                    "patients. The model card names the training images.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
-    "audit_which_positive": "The labels are: {known}. Say which of them mean positive.",
-    "audit_one_class": "All images are of one kind ({known}). An audit needs positive and negative images.",
-    "audit_one_class_scored": "Of {units} with a label, {scored} have a score, and all of these have the condition, or none has. "
-                              "An audit needs both. Where patients have images of both kinds, audit by image or by exam.",
+    "audit_which_positive": "The labels are: {known}. Choose the labels that mean positive.",
+    "audit_one_class": "All labels are the same ({known}). An audit needs positive and negative images.",
+    "audit_one_class_scored": "Of {units} with a label, {scored} have a score. Of these, all have the condition, or "
+                              "none has. An audit needs both. If patients have images with the condition and images "
+                              "without it, audit by image or by exam.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",
-    "audit_threshold": "At the threshold {value} no positive image is found, or it is not between 0 and 1. Choose a lower "
-                       "one of the plan.",
+    "audit_threshold": "The threshold {value} is not between 0 and 1, or detects no positive image. Choose a lower "
+                       "threshold from the threshold plan.",
     "audit_against": "{text} is not the number of a run. To compare with a pack, screen the same folder with it first: "
                      "fieldray screen FOLDER --pack {text}. Then name that run: fieldray history list shows its number.",
-    "audit_price": "A price is a number from 0 on, not {value}.",
-    "audit_pairs_one_class": "Run {run} has {images} images with a label too. Of these, {both} have a score in both runs, and all of "
-                             "them have the condition, or none has. A comparison needs both.",
+    "audit_price": "A cost must be a number of 0 or more, not {value}.",
+    "audit_pairs_one_class": "Run {run} has {images} images with a label too. Of these, {both} have a score in both "
+                             "runs. Of those, all have the condition, or none has. A comparison needs both.",
     "audit_no_score": Plural("{count} image with a label has no score, because it was refused or failed.",
                              "{count} images with a label have no score, because they were refused or failed.",
                              by="count"),
-    "audit_few": Plural("Only {count} of the rarer kind has a score. That is too few to judge a pack: note how wide the "
-                        "intervals are.",
-                        "Only {count} of the rarer kind have a score. That is too few to judge a pack: note how wide the "
-                        "intervals are.", by="count"),
-    "audit_verdicts": "The labels are the verdicts given in this program. A reader who has seen the program's answer "
-                      "leans towards it, so these figures flatter the pack.",
-    "audit_patients_unknown": "Most images name no patient, so each study, or image without one, counts as a patient "
-                              "of its own. If patients have several, the intervals are too narrow.",
+    "audit_few": Plural("The smaller group (with or without the condition) has only {count} score. That is too few "
+                        "to judge a pack. Check the width of the intervals.",
+                        "The smaller group (with or without the condition) has only {count} scores. That is too few "
+                        "to judge a pack. Check the width of the intervals.", by="count"),
+    "audit_verdicts": "The labels are readers' verdicts, given after the readers saw the result of the pack "
+                      "(automation bias). The figures overestimate the pack.",
+    "audit_patients_unknown": "Most images have no patient ID, so each study (or image without a study) counts as "
+                              "one patient. If patients have several studies, the intervals are too narrow.",
     "audit_no_results": "There are no results to audit in {path}.",
     "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
-                              "the file away, or restore it.",
+                              "or restore the file.",
     "audit_no_label": "The pack has no label {label}. Its labels are: {known}.",
     "audit_no_verdicts": "No image of run {run} has a verdict that says whether the pack was right. Give verdicts in the "
                          "window, or take the labels from folders or a table.",
-    "audit_other_pack": "{pack} is not the pack of run {run}, so only the operating points that the run used are judged.",
-    "audit_run_unfinished": "The run did not finish, so there is no audit.",
-    "drift_scores": "The scores are distributed differently from those of {reference}: the mean score is {now} and was {before}. "
-                    "Population stability index {index}, by chance below {limit} ({images} against {others} images).",
-    "instances_shared": "Files of this run have the SOP Instance UID of a file with other pixels: {count}. A PACS "
-                        "takes them for the same image.",
-    "drift_evidence": "These images look unlike those the pack was made for: other patients? The heat map lies outside of "
-                      "the lungs far more often than in {reference}: in {now} of 100 images, and there in {before}. Population "
-                      "stability index {index}, limit {limit} ({images} against {others} images).",
-    "drift_refused": "The share of images that are not suitable differs from that of {reference}: {now} of 100, and there {before}. "
-                     "Population stability index {index}, by chance below {limit} ({images} against {others} images).",
-    "drift_exposure": "The exposure of the images differs from that of {reference}: the mean grey level is {now} of 255, and there "
-                      "{before}. Population stability index {index}, by chance below {limit} ({images} against {others} images).",
-    "drift_no_reference": "The pack does not say how its scores were distributed on the images it was measured on, so "
-                          "scores can only be compared with those of earlier images of the same folder.",
-    "constancy_passed": "Constancy of {pack} ({device}), {day}: passed. {images} images gave the expected answers; a score differs by {largest} at most, and {limit} is allowed. Next check: {due}.",
-    "constancy_failed": "Constancy of {pack} ({device}), {day}: failed. {different} of {images} images gave another answer than expected; a score differs by up to {largest}, and {limit} is allowed. Do not rely on this pack on this device. Install the program again, and check again. If that does not help, use another computer, and tell whoever is responsible for this one.",
-    "constancy_first": "Constancy of {pack} ({device}), {day}: this pack comes without expected answers, so nothing was compared. The answers of today to {images} images were kept, and later checks are held against them. Next check: {due}.",
-    "constancy_never": "Constancy of {pack}: not checked on this computer yet.",
-    "constancy_due": "The next check of constancy is due since {due}.",
-    "constancy_not_run": "{device}: not checked. {detail}",
+    "audit_other_pack": "{pack} is not the pack of run {run}, so only the operating points that the run used are "
+                        "audited.",
+    "audit_run_unfinished": "The run did not finish, so no audit can be made.",
+    "drift_scores": "The score distribution differs from that of {reference}: the mean score is {now} and was "
+                    "{before}. Population stability index {index}, below {limit} by chance ({images} and {others} "
+                    "images).",
+    "instances_shared": Plural("{count} file shares a SOP Instance UID with a different image. A PACS will treat both as one "
+                               "image. Correct the UID before archiving.",
+                               "{count} files share a SOP Instance UID with a different image. A PACS will treat them as "
+                               "one image. Correct the UIDs before archiving.", by="count"),
+    "drift_evidence": "The images may show other patients than the pack was made for. The heat map lies outside the "
+                      "lungs in {now} of 100 images, and in {before} of 100 of {reference}. Population stability "
+                      "index {index}, limit {limit} ({images} and {others} images). Check that the right pack was "
+                      "chosen.",
+    "drift_refused": "The share of images that are not suitable differs from that of {reference}: {now} of 100, and "
+                     "was {before} of 100. Population stability index {index}, below {limit} by chance ({images} "
+                     "and {others} images).",
+    "drift_exposure": "The exposure of the images differs from that of {reference}: the mean grey level is {now} of "
+                      "255, and was {before}. Population stability index {index}, below {limit} by chance ({images} "
+                      "and {others} images).",
+    "drift_no_reference": "The pack has no reference distribution of scores. Scores can only be compared with those "
+                          "of earlier images of the same folder.",
+    "constancy_passed": "Constancy test of {pack} ({device}), {day}: passed. {images} images gave the expected "
+                        "result. Largest score difference: {largest} (limit {limit}). Next test: {due}.",
+    "constancy_failed": "Constancy test of {pack} ({device}), {day}: failed. {different} of {images} images gave "
+                        "another result than expected. Largest score difference: {largest} (limit {limit}). Do not "
+                        "rely on this pack on this device. Install the program again, and run the test again. If "
+                        "the test still fails, use another computer, and inform the person responsible for this "
+                        "one.",
+    "constancy_first": "Constancy test of {pack} ({device}), {day}: the pack comes without expected results, so "
+                       "nothing was compared. Today's results of {images} images were kept for comparison in later "
+                       "tests. Next test: {due}.",
+    "constancy_never": "Constancy test of {pack}: not run on this computer yet.",
+    "constancy_due": "The constancy test is overdue since {due}. Run the constancy test.",
+    "constancy_not_run": "Constancy test on {device}: not run. {detail}",
     "constancy_image": "{image}: expected {expected}, found {found}.",
-    "constancy_busy": "A run is under way, or another pack was chosen. Wait until the run is over, then check again.",
-    "constancy_set": "What is expected in a check of constancy is not what came with the program ({detail}). Install the program again.",
-    "constancy_unreadable": "The records of constancy in {path} cannot be read: {detail}. Restore the file, or move it away: the next check is then the first one.",
-    "site_point_bad_name": "{name} is no name for a local operating point. Use up to 40 small Latin letters, digits and "
-                           "hyphens, beginning with a letter or digit.",
+    "constancy_busy": "The constancy test was not run: a run is under way, or another pack was chosen. Wait until "
+                      "the run is over, then run the test again.",
+    "constancy_set": "The expected results of the constancy test were changed ({detail}). Install the program again.",
+    "constancy_unreadable": "The records of the constancy test in {path} cannot be read: {detail}. Restore the "
+                            "file, or move the file away: the next test is then the first one.",
+    "site_point_bad_name": "{name} is not a valid name for a local operating point. Use up to 40 small Latin "
+                           "letters, digits and hyphens, beginning with a letter or digit.",
     "site_point_person": "A local operating point needs the name of the person who chooses it.",
-    "site_point_model": "A local operating point needs the pack that was audited ({pack}), signed and at hand.",
+    "site_point_model": "A local operating point needs the audited pack ({pack}). The pack must be signed and "
+                        "available.",
     "site_point_unknown": "There is no local operating point named {name} for this pack.",
     "site_point_name": "There is already an operating point named {name} for this pack. Choose another name.",
 }

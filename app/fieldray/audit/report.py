@@ -152,6 +152,16 @@ class Subject:
     position: int = 0
     class_names: Mapping[str, Mapping[str, str]] | None = None
 
+    @property
+    def label_codes(self) -> tuple[str, ...]:
+        """The code of the label."""
+        return (self.label,)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is a bare model of the dissertation."""
+        return self.trust == "legacy"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:

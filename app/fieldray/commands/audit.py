@@ -39,10 +39,10 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "audit",
         run=run,
-        description="Measure how good a pack is on your own images, from labels that you know. Images are screened "
-        "first; results that there are already are used again.",
-        epilog="Exit code: as of `fieldray screen`; 2 also if the labels cannot be used. "
-        "Research use only. Not for diagnostic use.",
+        description="Measure a pack on your own images with known labels. Images are screened first; existing "
+        "results are reused.",
+        epilog="Exit codes: see `fieldray screen`; also 2 if the labels cannot be used. Research use only. Not for "
+        "diagnostic use.",
     )
     parser.add_argument(
         "paths", nargs="*", type=given_path, metavar="PATH", help="a file or folder with labelled images"
@@ -56,33 +56,33 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _add_label_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is known of the images")
+    group = parser.add_argument_group("labels and figures")
     group.add_argument(
         "--labels",
         type=given_text,
         metavar="folders|verdicts|FILE.csv",
-        help="the labels: names of the images' folders, the verdicts given in the window, or a table with a row for "
-        "each image",
+        help="where the labels are: names of the folders, readers' verdicts of the window, or a table with a row "
+        "for each image",
     )
     group.add_argument(
-        "--positive", action="append", default=[], metavar="NAME", help="a class that means positive; may be repeated"
+        "--positive", action="append", default=[], metavar="NAME", help="a label that means positive; may be repeated"
     )
     for name in _COLUMNS:
         group.add_argument(f"--{name}-column", metavar="NAME", help=f"the column of the table with the {name}")
     group.add_argument(
         "--by",
         choices=("image", "exam", "patient"),
-        help="what every figure counts; an exam or a patient has the condition if any of its images has it (default: "
-        "patient where the table or a header has patients, else image)",
+        help="unit of every figure; an exam or a patient has the condition if any of its images has the condition "
+        "(default: patient where the table or a header has patients, else image)",
     )
     group.add_argument(
         "--refer",
         choices=("above", "unsure"),
         default="above",
-        help="what counts as referred: read first and a score at or above the threshold (above, the default), or also "
-        "what is uncertain (unsure)",
+        help="rule for a referral: above (default) refers read first and scores at or above the threshold; unsure "
+        "also refers uncertain results",
     )
-    group.add_argument("--label", metavar="CODE", help="the label of the pack to judge (default: its first)")
+    group.add_argument("--label", metavar="CODE", help="the label of the pack to audit (default: its first)")
     group.add_argument(
         "--prevalence",
         type=float,
@@ -94,17 +94,20 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
         type=given_pack_of_run,
         metavar="N",
         dest="stored",
-        help="use the results of this run; screen nothing; N.2 is the second pack of run N",
+        help="use the results of run N and screen nothing; N.2 is the second pack of run N",
     )
-    group.add_argument("--against", type=_against, metavar="N", help="compare with this run of the same images, or N.2")
+    group.add_argument(
+        "--against",
+        type=_against,
+        metavar="N",
+        help="compare with run N of the same images; N.2 is the second pack of run N",
+    )
     for name, of in (
-        ("screening", "of screening one"),
-        ("test", "of the test of one that is referred"),
-        ("unsure", "of another reading of one that is uncertain"),
+        ("screening", "cost of screening, each"),
+        ("test", "cost of the confirmatory test, per referral"),
+        ("unsure", "cost of a second reading, per uncertain result"),
     ):
-        group.add_argument(
-            f"--price-{name}", type=float, metavar="PRICE", help=f"{of}, for the costs of each threshold"
-        )
+        group.add_argument(f"--price-{name}", type=float, metavar="PRICE", help=f"{of} (for the threshold plan)")
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -117,29 +120,32 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--names",
         action="store_true",
-        help="write names of files and numbers of patients into these (default: pseudonyms)",
+        help="write file names and patient IDs into the report (default: pseudonyms)",
     )
-    parser.add_argument("--json", type=given_text, metavar="FILE|-", help="write all figures as JSON; - prints them")
+    parser.add_argument(
+        "--json", type=given_text, metavar="FILE|-", help="write all figures as JSON; - prints the JSON"
+    )
     parser.add_argument(
         "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
     )
 
 
 def _add_local_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("an operating point of this site")
+    group = parser.add_argument_group("local operating point")
     group.add_argument(
         "--sensitivity",
         type=float,
         default=0.9,
         metavar="SHARE",
-        help="the share of all with the condition that is to be referred at the local operating point that is "
-        "proposed (default: 0.9)",
+        help="propose a local operating point with this sensitivity, the share referred of all with the condition "
+        "(default: 0.9)",
     )
     group.add_argument(
         "--specificity",
         type=float,
         metavar="SHARE",
-        help="the share of all without the condition that is not to be referred, instead of a sensitivity",
+        help="propose a local operating point with this specificity, the share not referred of all without the "
+        "condition",
     )
     group.add_argument(
         "--accept-local",
@@ -148,9 +154,12 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
         "--operating-point local:NAME",
     )
     group.add_argument(
-        "--threshold", type=float, metavar="SCORE", help="propose this threshold of the plan, instead of a sensitivity"
+        "--threshold",
+        type=float,
+        metavar="SCORE",
+        help="propose this threshold from the threshold plan, instead of --sensitivity",
     )
-    group.add_argument("--name", metavar="PERSON", help="who accepts it")
+    group.add_argument("--name", metavar="PERSON", help="name of the person who accepts the local operating point")
     group.add_argument("--remove-local", metavar="NAME", help="remove a local operating point of the pack")
 
 

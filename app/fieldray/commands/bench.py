@@ -43,7 +43,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "doctor",
         run=run_doctor,
         description="Check this computer, screen a test image, and report what to change.",
-        epilog="Exit code: 0 this computer can screen images; 1 it cannot yet.",
+        epilog="Exit code: 0 this computer can screen images; 1 this computer cannot.",
     )
     doctor.set_defaults(home_problem=None)
     add_pack_options(doctor, default="the one of `fieldray packs default`, else the first that can be used")
@@ -77,9 +77,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
         ("--price-usd", "DOLLARS", "price of a device, to report images per second and dollar"),
     ):
         device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
-    load = add_command(
-        actions, "load", "measure the time per image while the command itself keeps the CPU busy", run=run_load
-    )
+    load = add_command(actions, "load", "measure the time per image under CPU load", run=run_load)
     load.add_argument("--pack", type=given_text, action=OnePack, metavar="DIR|ID", help="the pack to measure")
     host = add_command(actions, "host", "compare the speed with more threads or another device", run=run_host)
     host.add_argument("--pack", type=given_text, action=OnePack, metavar="DIR|ID", help="the pack to measure with")
@@ -90,7 +88,9 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
         help="the same network in floating point (.tflite), to compare with",
     )
     host.add_argument(
-        "--max-clock", action="store_true", help="also run the Edge TPU at its highest clock speed; it gets hot"
+        "--max-clock",
+        action="store_true",
+        help="also run the Edge TPU at its highest clock speed; the Edge TPU gets hot",
     )
     for action in (device, load, host):
         _add_effort(action)

@@ -20,8 +20,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "compare",
         run=run,
-        description="Lay a prior chest X-ray of a patient over the current one, and show where they differ by more "
-        "than two X-rays differ anyway. It shows differences of two images, not a course of disease.",
+        description="Align a prior chest X-ray of a patient with the current one, and show the differences beyond "
+        "the noise. These are differences of two images, not a course of disease.",
         epilog="Exit code: 0 the pair was compared, or refused with a reason; 1 an image could not be read; "
         "2 wrong usage; 3 the lung-field pack is missing; 130 cancelled. "
         "Research use only. Not for diagnostic use.",
@@ -33,10 +33,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         type=given_path,
         metavar="DIR",
         required=True,
-        help="write the warped prior, the overlay and the displacement to this folder; nothing of a refused pair",
+        help="write the warped prior, the overlay and the displacement to this folder (nothing is written for a "
+        "refused pair)",
     )
     parser.add_argument(
-        "--json", type=given_text, metavar="FILE|-", help="write the figures as one JSON object; - prints it"
+        "--json", type=given_text, metavar="FILE|-", help="write the figures as one JSON object; - prints the object"
     )
     parser.set_defaults(json_kind="comparison")
 

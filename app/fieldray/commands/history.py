@@ -43,7 +43,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     listing.add_argument("--until", type=_day, metavar="DATE", help="runs up to this day (year-month-day)")
     _add_filters(listing, "runs")
     _add_json(listing)
-    showing = add_command(actions, "show", "show the results of a run, also where its files are gone", run=run_show)
+    showing = add_command(
+        actions, "show", "show the results of a run, even if the image files no longer exist", run=run_show
+    )
     showing.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     _add_filters(showing, "results")
     comparing = add_command(actions, "compare", "compare two runs on the images that are in both", run=run_compare)
@@ -51,37 +53,41 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     comparing.add_argument("second", type=given_pack_of_run, metavar="SECOND", help="another run, or a pack of it")
     comparing.add_argument("--all", action="store_true", help="list images in the same class as well")
     _add_json(comparing)
-    saving = add_command(actions, "export", "save the results of a run as files again", run=run_export)
+    saving = add_command(actions, "export", "export the results of a run to files again", run=run_export)
     saving.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     saving.add_argument("--out", type=given_path, metavar="DIR", required=True, help="write the results to this folder")
     add_report_options(saving)
     month = add_command(actions, "month", "show the monthly summary for programme managers", run=run_month)
     month.add_argument("month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: this one)")
-    month.add_argument("--pdf", type=given_path, metavar="FILE", help="write it as PDF")
-    month.add_argument("--language", choices=language_choices()[1:], default="en", help="of the PDF (default: en)")
+    month.add_argument("--pdf", type=given_path, metavar="FILE", help="write the report as PDF")
+    month.add_argument(
+        "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
+    )
     _add_json(month)
     deleting = add_command(
-        actions, "delete", "delete runs with their results, previews and verdicts, for good", run=run_delete
+        actions, "delete", "delete runs for good, with their results, previews and verdicts", run=run_delete
     )
     deleting.add_argument("runs", nargs="*", type=int, metavar="RUN", help="numbers of runs, as listed")
     deleting.add_argument("--all", action="store_true", help="delete all runs")
-    deleting.add_argument("--yes", action="store_true", help="delete; without it, say what would be deleted")
+    deleting.add_argument("--yes", action="store_true", help="delete; without --yes, only list what would be deleted")
     _add_upkeep(add_commands(commands, "store"))
 
 
 def _add_upkeep(actions: argparse._SubParsersAction[Any]) -> None:
-    add_command(actions, "check", "look through all results for damage", run=run_check)
-    add_command(actions, "compact", "give back the room that nothing needs any more", run=run_compact)
-    saving = add_command(actions, "backup", "copy the results into a folder, also during a run", run=run_backup)
-    saving.add_argument("folder", type=given_path, metavar="DIR", help="a folder without a backup")
-    saving.add_argument("--without-pictures", action="store_true", help="leave the small pictures out")
-    restoring = add_command(actions, "restore", "put a backup in the place of the results", run=run_restore)
-    restoring.add_argument("folder", type=given_path, metavar="DIR", help="the folder that the backup was made into")
-    restoring.add_argument("--yes", action="store_true", help="do it; the results before are set aside")
-    dropping = add_command(
-        actions, "drop-pictures", "delete the small pictures; results, maps and verdicts stay", run=run_drop
+    add_command(actions, "check", "check the results database for damage", run=run_check)
+    add_command(actions, "compact", "free disk space that is no longer used", run=run_compact)
+    saving = add_command(
+        actions, "backup", "back up the results database to a folder, even during a run", run=run_backup
     )
-    dropping.add_argument("--yes", action="store_true", help="delete them")
+    saving.add_argument("folder", type=given_path, metavar="DIR", help="a folder without a backup")
+    saving.add_argument("--without-pictures", action="store_true", help="leave the previews out")
+    restoring = add_command(actions, "restore", "replace the results database by a backup", run=run_restore)
+    restoring.add_argument("folder", type=given_path, metavar="DIR", help="the folder of the backup")
+    restoring.add_argument("--yes", action="store_true", help="replace; the results database before is set aside")
+    dropping = add_command(
+        actions, "drop-pictures", "delete all previews; results, maps and verdicts stay", run=run_drop
+    )
+    dropping.add_argument("--yes", action="store_true", help="delete; without --yes, only list what would be deleted")
 
 
 def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
@@ -89,13 +95,13 @@ def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
         "--verdict",
         choices=_VERDICTS,
         default="any",
-        help=f"{what} with a verdict of a person, without one, or with a disagreement (default: any)",
+        help=f"{what} with a reader's verdict, without one, or with a disagreement (default: any)",
     )
     parser.add_argument("--device", choices=device_choices()[1:], default="", help=f"{what} that ran on this device")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=given_text, metavar="FILE|-", help="write it as JSON; - prints it")
+    parser.add_argument("--json", type=given_text, metavar="FILE|-", help="write JSON to FILE; - prints the JSON")
     parser.set_defaults(json_kind="json")
 
 

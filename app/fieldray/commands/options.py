@@ -75,7 +75,7 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
     """Which packs may be used: `--trust`, `--allow-older`, `--allow-legacy`."""
     add_trust_options(parser)
     parser.add_argument(
-        "--allow-legacy", action="store_true", help="allow an unsigned legacy model, whose operating point is unknown"
+        "--allow-legacy", action="store_true", help="allow an unsigned legacy model (operating point unknown)"
     )
 
 
@@ -228,12 +228,12 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decimal-comma",
         action="store_true",
-        help="write csv as Excel reads it where numbers have a decimal comma: columns divided by semicolons",
+        help="write CSV for Excel with decimal commas: columns divided by semicolons",
     )
     parser.add_argument(
         "--language",
         choices=language_choices()[1:],
-        help="language of PDF reports and of what is written into images (default: from the settings, else English)",
+        help="language of PDF reports and of texts in images (default: from the settings, else English)",
     )
 
 

@@ -48,17 +48,17 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "fingerprint", nargs="?", help="fingerprint of the key, as published by its signer (default: list the keys)"
     )
     trusting.add_argument("--forget", action="store_true", help="stop trusting this key")
-    default = add_command(actions, "default", "the pack for images of which nobody says otherwise", run=run_default)
+    default = add_command(actions, "default", "show or set the default pack", run=run_default)
     default.add_argument(
         "pack",
         nargs="?",
         metavar="ID",
-        help="a pack's id or id-version, perhaps with @FINGERPRINT of its signer (default: say which it is)",
+        help="a pack's id or id-version, perhaps with @FINGERPRINT of its signer (default: show the default pack)",
     )
     default.add_argument(
         "--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)"
     )
-    default.add_argument("--none", action="store_true", help="no pack: every run names one")
+    default.add_argument("--none", action="store_true", help="use no default pack: every run must name a pack")
     installing = add_command(actions, "install", "verify a pack and copy it to this computer", run=run_install)
     installing.add_argument("pack", type=given_text, help=_PACK_HELP)
     add_trust_options(installing)
@@ -66,11 +66,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "constancy",
         run=run_constancy,
-        description="Screen images that come with the program, and compare with the answers expected of each pack.",
-        epilog="Exit code: 0 every check passed; 1 one failed, is due or could not be made.",
+        description="Run the constancy test of each pack: screen the test images of the program, and compare the "
+        "results with the expected ones.",
+        epilog="Exit code: 0 every constancy test passed; 1 a test failed, is due or could not be run.",
     )
     add_pack_options(checking, default="every pack that can screen here")
-    checking.add_argument("--status", action="store_true", help="say what came out last and when the next check is due")
+    checking.add_argument("--status", action="store_true", help="show the last result and the date of the next test")
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
@@ -189,6 +190,8 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     """What a pack is called, where it is from and whether it is trusted; then for whom it is, and how good."""
     from fieldray.domain.purpose import patients, performance
+    from fieldray.reports.worth import worth_of_pack
+    from fieldray.translation import Translator
 
     trust = {
         "builtin": "comes with the program",
@@ -206,6 +209,7 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     if manifest is not None:
         yield f"    {as_cell(manifest.names['en'])}. {patients(manifest.accepted).text}"
         warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
-        measured = (why.text for why in performance(manifest))
+        worth = (one.sentence for one in worth_of_pack(Translator(), manifest))
+        measured = (*worth, *(why.text for why in performance(manifest)))
         for text in (manifest.descriptions["en"], *measured, *warnings, manifest.limits["en"]):
             yield from textwrap.wrap(as_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")

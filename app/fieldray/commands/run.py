@@ -157,7 +157,7 @@ class PackRun:
 
     def drifts(self, database: Path, of: PackOfRun) -> Iterator[str]:
         """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
-        from fieldray.pipeline.auditing import drifts_of
+        from fieldray.pipeline.doubts import drifts_of
         from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(database) as query:
@@ -243,7 +243,7 @@ class RunReport:
             has_band = point.unsure_low < point.unsure_high
             middle, low, high = (border_text(Translator(), border, least=3) for border in borders)
             threshold = f"threshold {middle}, " if point.threshold != point.unsure_high else ""
-            band = f", not sure from {low}" if has_band else ""
+            band = f", uncertain from {low}" if has_band else ""
             flagged = pack.texts["abnormal"]
             self._console.print_line(
                 f"Operating point {point.name} ({point.label}): {threshold}{flagged} from {high}{band}"

@@ -69,20 +69,21 @@ def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "demo",
         run=run_demo,
-        description="Screens openly licensed images with the pack that is for them, and opens the window if there is "
-        "a screen. Each file's name gives the published label. Some images are there to be refused.",
+        description="Screen openly licensed images with the pack for them, and open the window if there is a "
+        "display. The name of each file gives the published label. Some images are examples of refused "
+        "images.",
     )
     parser.add_argument(
         "part",
         nargs="?",
         choices=(*_PATIENTS, _DRAWN),
         default=_PATIENTS[0],
-        help="whose images: of children (default), of adults, or drawn ones of nobody, which need --pack",
+        help="the images: of children (default), of adults, or synthetic ones, which need --pack",
     )
     parser.add_argument(
         "--folder", type=given_path, metavar="DIR", help="folder for the images (default: in the user's data folder)"
     )
-    parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a screen")
+    parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a display")
     add_pack_options(parser, default="the one that these images are for")
     add_run_options(parser)
     parser.set_defaults(watch=False)  # the folder is the program's own
@@ -144,7 +145,7 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="read every file as a whole before its earlier result is reused, not only its size, times and a sample",
+        help="read every file completely before an earlier result is reused, not only size, times and a sample",
     )
 
 

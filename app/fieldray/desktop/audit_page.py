@@ -96,12 +96,12 @@ class AuditPage(Page):
             (text("Read first, or at or above the threshold"), "above"),
             (text("Uncertain as well"), "unsure"),
         )
-        self.unit = choice_box(units, named=text("What is counted"))
-        self.refers = choice_box(rules, named=text("What counts as referred"))
+        self.unit = choice_box(units, named=text("Unit of the figures"))
+        self.refers = choice_box(rules, named=text("Rule for a referral"))
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
-        self.positive.setPlaceholderText(text("recognised by itself: abnormal, positive, 1…"))
+        self.positive.setPlaceholderText(text("automatic: abnormal, positive, 1…"))
         self.prevalence.setPlaceholderText(text("as in these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
         fields = self.positive, self.unit, self.refers, self.prevalence, self.sensitivity, *self.prices, self.against
@@ -110,13 +110,13 @@ class AuditPage(Page):
         rows = form(
             (text("Where the labels are"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
-            (text("What is counted"), self.unit),
-            (text("What counts as referred"), self.refers),
+            (text("Unit of the figures"), self.unit),
+            (text("Rule for a referral"), self.refers),
             (text("Prevalence among your patients, %"), self.prevalence),
             (text("Wanted sensitivity, %"), self.sensitivity),
-            (text("Price of screening one"), self.prices[0]),
-            (text("Price of the test of one that is referred"), self.prices[1]),
-            (text("Price of another reading of one that is uncertain"), self.prices[2]),
+            (text("Cost of screening, each"), self.prices[0]),
+            (text("Cost of the confirmatory test, per referral"), self.prices[1]),
+            (text("Cost of a second reading, per uncertain result"), self.prices[2]),
             (text("Compare with"), self.against),
         )
         self.button = push_button(text("Audit"), self._audit, role="primary")
@@ -171,9 +171,11 @@ class AuditPage(Page):
         if auditing.problem is not None:
             text = self._translator.reason(auditing.problem)
         elif auditing.is_busy:
-            text = self._translator.text("Working out the figures…")
+            text = self._translator.text("Calculating the figures…")
         elif not auditing.can_audit:
-            text = self._translator.text("Screen images first: an audit is of the run that is open and finished.")
+            text = self._translator.text(
+                "An audit needs a finished run. Screen images, or open a run from the history."
+            )
         self.problem.setText(text)
         self.problem.setVisible(bool(text))
         before, self._shown = self._shown, (auditing.report, self._translator.hides_names())
@@ -325,15 +327,16 @@ class LocalPointDialog(QDialog):
         title = text("Use a local operating point?")
         self.setWindowTitle(title)
         advice = text(
-            "It was measured on the images of this run alone. It is kept on this computer, for this version of the "
-            "pack only, and every result shows that it is local. The operating points of the pack stay."
+            "A local operating point is measured on the images of this run alone. It is kept on this computer, for "
+            "this version of the pack only. Every result shows that the operating point is local. The operating "
+            "points of the pack stay."
         )
         self.name, self.person = QLineEdit(), QLineEdit()
         self.name.setPlaceholderText(text("for example: our-clinic"))
         for field in (self.name, self.person):
             field.textChanged.connect(self._check)
         fields = form((text("Name of the operating point (a–z, 0–9, -)"), self.name), (text("Your name"), self.person))
-        self.yes_button = push_button(text("Yes, use it here"))
+        self.yes_button = push_button(text("Yes, use this operating point"))
         self.no_button = push_button(text("Do not use"))
         buttons = answer_row(self, self.no_button, self.yes_button)
         parts = (label(title, role="title"), label(proposal), label(advice), fields, buttons)

@@ -144,8 +144,8 @@ class AboutDialog(QDialog):
         text, page = translator.text, QWidget()
         name_surface(page, "page")
         silent = text(
-            "It opens no network connection, sends nothing and does not update itself. Images are only read, never "
-            "changed."
+            "The program opens no network connection, sends nothing and does not update itself. Images are only "
+            "read, never changed."
         )
         images = text(
             "The images of the demonstration are from Kermany, Zhang and Goldbaum (Mendeley Data, 2018, CC BY "
@@ -171,7 +171,7 @@ class AboutDialog(QDialog):
             )
             box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
         else:
-            why = text("The licences of its parts are listed in the installed program.")
+            why = text("The installed program lists the licences of the libraries.")
             column.addWidget(label(why, role="muted"))
         column.addStretch(1)
         lay_out_dialog(self, page, box)
@@ -388,12 +388,13 @@ class ExportDialog(QDialog):
         formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
         why = (
             translator.text(
-                "Without this, pseudonyms stand in place of patients and files, and other UIDs in place of those of "
-                "studies and images. Dates, age, sex, notes and the files' SHA-256 stay."
+                "Switched off: the files have pseudonyms for patients and files, and new UIDs for studies and "
+                "images. Dates, age, sex, notes and the SHA-256 of each file stay."
             ),
             translator.text(
-                "DICOM formats keep the UIDs: whoever may search your archive (PACS) finds the patient by them. Tick "
-                "this for reports that go into it: there a report with a pseudonym is filed under another patient."
+                "DICOM formats keep the UIDs: anybody who may search your archive (PACS) can find the patient. "
+                "Switch this on for reports for your archive: the archive files a report with a pseudonym under "
+                "another patient."
             ),
             translator.reason(reason("pixels_not_cleaned")),
         )

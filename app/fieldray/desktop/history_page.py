@@ -103,7 +103,7 @@ class HistoryPage(Page):
     def _make_buttons(self) -> QHBoxLayout:
         text = self._translator.text
         self.open_button = push_button(text("Open"), self._open, role="primary")
-        self.compare_button = push_button(text("Compare two"), lambda: self._runs.compare(*self.chosen()))
+        self.compare_button = push_button(text("Compare two runs"), lambda: self._runs.compare(*self.chosen()))
         self.export_button = push_button(
             text("Save the results…"),
             lambda: self.export_wanted.emit(self.chosen()[0]),
@@ -245,7 +245,7 @@ class HistoryPage(Page):
             for code, number in ((code, f"{of[code]} / {of['images']}") for code in sorted(of.keys() - {"images"}))
         ]
         if rows:
-            title = translator.text("How the images were taken, by day")
+            title = translator.text("Image quality, by day")
             headings = translator.text("Day"), translator.text("Note"), translator.text("Images")
             table = reading_table(headings, rows)
             table.setAccessibleName(title)

@@ -183,10 +183,10 @@ class ImageArea(QWidget):
         text, opened, kept = self._translator.text, self._image.row, self._kept.row
         if self._comparing.prior is not None:  # names stand in the corners of both; here is room for the days
             days = [day_text(self._translator, row.header) if row else "" for row in (opened, kept)]
-            texts = text("Open: {image}", image=days[0]), text("Prior: {day}", day=days[1])
+            texts = text("Current: {image}", image=days[0]), text("Prior: {day}", day=days[1])
         else:
             texts = (
-                text("Open: {image}", image=self._named(opened)) if opened else "",
+                text("Current: {image}", image=self._named(opened)) if opened else "",
                 text("Kept: {image}", image=self._named(kept)) if kept else "",
             )
         for head, caption in zip(self._heads, texts, strict=True):

@@ -190,7 +190,9 @@ class Judging(QObject):
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.asks:
-            return translator.text("Another window changed the verdict on {image}. Open it to choose.", image=image)
+            return translator.text(
+                "Another window changed the verdict on {image}. Open the image to choose.", image=image
+            )
         if given.wanted is None:
             said = translator.text("Your verdict on {image} is not withdrawn.", image=image)
         else:
@@ -330,10 +332,10 @@ class VerdictBar(QWidget):
         self.note.setEnabled(can_be_noted)
         self.note.setPlaceholderText(text("Note on the verdict") if can_be_noted else text("A note needs a verdict"))
         captions: dict[State | None, str] = {
-            None: text("A verdict is kept with the program's result, never in place of it."),
+            None: text("A verdict is saved with the program's result; the result stays."),
             "saving": text("Your verdict is being saved…"),
-            "saved": text("Your verdict is saved, the note not yet. Enter keeps the note, Esc discards it.")
-            if given.is_typing else text("Saved with the program's result, never in place of it."),
+            "saved": text("Your verdict is saved, the note is not. Enter saves the note, Esc discards the note.")
+            if given.is_typing else text("Saved with the program's result; the result stays."),
             "not_saved": "",
         }  # fmt: skip
         is_lost = given.state == "not_saved"
@@ -344,7 +346,7 @@ class VerdictBar(QWidget):
         for widget in (self._why_not, self.again, self.give_in):
             widget.setVisible(is_lost)
         self.withdraw.setVisible(not is_lost and given.wanted is not None)
-        self.again.setText(text("Save mine") if given.asks else text("Try again"))
+        self.again.setText(text("Save my verdict") if given.asks else text("Try again"))
         keeps = text("Keep the verdict") if given.wanted is None else text("Withdraw")
         self.give_in.setText(text("Keep the other verdict") if given.asks else keeps)
 
@@ -359,7 +361,7 @@ class VerdictBar(QWidget):
             theirs = text(
                 "Another window changed the verdict on this image: {verdict}.", verdict=self._said(given.stored)
             )
-            return theirs, text("Yours is not saved: {verdict}.", verdict=self._said(given.wanted))
+            return theirs, text("Your verdict is not saved: {verdict}.", verdict=self._said(given.wanted))
         assert given.problem is not None
         said = text("Your verdict is not saved.") if given.wanted else text("Your verdict is not withdrawn.")
         return (f"{said} {self._translator.reason(given.problem)}",)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridL
 
 from fieldray.desktop.dialogs import answer_row, fit_dialog
 from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip
-from fieldray.domain.run import VerdictChoice
+from fieldray.domain.run import VERDICT_VALUES
 from fieldray.translation import LocalText, Translator
 
 Group = Literal["list", "view", "compare", "tools", "program"]
@@ -48,16 +48,18 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), "images"),
     Key("next_unread", ("U",), "list", lambda t: t.text("Next unread image")),
     Key("unread", ("Shift+U",), "list", lambda t: t.text("Mark this image as unread, or as read")),
-    Key("by_patient", ("Y",), "list", lambda t: t.text("List the images of a patient together, or each by its class")),
+    Key("by_patient", ("Y",), "list", lambda t: t.text("List the images of a patient together, or each image by its "
+                                                       "class")),
     Key("first_image", ("Home",), "list", lambda t: t.text("First image"), "images"),
     Key("last_image", ("End",), "list", lambda t: t.text("Last image"), "images"),
     Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
     Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
     Key("network_view", ("N",), "view", lambda t: t.text("Switch between the model's input and the image")),
-    Key("full_screen", ("F11",), "view", lambda t: t.text("The image on the whole screen, or the window again")),
-    Key("panels", ("F8",), "view", lambda t: t.text("Hide list and result, or show them again")),
-    Key("keep_beside", ("C",), "view", lambda t: t.text("Keep this image beside the others, or close it")),
+    Key("full_screen", ("F11",), "view", lambda t: t.text("Show the image on the whole screen, or the window again")),
+    Key("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
+    Key("keep_beside", ("C",), "view", lambda t: t.text("Keep this image beside other images, or close the kept "
+                                                        "image")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window and zoom of two images")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert")),
     Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
@@ -76,11 +78,12 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop")),
     Key("next_prior", ("Shift+E",), "compare", lambda t: t.text("The next older prior image")),
     Key("prior_file", ("Ctrl+E",), "compare", lambda t: t.text("Choose the file of a prior image")),
-    Key("prior_beside", ("A",), "compare", lambda t: t.text("Open and prior image side by side")),
-    Key("prior_swipe", ("S",), "compare", lambda t: t.text("Swipe: prior left of a divider, open image right of it")),
-    Key("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: divider to the left"), "reading"),
-    Key("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: divider to the right"), "reading"),
-    Key("prior_blink", ("B",), "compare", lambda t: t.text("Blink: prior in the place of the open image, and back")),
+    Key("prior_beside", ("A",), "compare", lambda t: t.text("Current and prior image side by side")),
+    Key("prior_swipe", ("S",), "compare", lambda t: t.text("Swipe: prior image left of a divider, current image "
+                                                           "right")),
+    Key("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: move the divider left"), "reading"),
+    Key("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: move the divider right"), "reading"),
+    Key("prior_blink", ("B",), "compare", lambda t: t.text("Blink: switch between prior and current image")),
     Key("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
     Key("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the deformation grid of the prior")),
     Key("tool_window", ("W",), "tools", lambda t: t.text("Left drag: window and level")),
@@ -116,16 +119,14 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the current view of the image"), "reading"),
     Key("print", ("Ctrl+Shift+P",), "program", lambda t: t.text("Print the current view of the image")),
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
-    Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
-    Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
-    Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: not sure")),
+    *(Key(choice, (value.key,), "program", value.command) for choice, value in VERDICT_VALUES.items()),
     Key("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
     Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
     Key("keys", ("?",), "program", lambda t: t.text("This list of keys")),
 )
 # fmt: on
-_VERDICTS: Final = (*get_args(VerdictChoice), "withdraw")
+_VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
 _ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # of the program's commands
 _ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_beside")  # a key that is held down does these once, not many times
 
@@ -246,7 +247,7 @@ def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
         (translator.text("Middle drag"), translator.text("Pan the image")),
         (translator.text("Right drag"), translator.text("Zoom")),
         (translator.text("Right click"), translator.text("Menu")),
-        (translator.text("Double click"), translator.text("The image on the whole screen, or the window again")),
+        (translator.text("Double click"), translator.text("Show the image on the whole screen, or the window again")),
         (translator.text("Wheel"), translator.text("Next or previous image")),
         (translator.text("Ctrl + wheel"), translator.text("Zoom at the pointer")),
     ]

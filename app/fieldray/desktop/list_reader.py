@@ -298,7 +298,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
     Column("class", lambda t: t.text("Class"), _class_text),
     Column("score", lambda t: t.text("Score"), score_cell),
-    Column("backend", lambda t: t.text("Run on"), _device_text),
+    Column("backend", lambda t: t.text("Device"), _device_text),
     Column("ms", lambda t: t.text("ms"), _time_text),
     Column("status", lambda t: t.text("Status"), _status_text),
 )

@@ -137,9 +137,6 @@ class MainWindow(QMainWindow):
         for box in (self.work_list.filter_bar.verdicts, self.work_list.filter_bar.devices):
             box.activated.connect(self._focus_list)
         self.result.verdict.left.connect(self._focus_list)
-        bench.image.screening_changed.connect(
-            self._give_focus_back
-        )  # the button that was pressed is disabled, and goes
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
@@ -387,9 +384,17 @@ class MainWindow(QMainWindow):
         if self.pages.currentWidget() is self.images:
             self._reading.setFocus()
 
-    def _give_focus_back(self) -> None:
-        if not is_typing():
-            self._focus_list()
+    def focusNextPrevChild(self, next: bool) -> bool:
+        """Move the focus by Tab; a focused widget that is hidden or disabled gives the focus to the page in sight.
+
+        Qt asks the same of a window in both cases. Without this method the focus of a hidden button goes to the control
+        that happens to be the next, for example the close icon of a message.
+        """
+        focused, page = self.focusWidget(), self.pages.currentWidget()
+        if page is None or focused is None or (focused.isVisible() and focused.isEnabled()):
+            return super().focusNextPrevChild(next)
+        (self._reading if page is self.images else page).setFocus()
+        return True
 
     def _cancel(self) -> None:
         """Back from what is over the images: a note, a page, a question, then the whole screen."""
@@ -456,7 +461,7 @@ class MainWindow(QMainWindow):
         text = self._translator.text
         more = text("Results so far are kept. The next start resumes from there.")
         answers = {text("Stop and close"): self._leave}
-        question_box(self, text("Screening is in progress."), more, answers=answers, no=text("Keep screening")).open()
+        question_box(self, text("A run is in progress."), more, answers=answers, no=text("Continue the run")).open()
 
 
 def _local_paths(urls: Sequence[QUrl]) -> list[Path]:

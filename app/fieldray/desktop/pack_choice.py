@@ -428,7 +428,7 @@ class OtherPacks(QObject):
         name = candidate.pack_name
         self._board.post(
             "other_packs",
-            lambda t: t.text("{pack} does not screen in this pass. {reason}", pack=name, reason=t.reason(why)),
+            lambda t: t.text("The pack {pack} did not screen in this run. {reason}", pack=name, reason=t.reason(why)),
             level="warning",
         )
         self.changed.emit()

@@ -36,11 +36,13 @@ from fieldray.desktop.widgets import (
     push_button,
     set_tip,
 )
+from fieldray.desktop.worth_bars import WorthBars
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import patients, performance
-from fieldray.formatting import border_text, class_lines, label_meaning, percent
+from fieldray.formatting import border_text, label_meaning, percent
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
+from fieldray.reports.worth import worth_of, worth_of_pack
 from fieldray.translation import Translator
 
 _BUTTON_SIDES: Final = 30  # left and right of its words
@@ -90,14 +92,14 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
                 "Compare this fingerprint with the one the signer gives you by telephone, on paper or on their "
                 "website. Trust the key only if all groups match. Every pack signed with it is then accepted."
             ),
-            translator.text("They match: trust this key"),
+            translator.text("The fingerprints match: trust this key"),
         )
     if question.kind == "namesake":
         return (
             translator.text("Use a pack of the same name by another signer?"),
             translator.text(
-                "Its results mean something else than those of the pack that you know by this name. Use it only if you "
-                "know who signed it and why."
+                "The results of this pack have another meaning than those of the pack that you know by this name. "
+                "Use this pack only if you know who signed it and why."
             ),
             translator.text("Use this signer's pack"),
         )
@@ -108,11 +110,11 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
                 "This model is unsigned and was not verified: the model may have been changed. The operating "
                 "point and the accuracy are unknown: the class is that of the larger output. Each result says so."
             ),
-            translator.text("Use it once"),
+            translator.text("Use this model once"),
         )
     return (
         translator.text("Use an older version?"),
-        translator.text("A newer version has been used on this computer. The older one may have known faults."),
+        translator.text("A newer version has been used on this computer. The older version may have known faults."),
         translator.text("Use the older version once"),
     )
 
@@ -158,10 +160,10 @@ class PacksPage(Page):
         return card(
             in_use,
             label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
-            *([label(text("And in the same pass: {packs}", packs=others), role="heading")] if others else []),
+            *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
             lay_row(None, (self.constancy, 1), self.check_button),
             label(*paragraphs(self._translator.pick(manifest.descriptions))),
-            *purpose(self._translator, manifest),
+            *purpose(self._translator, manifest, self._theme, self._packs.point),
             *self._points(manifest),
             *self._default(),
             card_button(self._translator, partial(self._packs.card_read.emit, model.card)),
@@ -186,14 +188,13 @@ class PacksPage(Page):
         if manifest.is_bare:
             return [label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning")]
         if not titles:
-            return [label(translator.text("No operating point: images get a score but are not assessed."))]
+            return [label(translator.text("No operating point: images get a score but no class."))]
         point, caption = self._packs.point, translator.text("Operating point for the next run")
         choices = ((title, name) for name, title in titles.items())
         choice = choice_box(choices, named=caption, chosen=point.name if point else None)
         choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
         row = lay_row(None, PlainLabel(caption), choice, 1)
-        lines = (point_label(translator, point), *class_lines(translator, manifest, point)) if point else ()
-        return [row, *(label(line, role="muted") for line in lines)]
+        return [row, *([label(point_label(translator, point), role="muted")] if point else [])]
 
     def _default(self) -> Sequence[QWidget]:
         """Whether this pack is the one for all folders of which nobody said otherwise."""
@@ -218,7 +219,7 @@ class PacksPage(Page):
         if candidate.problem is not None and candidate.trust != "legacy":
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         if candidate.manifest is not None and not self._packs.uses(candidate):
-            rows += purpose(translator, candidate.manifest)
+            rows += purpose(translator, candidate.manifest, self._theme)
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
             rows.append(path_text(candidate.folder, role="muted"))
         rows.append(box := OtherPackBox(candidate, self._packs, translator))
@@ -255,7 +256,7 @@ def path_text(path: Path, *, role: str = "") -> QLabel:
 def point_label(translator: Translator, point: OperatingPoint) -> str:
     """An operating point with what was measured at it."""
     return translator.text(
-        "Threshold {threshold}, not sure from {low} to {high}. Measured on {data}: sensitivity "
+        "Threshold {threshold}, uncertain from {low} to {high}. Measured on {data}: sensitivity "
         "{sensitivity}, specificity {specificity} (95 % confidence interval).",
         threshold=border_text(translator, point.threshold),
         low=border_text(translator, point.unsure_low),
@@ -295,15 +296,20 @@ class PackCard(QFrame):
     """One pack as an answer to the question whose images these are."""
 
     def __init__(
-        self, candidate: PackCandidate, packs: PackChoice, translator: Translator, choose: Callable[[], None]
+        self,
+        candidate: PackCandidate,
+        packs: PackChoice,
+        translator: Translator,
+        theme: Theme,
+        choose: Callable[[], None],
     ) -> None:
         super().__init__()
         self.setObjectName("card")
         self.setProperty("chosen", packs.uses(candidate))
         name, manifest = translator.pick(candidate.names) or candidate.pack_name, candidate.manifest
-        rows = [label(f"{name} {candidate.version}", role="title")]
+        rows: list[QWidget] = [label(f"{name} {candidate.version}", role="title")]
         rows += [label(translator.text("In use"), role="heading")] if packs.uses(candidate) else []
-        rows += purpose(translator, manifest) if manifest is not None else []
+        rows += purpose(translator, manifest, theme) if manifest is not None else []
         if candidate.problem is not None:
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         self._answer = answer_lines(translator, candidate)
@@ -334,14 +340,22 @@ def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str,
     return name, translator.text("patients aged {youngest} to {oldest} years", youngest=ages[0], oldest=ages[1])
 
 
-def purpose(translator: Translator, manifest: Manifest) -> list[PlainLabel]:
-    """The lines on a pack for a card."""
+def purpose(
+    translator: Translator, manifest: Manifest, theme: Theme, point: OperatingPoint | None = None
+) -> list[QWidget]:
+    """The lines on a pack for a card: what it is worth comes first, the area under the curve after that.
+
+    point  at which it is worth that; without one the first of each thing that it looks for
+    """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
     warnings = [paragraphs(translator.pick(manifest.warnings))] if manifest.warnings else []
+    at_point = worth_of(translator, manifest, point)
+    worth = (at_point,) if at_point else worth_of_pack(translator, manifest)
     return [
         label(translator.reason(patients(manifest.accepted)), role="heading"),
         label(translator.text("Looks for: {meaning}", meaning=meanings)),
-        *(label(translator.reason(why)) for why in performance(manifest)),
+        *(part for one in worth for part in (label(one.sentence), WorthBars(one, theme))),
+        *(label(translator.reason(why), role="muted") for why in performance(manifest)),
         *(label(*lines, role="warning") for lines in warnings),
         label(*paragraphs(translator.pick(manifest.limits)), role="muted"),
     ]

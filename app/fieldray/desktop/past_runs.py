@@ -350,7 +350,7 @@ class Exporting(QObject):
     def _saved(self, work: Stoppable, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]) -> None:
         del self._work[work]  # what is told late is not shown over this
         if written is None:
-            self._board.post("export", lambda t: t.text("Saving was stopped. What was half done was discarded."))
+            self._board.post("export", lambda t: t.text("Saving was stopped. Unfinished files were deleted."))
             return
         for note in notes:
             self._board.post_reason(f"export {dict(note.parameters)['file']}", note, level="warning")

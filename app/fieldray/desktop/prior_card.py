@@ -139,7 +139,7 @@ class PriorCard(QWidget):
 
     def _score_lines(self, row: WorkRow, beside: WorkRow) -> tuple[str, ...]:
         text = self._translator.text
-        scores = text("Open: {image}", image=self._score(row)), text("Prior: {day}", day=self._score(beside))
+        scores = text("Current: {image}", image=self._score(row)), text("Prior: {day}", day=self._score(beside))
         differ = text("Scores of two different packs say nothing about a change.")
         return (*scores, differ) if _packs_differ(row, beside) else scores
 
@@ -161,7 +161,11 @@ class PriorCard(QWidget):
         before, after = (number(translator, value, digits=2) for value in values)
         return (
             text("Similarity inside the lungs: {before}, after alignment {after}", before=before, after=after),
-            text("Matches: {kept} kept, {rejected} rejected", kept=alignment.kept, rejected=alignment.rejected),
+            text(
+                "Matching points: {kept} accepted, {rejected} rejected",
+                kept=alignment.kept,
+                rejected=alignment.rejected,
+            ),
             region_count(translator, len(regions)),
             *(region_sentence(translator, region, index) for index, region in enumerate(regions[:_MOST_REGIONS], 1)),
             *([translator.plural("and {count} more", "and {count} more", more)] if more > 0 else []),
@@ -280,11 +284,11 @@ class PriorBar(QWidget):
             return
         translator = self._translator
         if prior is None:
-            self.dates.setText(translator.text("Open: {image}", image=day_text(translator, row.header)))
+            self.dates.setText(translator.text("Current: {image}", image=day_text(translator, row.header)))
         else:
             self.dates.setText(
                 translator.text(
-                    "Open: {open}. Prior: {prior}, {gap}",
+                    "Current: {open}. Prior: {prior}, {gap}",
                     open=day_text(translator, row.header),
                     prior=day_text(translator, prior.header),
                     gap=gap_of_pair(translator, prior.header, row.header),

@@ -142,7 +142,7 @@ class PriorView(QObject):
         translator, row, prior = self._translator, self._comparing.image.row, self._comparing.prior
         return (
             translator.text("Prior: {day}", day=day_text(translator, prior.header)) if prior else "",
-            translator.text("Open: {image}", image=day_text(translator, row.header)) if row else "",
+            translator.text("Current: {image}", image=day_text(translator, row.header)) if row else "",
         )
 
     # ---- the divider under the mouse
@@ -179,7 +179,7 @@ def problem_text(translator: Translator, comparing: Comparing) -> str:
     why = translator.reason(comparing.problem)
     said = {
         "prior": translator.text("The prior image: {reason}", reason=why),
-        "current": translator.text("The open image: {reason}", reason=why),
+        "current": translator.text("The current image: {reason}", reason=why),
         "both": why,
     }[comparing.blamed]
     return " ".join((translator.text("Not comparable."), said))

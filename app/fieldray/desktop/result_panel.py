@@ -30,6 +30,7 @@ from fieldray.desktop.widgets import (
     push_button,
     slider,
 )
+from fieldray.desktop.worth_bars import WorthBars
 from fieldray.domain.finding import (
     Outcome,
     Refused,
@@ -42,7 +43,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.run import Wishes
 from fieldray.formatting import backend_name, category_label, lung_sentences, number, what_to_do
-from fieldray.reasons import OF_MANY, reason
+from fieldray.reasons import OF_MANY, Reason, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
 
@@ -88,7 +89,8 @@ class ResultPanel(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(translator.text("Result"))
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click on what lies in it leaves the keys with the list
-        self._image, self._judging, self._switches = controller.image, controller.judging, controller.switches
+        self._controller, self._image = controller, controller.image
+        self._judging, self._switches = controller.judging, controller.switches
         self._translator, self._theme = translator, theme
         self._folding = partial(FoldingCard, switches=self._switches, theme=theme)
         self._page = page = QWidget()
@@ -201,6 +203,9 @@ class ResultPanel(QScrollArea):
             column.addWidget(label(self._translator.reason(outcome.reason)))
             if row.category != "not_an_image":
                 column.addWidget(label(what_to_do(self._translator, row.category), role="muted"))
+            if others := self._packs_for(outcome.reason):
+                sentence = self._translator.text("For patients of this age there is: {packs}.", packs=", ".join(others))
+                column.addWidget(label(sentence))
             self._add_wishes(column, row)
             return box
         for note in sorted(outcome.notes, key=lambda note: note.code in OF_MANY):
@@ -212,6 +217,15 @@ class ResultPanel(QScrollArea):
         if asked_for(outcome):
             self._add_wish(column, self._translator.text("Undo: refuse the image again"), Wishes())
         return box
+
+    def _packs_for(self, why: Reason) -> list[str]:
+        """The packs at hand that are for the age of a patient who is refused for it."""
+        age, packs = dict(why.parameters).get("age", ""), self._controller.packs.candidates
+        if why.code != "age" or not age.isdigit():
+            return []
+        ages = [(pack, pack.manifest.accepted.ages_years) for pack in packs if pack.can_screen and pack.manifest]
+        fitting = (pack for pack, years in ages if years and years[0] <= int(age) <= years[1])
+        return [f"{self._translator.pick(pack.names) or pack.pack_name} {pack.version}" for pack in fitting]
 
     def _add_wishes(self, column: QVBoxLayout, row: WorkRow) -> None:
         """What a person may ask for of a refused image."""
@@ -225,7 +239,7 @@ class ResultPanel(QScrollArea):
             offered.insert(0, (turned, Wishes(turns=True)))
         for caption, wishes in offered:
             self._add_wish(column, caption, wishes)
-        column.addWidget(label(text("The result will say that you asked for it."), role="muted"))
+        column.addWidget(label(text("The result will record that you decided this."), role="muted"))
 
     def _add_wish(self, column: QVBoxLayout, caption: str, wishes: Wishes) -> None:
         button = push_button(caption, lambda: self._image.screen_again(wishes))
@@ -240,13 +254,15 @@ class ResultPanel(QScrollArea):
     def _verdict_meaning(self, row: WorkRow) -> str:
         text = self._translator.text
         if row.category == "refused":
-            return text("Agree: this is no usable frontal chest X-ray for this pack. Disagree: it is one.")
+            return text("Agree: the image is not suitable for this pack. Disagree: the image is suitable.")
         is_unusable = row.category in ("failed", "not_an_image")
-        return text("Agree: this file cannot be used. Disagree: it can.") if is_unusable else ""
+        return text("Agree: the file is unusable. Disagree: the file is usable.") if is_unusable else ""
 
     def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
         text = self._translator.text
         column.addWidget(label(found.sentence))
+        if found.worth:
+            column.addWidget(label(found.worth.sentence))
         column.addWidget(label(text("Looks for: {meaning}", meaning=found.meaning), role="muted"))
         column.addWidget(label(text("Score {score}", score=found.score), role="title"))
         if found.point:
@@ -260,8 +276,10 @@ class ResultPanel(QScrollArea):
         if outcome is None:
             return box
         for said in found:
-            for line in (said.measured, *said.classes) if said.point else ():
-                column.addWidget(label(line, role="muted"))
+            if said.worth:
+                column.addWidget(WorthBars(said.worth, self._theme))
+            if said.point:
+                column.addWidget(label(said.measured, role="muted"))
         column.addWidget(label(self._ran_on(outcome), role="muted"))
         return box
 
@@ -283,7 +301,7 @@ class ResultPanel(QScrollArea):
             lay_column(
                 box,
                 self._folding("use", translator.text("What this pack is for"), use),
-                self._folding("limits", translator.text("What it cannot do"), limits),
+                self._folding("limits", translator.text("Limits of this pack"), limits),
                 card_button(translator, self.card_wanted.emit),
                 spacing=10,
             )

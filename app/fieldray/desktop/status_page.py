@@ -71,7 +71,7 @@ class StatusPage(Page):
             value.setAccessibleName(name)
             value.setProperty("role", "title")
         what = text("Time of the network alone. The first two images (warm-up) are left out.")
-        heading = label(text("What runs the model"), role="heading")
+        heading = label(text("Device"), role="heading")
         return card(heading, self.devices, self.figures, label(what, role="muted"))
 
     def _make_plot(self) -> QWidget:
@@ -119,11 +119,11 @@ class StatusPage(Page):
         self._table, self._shown_study = None, machine.study
         if machine.study is not None:
             headings = (
-                translator.text("Runs on"),
+                translator.text("Device"),
                 translator.text("Load"),
                 translator.text("One image, ms"),
                 translator.text("Images per second, min / avg / max"),
-                translator.text("Longer by"),
+                translator.text("Slower by"),
                 translator.text("Published (Taran 2022)"),
             )
             self._table = reading_table(headings, list(self._rows()))
@@ -156,8 +156,9 @@ def _state(translator: Translator, machine: Machine, done: int, total: int) -> I
         yield translator.text("Measuring: {done} of {total}", done=done, total=total)
         return
     yield translator.text(
-        "Measures the pack in use for about a minute, on one thread, while the program itself keeps all cores busy for "
-        "a share of the time. The last column is what a study published in 2022 found on other computers."
+        "Measures the pack in use for about a minute, on one thread, while the program keeps all cores busy for a "
+        "share of the time. The last column has the slowdown that Taran published in 2022, measured on other "
+        "computers."
     )
     if machine.problem is not None:
         yield translator.reason(machine.problem)
@@ -167,7 +168,9 @@ def _state(translator: Translator, machine: Machine, done: int, total: int) -> I
             "Measured {when} with {pack}.", when=moment(translator, study.made.timestamp()), pack=packs
         )
         if study.is_disturbed:
-            yield translator.text("Other programs were at work meanwhile: close them and measure again.")
+            yield translator.text(
+                "Other programs were busy during the measurement. Close other programs and measure again."
+            )
 
 
 # ---- CPU and memory over the run: a line each, over the same time.

@@ -21,8 +21,8 @@ from PySide6.QtGui import (
 from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QApplication
 
-from fieldray.desktop.verdicts import State
 from fieldray.domain.finding import Category
+from fieldray.domain.run import VerdictChoice
 from fieldray.paths import asset
 
 Theme = Literal["light", "dark"]
@@ -181,12 +181,15 @@ def draw_class(painter: QPainter, category: Category, box: QRectF, theme: Theme)
     _drawing(f"classes/{category}", colours(theme)[category]).render(painter, box)
 
 
-def draw_verdict(painter: QPainter, state: State | Literal["unread"], box: QRectF, theme: Theme) -> None:
-    """How a verdict stands. Saved: a tick; being saved: three dots; not saved: an exclamation mark in a ring.
+VerdictMark = VerdictChoice | Literal["saving", "not_saved", "unread"]
 
-    A disc where nobody has read the image.
+
+def draw_verdict(painter: QPainter, mark: VerdictMark, box: QRectF, theme: Theme) -> None:
+    """A verdict that is saved. Agree: a tick; disagree: a cross; unsure: a question mark.
+
+    Being saved: three dots; not saved: an exclamation mark in a ring. A disc where nobody has read the image.
     """
-    _drawing(f"verdicts/{state}", colours(theme)["text"]).render(painter, box)
+    _drawing(f"verdicts/{mark}", colours(theme)["text"]).render(painter, box)
 
 
 def class_icon(category: Category, theme: Theme) -> QIcon:

@@ -186,7 +186,7 @@ class Toolbar(QWidget):
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
         menu = QMenu(self)
         menu.addActions([actions["open_folder"], actions["open_files"], actions["watch"]])
-        self.folders_menu = menu.addMenu(self._translator.text("Folders that were opened"))
+        self.folders_menu = menu.addMenu(self._translator.text("Recent folders"))
         self.folders_menu.aboutToShow.connect(self._list_folders)
         menu.aboutToShow.connect(self._list_folders)
         menu.addSeparator()
@@ -317,7 +317,7 @@ class Status(QStatusBar):
         self.setSizeGripEnabled(False)
         self._translator = translator
         self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
-        set_tip(self.speed, translator.text("Images per second that the model processes: now; lowest / mean / highest"))
+        set_tip(self.speed, translator.text("Images per second, time of the model alone: now; lowest / mean / highest"))
         set_tip(self.load, translator.text("CPU load of the whole computer; memory used by all parts of this program"))
         self.research.setProperty("role", "research")
         self.speed.setContentsMargins(8, 0, 8, 0)
@@ -344,7 +344,7 @@ class Status(QStatusBar):
         )
         self.speed.setText(
             self._translator.text(
-                "FPS {now}   min {low} / avg {mean} / max {high}", now=now, low=low, mean=mean, high=high
+                "Images/s {now}   min {low} / avg {mean} / max {high}", now=now, low=low, mean=mean, high=high
             )
         )
         processor, memory = self._figure(speed.cpu_percent, 0), self._figure(speed.memory_mb, 0)

@@ -128,7 +128,7 @@ class Welcome(QWidget):
             self.take_focus()  # before Qt gives it to the next button and scrolls there
         discard(*self._shown)
         choose = partial(self._choose, question)
-        self.cards = [PackCard(entry, packs, self._translator, partial(choose, entry)) for entry in found]
+        self.cards = [PackCard(entry, packs, self._translator, self._theme, partial(choose, entry)) for entry in found]
         none = self._translator.text("No pack is here. Plug in a model drive.")
         self._shown = list(self.cards) or [card(label(none))]
         self.default_box.setVisible(bool(found))

@@ -39,15 +39,15 @@ from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import ReadingFilter, ResultFilter
 from fieldray.domain.model import Manifest
-from fieldray.formatting import category_label, count
+from fieldray.formatting import category_label, count, short_label
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
-_SHOWN_FROM: Final = {"image": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
+_SHOWN_FROM: Final = {"image": 380, "score": 520, "date": 600, "view": 680, "backend": 780, "ms": 840, "status": 1020}
 _MARGIN: Final = 24
-_NAME: Final = 100  # a name or reason needs that much: with less room classes are shown by their shapes alone
+_NAME: Final = 130  # a name or reason needs that much: with less room classes are shown by their shapes alone
 RARE: Final = ("not_assessed", "not_an_image")
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
@@ -68,16 +68,19 @@ def device_box(translator: Translator, chosen: str) -> QComboBox:
     """Which results are shown, by what ran the model."""
     devices = ((translator.text(entry.title), entry.name) for entry in reversed(tuple(BACKENDS)))
     choices = ((translator.text("Any device"), ""), *devices)
-    return choice_box(choices, named=translator.text("Run on"), chosen=chosen)
+    return choice_box(choices, named=translator.text("Device"), chosen=chosen)
 
 
 class FilterBar(QWidget):
-    """One button a class with its count, and the search box."""
+    """One button a class with its count, and the search box; that the list is not in the order of urgency."""
+
+    urgency_wanted = Signal()
 
     def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._model, self._translator = model, translator
         self._buttons: dict[Category | None, PlainButton] = {}
+        self._words: dict[Category | None, str] = {}
         self._numbers: dict[Category | None, str] = {}
         self._is_low = False
         group = QButtonGroup(self)
@@ -109,6 +112,9 @@ class FilterBar(QWidget):
         self._buttons[model.wanted.category].setChecked(True)
         for news in (model.counts_changed, model.switches.changed):
             news.connect(self.refresh)
+        self.by_urgency = push_button("", self.urgency_wanted.emit, role="choice")
+        self.by_urgency.setCheckable(False)
+        model.order_changed.connect(self._show_order)
         self.remark = label(role="warning")
         self._arranged: tuple[object, ...] = ()
         self.refresh()
@@ -118,20 +124,30 @@ class FilterBar(QWidget):
         counts = self._model.counts()
         for category, button in self._buttons.items():
             number = counts[category] if category else self._model.total()
-            word = self._translator.text("All")
+            word = whole = self._translator.text("All")
             if category is not None:
-                word = category_label(self._translator, category, self._model.manifest)
-            set_tip(button, word)
-            button.setAccessibleName(f"{word}: {number}")
+                whole = category_label(self._translator, category, self._model.manifest)
+                word = short_label(self._translator, category, self._model.manifest)
+            set_tip(button, whole)
+            button.setAccessibleName(f"{whole}: {number}")
+            self._words[category] = word
             self._numbers[category] = count(number)
         mark = reason("unsigned_operating_point_unknown")
         said = [self._translator.reason(mark)] if self._model.is_by_larger else []
         if self._model.other_packs:
-            said.append(self._translator.text("An image stands where the most urgent of its answers puts it."))
+            said.append(self._translator.text("Each image is listed by the most urgent of its results."))
         self.remark.setText("\n".join(said))
         self._arrange()
+        self._show_order()
         self.remark.setVisible(bool(said))
         self.by_patient.setChecked(self._model.switches.by_patient)
+
+    def _show_order(self) -> None:
+        """By which column the list is sorted, where that is not by urgency; a click goes back."""
+        title = self._model.sorted_title
+        text = self._translator.text("Sorted by {column}. Sort by urgency again", column=title.lower()) if title else ""
+        self.by_urgency.setText(text)
+        self.by_urgency.setVisible(bool(title))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -155,7 +171,7 @@ class FilterBar(QWidget):
         """Three or two buttons beside each other, by the room for their words; else four with shape and count alone."""
         counts = self._model.counts()
         shown = [category for category in self._buttons if category not in RARE or counts[category]]
-        captions = {category: f"{self._buttons[category].toolTip()}  {self._numbers[category]}" for category in shown}
+        captions = {category: f"{self._words[category]}  {self._numbers[category]}" for category in shown}
         columns = min(self._room_for(captions), 3)
         if columns < 2 or self._is_low:
             captions |= {category: self._numbers[category] for category in shown if category}
@@ -169,7 +185,8 @@ class FilterBar(QWidget):
             self._layout.addWidget(self._buttons[category], position // columns, position % columns)
         self._layout.addWidget(self._choices, len(self._buttons), 0, 1, columns)
         self._layout.addWidget(self._finding, len(self._buttons) + 1, 0, 1, columns)
-        self._layout.addWidget(self.remark, len(self._buttons) + 2, 0, 1, columns)
+        self._layout.addWidget(self.by_urgency, len(self._buttons) + 2, 0, 1, columns)
+        self._layout.addWidget(self.remark, len(self._buttons) + 3, 0, 1, columns)
         for category, button in self._buttons.items():
             button.setVisible(category in shown)  # once it has a parent: without one it would be a window
 
@@ -187,9 +204,9 @@ class FilterBar(QWidget):
 
 
 def class_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
-    """Room for the shape and the longest word for a class."""
+    """Room for the shape and the longest short word for a class; the rare ones are cut, and whole in the tip."""
     measure = QFontMetrics(strong(font)).horizontalAdvance
-    classes = (category_label(translator, category, manifest) for category in WORK_LIST_ORDER)
+    classes = (short_label(translator, category, manifest) for category in WORK_LIST_ORDER if category not in RARE)
     return max(map(measure, classes)) + CLASS_ROOM
 
 
@@ -224,7 +241,9 @@ class WorkTable(QTableView):
             room = width if key == "image" else width - taken
             shown = self._chosen_columns.get(key, room >= _SHOWN_FROM.get(key, 0))
             self.setColumnHidden(column, not shown)
-        self._delegate.date_below = self.isColumnHidden(KEYS.index("date"))
+        self._delegate.date_below, self._delegate.score_below = (
+            self.isColumnHidden(KEYS.index(key)) for key in ("date", "score")
+        )
         others = (width for key, width in _WIDTHS.items() if not self.isColumnHidden(KEYS.index(key)))
         is_tight = width - sum(others) - taken - self.class_width < _NAME and not self._rows.is_by_larger
         self.setColumnWidth(KEYS.index("class"), SHAPE_ROOM if is_tight else self.class_width)
@@ -253,7 +272,7 @@ class WorkTable(QTableView):
     def _say_if_empty(self) -> None:
         rows = self._rows
         is_without_match = rows.is_whole and not rows.rowCount() and rows.total() > 0
-        caption = self._translator.text("No image matches what is searched for or chosen above.")
+        caption = self._translator.text("No image matches the search and the filters.")
         self.setAccessibleDescription(caption if is_without_match else "")
         self.viewport().update()
 
@@ -334,6 +353,8 @@ class WorkList(QWidget):
         self._translator = translator
         self._fit_classes()
         model.counts_changed.connect(self._fit_classes)
+        header = self.table.horizontalHeader()
+        self.filter_bar.urgency_wanted.connect(lambda: header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder))
         lay_column(self, self.filter_bar, (self.table, 1), spacing=0)
         self.table.selectionModel().currentRowChanged.connect(self._report_chosen)
         model.modelReset.connect(self._after_reset)

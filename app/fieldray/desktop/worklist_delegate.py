@@ -1,4 +1,7 @@
-"""Paints the cells of the work list: thumbnail, patient in two lines, class as shape and word.
+"""Paints the cells of the work list: thumbnail, patient in up to three lines, class as shape and word.
+
+Of a patient the first line is the name, the second one number and date, which give way to nothing, the third why an
+image has no score or is to be read first.
 
 During a run the list is painted eight times per second, mostly unchanged. Every call to Qt lets the other threads go
 first, and a cell takes twenty calls: painted cells are kept and drawn again as one pixmap.
@@ -8,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from PySide6.QtCore import QLine, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPen, QPixmap
@@ -18,19 +21,21 @@ from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem,
 
 from fieldray.desktop.image_painting import draw_thumbnail
 from fieldray.desktop.list_reader import KEYS, WorkRow, image_title, score_cell
-from fieldray.desktop.style import Theme, colour, draw_class, draw_verdict, scaled
+from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_verdict, scaled
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import plain
-from fieldray.desktop.worklist_model import GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
+from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import asked_for
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, Group
-from fieldray.formatting import category_label, date, file_name, person, unsigned
+from fieldray.domain.image import ImageHeader, day_of
+from fieldray.formatting import date, earlier_text, file_name, person, sex_label, short_label, unsigned
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54
 _RAIL: Final = 10  # width in pixels of the line that groups a patient's images
 _GAP: Final = 8
 _SHAPE: Final = 14
+_BETWEEN: Final = " · "
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
 SHAPE_ROOM: Final = 48
 _DRAWN: Final = frozenset({"image", "patient", "class"})
@@ -49,15 +54,19 @@ class _Cell:
     is_selected: bool
     verdict: State | None
     group: Group | None
+    is_earlier: bool
 
     @property
-    def mark(self) -> State | Literal["unread"] | None:
+    def mark(self) -> VerdictMark | None:
+        """What stands beside the name: what a person said, that it is not saved yet, or that nobody has read it."""
+        if self.verdict == "saved":
+            return self.row.verdict.choice if self.row.verdict else None
         return self.verdict or (None if self.row.is_read else "unread")
 
     @property
     def look(self) -> tuple[Hashable, ...]:
         states = tuple(row.state for row in self.row.answers)
-        return states, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group
+        return states, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group, self.is_earlier
 
 
 class WorkListDelegate(QStyledItemDelegate):
@@ -67,7 +76,7 @@ class WorkListDelegate(QStyledItemDelegate):
         super().__init__(parent)
         self._translator, self._theme = translator, theme
         self._kept: OrderedDict[Hashable, QPixmap] = OrderedDict()  # as they were painted, those used last
-        self.date_below = False
+        self.date_below = self.score_below = False  # where they have no column
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         row = index.data(ROW_ROLE)
@@ -78,8 +87,10 @@ class WorkListDelegate(QStyledItemDelegate):
         key = KEYS[column] if column < len(KEYS) else str(column - len(KEYS) + 1)  # the position of a pack
         text = "" if key in _DRAWN else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
-        cell = _Cell(row, key, text, option.font, is_selected, index.data(VERDICT_ROLE), index.data(GROUP_ROLE))
-        look = (*cell.look, rect.width(), rect.height(), ratio, self._translator.hides_names(), self.date_below)
+        verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_ROLE))
+        cell = _Cell(row, key, text, option.font, is_selected, verdict, group, is_earlier)
+        arranged = self._translator.hides_names(), self.date_below, self.score_below
+        look = (*cell.look, rect.width(), rect.height(), ratio, *arranged)
         known = self._kept.get(look)
         if known is None:
             known = QPixmap(math.ceil(rect.width() * ratio), math.ceil(rect.height() * ratio))
@@ -105,7 +116,7 @@ class WorkListDelegate(QStyledItemDelegate):
                 draw_verdict(painter, cell.mark, mark, self._theme)
             self._paint_patient(painter, self._right_of_rail(painter, box, cell.group), cell)
         elif cell.key == "class":
-            self._paint_class(painter, box, cell.row, cell.font)
+            self._paint_answer(painter, box, cell.row, cell.font, has_score=self.score_below)
         elif cell.key.isdigit():
             self._paint_answer(painter, box, cell.row.of_pack(int(cell.key)), cell.font)
         else:
@@ -148,62 +159,79 @@ class WorkListDelegate(QStyledItemDelegate):
         draw_thumbnail(painter, grey, frame)
 
     def _paint_patient(self, painter: QPainter, box: QRect, cell: _Cell) -> None:
-        """Who or which file, strong while unread; below it the number, or in plain words why there is no result."""
+        """Who or which file, strong while unread; below it number and date, and in plain words what else is to say."""
         row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
-        font = strong(cell.font) if cell.mark == "unread" else cell.font
-        name = plain(image_title(self._translator, row.row_id, row.outcome))
-        below, shade = self._second_line(row, cell.group)
-        small, room, measure = scaled(cell.font, 0.87), box.width() - name_room, QFontMetrics(font)
+        font, small = strong(cell.font) if cell.mark == "unread" else cell.font, scaled(cell.font, 0.87)
+        measure, thin = QFontMetrics(font), QFontMetrics(small)
+        room = box.width() - name_room
+        name, number = plain(image_title(self._translator, row.row_id, row.outcome)), self._number(row)
         if not person(row.header.patient_name):  # files of a folder often begin alike: their ends stay in sight
             middle = Qt.TextElideMode.ElideMiddle
-            if not below:
+            if not number:
                 fits = sum(measure.horizontalAdvance(name[:n]) <= room for n in range(1, len(name) + 1))
-                below = QFontMetrics(small).elidedText(name[fits:], middle, box.width())
-                name = name[:fits]
+                name, number = name[:fits], name[fits:]
             name = measure.elidedText(name, middle, room)
-        lines = [below] if shade == "muted" and below else wrapped(below, small, box.width(), most=2)
-        step = QFontMetrics(small).lineSpacing()
-        top = 6 if len(lines) == 1 else 2
+        lines = [(second, "muted")] if (second := self._second_line(cell, number, thin, box.width())) else []
+        said = (*([row.reason] if row.reason else []), *asked_for(row.outcome))
+        if why := " ".join(map(self._translator.reason, said)):
+            lines += [(line, row.category) for line in wrapped(why, small, box.width(), most=2 - len(lines))]
+        top, step = 6 if len(lines) < 2 else 2, thin.lineSpacing()
         upper = QRect(box.x(), box.y() + (top if lines else 0), room, box.height() // 2 - 6 if lines else box.height())
         self._line(painter, upper, name, "text", font)
         lower = QRect(box.x(), box.bottom() - 4 - top - step * len(lines), box.width(), step)
-        for number, line in enumerate(lines):
-            self._line(painter, lower.translated(0, number * step), line, shade, small)
+        for place, (line, shade) in enumerate(lines):
+            self._line(painter, lower.translated(0, place * step), line, shade, small)
 
-    def _second_line(self, row: WorkRow, group: Group | None) -> tuple[str, str]:
-        if said := (*([row.reason] if row.reason else []), *asked_for(row.outcome)):
-            return " ".join(map(self._translator.reason, said)), row.category
-        known = person(row.header.patient_name)
-        number = row.header.patient_id or (file_name(row.outcome.ref) if known else "")
+    def _number(self, row: WorkRow) -> str:
+        """The patient's number, else the file that the person is in."""
+        if self._translator.hides_names():
+            return ""
+        return plain(row.header.patient_id or (file_name(row.outcome.ref) if person(row.header.patient_name) else ""))
+
+    def _second_line(self, cell: _Cell, number: str, measure: QFontMetrics, width: int) -> str:
+        """Number and date, and what else there is room for. Where there is little, the number is cut: never the date.
+
+        The date has a column in a wide list; what is of an earlier day says so in any.
+        """
+        header, group = cell.row.header, cell.group
+        day = date(self._translator, header.study_date) if self.date_below else ""
+        day = plain(earlier_text(self._translator, header) if cell.is_earlier else day)
         is_first_of_some = group is not None and group.begins == NEW_PATIENT and group.size > 1
         images = self._translator.plural("{count} image", "{count} images", group.size if group else 0)
-        parts = (
-            images if is_first_of_some else "",
-            "" if self._translator.hides_names() else number,
-            date(self._translator, row.header.study_date) if self.date_below else "",
-        )
-        return "   ".join(part for part in parts if part), "muted"
+        born = "" if self._translator.hides_names() else _born(self._translator, header)
+        parts = [number, day]
+        for more in (born, images if is_first_of_some else ""):
+            longer = [*parts, more]
+            if more and measure.horizontalAdvance(_joined(longer)) <= width:
+                parts = longer
+        room = width - measure.horizontalAdvance(_joined(["", *parts[1:]]) + _BETWEEN)
+        return _joined([measure.elidedText(number, Qt.TextElideMode.ElideMiddle, room), *parts[1:]])
 
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)
         draw_class(painter, row.category, mark, self._theme)
         if box.width() + 2 * _GAP <= SHAPE_ROOM:
             return
-        label, beside = category_label(self._translator, row.category, row.manifest), box.adjusted(_SHAPE + 6, 0, 0, 0)
+        label = short_label(self._translator, row.category, row.manifest)
+        beside = box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_by_larger:
             below = beside.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
         self._line(painter, beside, label, row.category, strong(font))
 
-    def _paint_answer(self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont) -> None:
-        """What another pack says: its class, and below it its score."""
+    def _paint_answer(
+        self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont, *, has_score: bool = True
+    ) -> None:
+        """What a pack says: its class, and below it its score."""
         if row is None:
             self._line(painter, box, "–", "muted", font)
             return
+        is_by_larger = row.finding is not None and row.finding.is_by_larger
+        has_score = has_score and row.finding is not None and not is_by_larger
         has_label = box.width() + 2 * _GAP > SHAPE_ROOM
         below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)
-        self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if row.finding else box, row, font)
-        if row.finding:
+        self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if has_score else box, row, font)
+        if has_score:
             self._line(painter, below, score_cell(self._translator, row), "text", scaled(font, 0.87))
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
@@ -212,6 +240,16 @@ class WorkListDelegate(QStyledItemDelegate):
         side = Qt.AlignmentFlag.AlignRight if right else Qt.AlignmentFlag.AlignLeft
         shown = QFontMetrics(font).elidedText(plain(text), Qt.TextElideMode.ElideRight, box.width())
         painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return _BETWEEN.join(part for part in parts if part)
+
+
+def _born(translator: Translator, header: ImageHeader) -> str:
+    """The year of birth and the sex: what tells two people of one name apart."""
+    day = day_of(header.patient_birth_date)
+    return " ".join(part for part in (str(day.year) if day else "", sex_label(translator, header)) if part)
 
 
 def strong(font: QFont) -> QFont:

@@ -23,8 +23,9 @@ from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, Listed, ResultFilter, ResultOrder, group_at
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import StoredImage
+from fieldray.domain.run import StoredImage, Verdict
 from fieldray.errors import FieldrayError
+from fieldray.formatting import earlier_text, verdict_text
 from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
 VERDICT_ROLE: Final = ROW_ROLE + 1
 GROUP_ROLE: Final = VERDICT_ROLE + 1
+EARLIER_ROLE: Final = GROUP_ROLE + 1
 _PAGE: Final = 32
 _MARGIN: Final = 8
 _CHANNEL: Final = "list"
@@ -42,10 +44,13 @@ _REST: Final = 9  # times as long as it took
 _FIRST_ROWS: Final = 256
 _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NO_GROUPS: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
+_NONE_EARLIER: Final[NDArray[np.bool_]] = np.empty(0, np.bool_)
 
 
-def verdict_text(translator: Translator, state: State) -> str:
-    """How it stands with the verdict on an image."""
+def verdict_words(translator: Translator, state: State, verdict: Verdict | None) -> str:
+    """What a person said of an image, and whether it is saved."""
+    if state == "saved" and verdict is not None:
+        return translator.text("your verdict: {verdict}", verdict=verdict_text(translator)[verdict.choice])
     captions: dict[State, str] = {
         "saved": translator.text("verdict saved"),
         "saving": translator.text("verdict being saved"),
@@ -69,6 +74,7 @@ class WorkListModel(QAbstractTableModel):
     loaded = Signal()
     study_found = Signal(int)
     gone = Signal()
+    order_changed = Signal()
     replaced = Signal(object)  # a row that was read: its image has another result now, in another row
 
     def __init__(
@@ -84,6 +90,7 @@ class WorkListModel(QAbstractTableModel):
         self._background, self._board = background, background.board
         self._rows = SeenRows(background, self)
         self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
+        self._is_earlier = _NONE_EARLIER
         self._counts: Mapping[Category, int] = {}
         self.is_another = self.awaits_row = self._is_finding = False
         self.is_whole, self.is_by_larger = True, False
@@ -293,22 +300,30 @@ class WorkListModel(QAbstractTableModel):
             return row
         column, translator = self._columns[index.column()], self._translator
         state = self._verdicts.state_of(row.answer_id, row.outcome, row.verdict) if column.key == "patient" else None
-        if role in (VERDICT_ROLE, GROUP_ROLE):
-            return state if role == VERDICT_ROLE else group_at(self._begins, index.row())
+        is_earlier = index.row() < len(self._is_earlier) and bool(self._is_earlier[index.row()])
+        if role in (VERDICT_ROLE, GROUP_ROLE, EARLIER_ROLE):
+            own = {VERDICT_ROLE: state, EARLIER_ROLE: is_earlier}
+            return own[role] if role in own else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
             return plain(column.text(translator, row))
         if role == Qt.ItemDataRole.ToolTipRole:
             said = [column.text(translator, row)] if column.key in ("patient", "pack") else []
+            if state is not None:
+                said.append(verdict_words(translator, state, row.verdict))
+            if is_earlier and column.key == "patient":
+                said.append(earlier_text(translator, row.header))
             if row.reason and column.key != "pack":
                 said.append(translator.reason(row.reason))
             return plain_tip(*said) if said else None
         if role == Qt.ItemDataRole.AccessibleTextRole:
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
-                said.append(verdict_text(translator, state) if state else translator.text("not read"))
+                said.append(verdict_words(translator, state, row.verdict) if state else translator.text("not read"))
             group = group_at(self._begins, index.row())
             if column.key == "patient" and group is not None and group.begins != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))
+            if column.key == "patient" and is_earlier:
+                said.append(earlier_text(translator, row.header))
             return plain(", ".join(said))
         return None
 
@@ -326,6 +341,14 @@ class WorkListModel(QAbstractTableModel):
         key: ListColumn = "class" if column < 0 else KEYS[column]
         self._order = ResultOrder(key, column >= 0 and is_descending, self.switches.by_patient)
         self._read()
+        self.order_changed.emit()
+
+    @property
+    def sorted_title(self) -> str:
+        """The column that the list is sorted by, "" where the most urgent images stand first."""
+        column, order = self.sorted_by
+        is_by_urgency = column < 0 or (KEYS[column] == "class" and order == Qt.SortOrder.AscendingOrder)
+        return "" if is_by_urgency else self._columns[column].title(self._translator)
 
     # ---- inside
 
@@ -340,6 +363,7 @@ class WorkListModel(QAbstractTableModel):
     def _forget(self, manifests: Sequence[Manifest | None]) -> None:
         self.beginResetModel()
         self._ids, self._begins, self._counts, self.is_whole = _NO_ROWS, _NO_GROUPS, {}, True
+        self._is_earlier = _NONE_EARLIER
         self._rows.clear(manifests)
         self._columns = columns_of(manifests)
         self.endResetModel()
@@ -398,7 +422,7 @@ class WorkListModel(QAbstractTableModel):
     def _take(self, found: Listed, *, is_whole: bool) -> None:
         """The list as it was read: another one, or the same with other rows in it or in another order."""
         self.is_whole = is_whole
-        self._begins = found.begins
+        self._begins, self._is_earlier = found.begins, found.is_earlier
         if self.is_another or len(found.row_ids) < len(self._ids):
             self.beginResetModel()
             self._ids = found.row_ids

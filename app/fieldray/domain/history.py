@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import Category, image_count
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.run import PackOfRun, PackSpec, Run, VerdictChoice
+from fieldray.domain.run import CONTRADICTING, PackOfRun, PackSpec, Run, VerdictChoice
 from fieldray.reasons import Reason
 
 VerdictFilter = Literal["any", "given", "none", "disagreed"]
@@ -25,7 +25,7 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
     if wanted == "any":
         return True
     if wanted == "disagreed":
-        return choice == "disagree"
+        return choice in CONTRADICTING
     return (choice is not None) == (wanted == "given")
 
 
@@ -87,7 +87,7 @@ class RunFilter:
 
     def _has_verdict(self, summary: RunSummary) -> bool:
         if self.verdict == "disagreed":
-            return summary.verdicts.get("disagree", 0) > 0
+            return any(summary.verdicts.get(choice) for choice in CONTRADICTING)
         if self.verdict == "none":
             return summary.judged < summary.total
         return self.verdict == "any" or summary.judged > 0
@@ -325,6 +325,8 @@ class ResultFilter:
 class ResultOrder:
     """What results are sorted by: without a column by class, what needs eyes first on top; so are equal ones.
 
+    By class an image of an earlier day than its patient's newest one is behind all that are of today.
+
     by_patient  whether all images of a patient, and of each study, stand where the first one of them would
     """
 
@@ -368,11 +370,14 @@ def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
 class Listed:
     """What a work list holds at a moment.
 
-    row_ids  (n,) int64, the rows of the results that are wanted, in order
-    begins   (n,) uint8, what begins in each of them by patient (`NEW_PATIENT`); (0,) in a list that is not by patient
-    counts   all images of the run by class, whatever is wanted
+    row_ids     (n,) int64, the rows of the results that are wanted, in order
+    begins      (n,) uint8, what begins in each of them by patient (`NEW_PATIENT`); (0,) in a list that is not by
+                patient
+    is_earlier  (n,) of an earlier day than the newest image of the same patient in the run (`domain.today`)
+    counts      all images of the run by class, whatever is wanted
     """
 
     row_ids: NDArray[np.int64]
     begins: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    is_earlier: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     counts: Mapping[Category, int] = field(default_factory=dict)

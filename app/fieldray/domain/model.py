@@ -289,6 +289,11 @@ class Manifest:
         )
 
     @property
+    def label_codes(self) -> tuple[str, ...]:
+        """Of what the pack looks for."""
+        return tuple(label.code for label in self.labels)
+
+    @property
     def needs_lungs(self) -> bool:
         """Whether it does not run without a lung-field pack."""
         return any(requirement.kind == "lung-fields" for requirement in self.requires)

@@ -64,6 +64,17 @@ class Classes:
         return sum(share.count for share in counted), sum(share.of for share in counted)
 
 
+def of_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
+    """How many of 100 images come into each class: whole numbers that are 100 together; 0 for a class without any."""
+    total = sum(share.count for share in shares.values()) or 1
+    exact = {category: 100 * share.count / total for category, share in shares.items()}
+    numbers = {category: int(value) for category, value in exact.items()}
+    missing = (100 if any(exact.values()) else 0) - sum(numbers.values())
+    for category in sorted(exact, key=lambda one: numbers[one] - exact[one])[:missing]:
+        numbers[category] += 1
+    return dict.fromkeys(WORK_LIST_ORDER, 0) | numbers
+
+
 def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) -> tuple[Classes, ...]:
     """What the pack's maker counted at a point: of its own hospitals, then of another one; empty where nobody did."""
     if manifest is None or point is None or point.is_local:
@@ -102,10 +113,6 @@ def _measured(manifest: Manifest, part: str, code: str) -> Iterator[Reason]:
         if type(images) is int and all(isinstance(value, float) and 0 <= value <= 1 for value in values):
             value, low, high = (f"{value:.2f}" for value in values)
             yield reason(code, auc=value, low=low, high=high, images=images)
-            for classes in classes_measured(manifest, manifest.point(label.code)):
-                if classes.is_elsewhere == (part == _ELSEWHERE):
-                    count, of = classes.unsure
-                    yield reason("measured_unsure", percent=round(100 * count / of), count=count, of=of)
 
 
 def _member(values: object, name: str) -> Mapping[str, object]:

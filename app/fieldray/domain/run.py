@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category, Outcome, ResultKind, can_be_overruled, can_be_turned, leading_position
 from fieldray.domain.image import UPRIGHT, ImageRef, Turn
@@ -165,6 +165,57 @@ VerdictChoice = Literal["agree", "disagree", "unsure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictValue:
+    """A value that a reader's verdict can have. Its texts are given by a `translation.Translator`.
+
+    key       chooses it in the window
+    confirms  whether it confirms the program's answer or contradicts it, for an audit, filters and the monthly report;
+              None where it does neither
+    title     what a person chooses and reads
+    command   what the key does
+    column    the heading of a count of such verdicts
+    """
+
+    choice: VerdictChoice
+    key: str
+    confirms: bool | None
+    title: Callable[[Any], str]
+    command: Callable[[Any], str]
+    column: Callable[[Any], str]
+
+
+_VERDICT_VALUES: Final = (
+    VerdictValue(
+        choice="agree",
+        key="Ctrl+1",
+        confirms=True,
+        title=lambda translator: translator.text("Agree"),
+        command=lambda translator: translator.text("My verdict: agree"),
+        column=lambda translator: translator.text("Reader agrees"),
+    ),
+    VerdictValue(
+        choice="disagree",
+        key="Ctrl+2",
+        confirms=False,
+        title=lambda translator: translator.text("Disagree"),
+        command=lambda translator: translator.text("My verdict: disagree"),
+        column=lambda translator: translator.text("Reader disagrees"),
+    ),
+    VerdictValue(
+        choice="unsure",
+        key="Ctrl+3",
+        confirms=None,
+        title=lambda translator: translator.text("Unsure"),
+        command=lambda translator: translator.text("My verdict: unsure"),
+        column=lambda translator: translator.text("Reader unsure"),
+    ),
+)
+# All values, in the order in which a person sees them.
+VERDICT_VALUES: Final[Mapping[VerdictChoice, VerdictValue]] = {value.choice: value for value in _VERDICT_VALUES}
+CONTRADICTING: Final = tuple(value.choice for value in _VERDICT_VALUES if value.confirms is False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """What a person asked for beside the pack's own rules; each result that it changes says so.
 
@@ -280,8 +331,13 @@ class Verdict:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.choice not in ("agree", "disagree", "unsure"):
-            raise ValueError(f"a verdict is agree, disagree or unsure, not {self.choice}")
+        if self.choice not in VERDICT_VALUES:
+            raise ValueError(f"a verdict is one of {', '.join(VERDICT_VALUES)}, not {self.choice}")
+
+    @property
+    def value(self) -> VerdictValue:
+        """What it means, and how a person reads it."""
+        return VERDICT_VALUES[self.choice]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +368,7 @@ class StoredAnswer:
     is_resumed  taken over from an earlier start of the program
     is_sampled  and that without reading all of the file, which was known by its size, times and a part of its content
     is_read     whether a person has read the image, with or without a verdict
+    is_earlier  whether the run has an image of a later day of the same patient; known of what is read in order alone
     """
 
     answer_id: int
@@ -323,6 +380,7 @@ class StoredAnswer:
     verdict: Verdict | None = None
     is_sampled: bool = False
     is_read: bool = False
+    is_earlier: bool = False
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -350,6 +408,10 @@ class StoredImage:
     def leading(self) -> StoredAnswer:
         """The answer that orders the image: the most urgent one, of equals the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
+
+    def of_earlier_day(self) -> StoredImage:
+        """The same, known as an image of an earlier day than its patient's newest one in the run."""
+        return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 
     def answer_of_model(self, model_sha256: str) -> StoredAnswer:
         """The answer of this model, else the first answer."""

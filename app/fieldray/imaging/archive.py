@@ -24,18 +24,16 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.image import ImageRef, is_name
 from fieldray.errors import InputProblem, Unreadable, Unusable
-from fieldray.imaging.discover import IsOwnReport, failed_ref, refs_in
 from fieldray.imaging.identify import (
     HEAD_BYTES,
-    MAX_FRAMES,
-    MAX_INFLATED_HEADER_BYTES,
-    MAX_ZIP_MEMBERS,
-    IndexFound,
-    ZipFound,
+    IsOwnReport,
     check_file_size,
+    failed_ref,
     out_of_memory,
+    refs_in,
     sniff,
 )
+from fieldray.imaging.limits import MAX_FRAMES, MAX_INFLATED_HEADER_BYTES, MAX_ZIP_MEMBERS, IndexFound, ZipFound
 from fieldray.imaging.source import Opener, file_problem, is_system_name, open_file, parts_of, state_of
 from fieldray.reasons import reason
 
@@ -110,7 +108,7 @@ class Archive:
                 raise EOFError("it is cut short")
             return data.getvalue()
         except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, OverflowError, ValueError) as error:
-            raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
+            raise Unreadable(reason("damaged", detail="the file cannot be unpacked")) from error
 
 
 def open_archive(stream: BinaryIO) -> Archive:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem
-from fieldray.imaging.discover import IsOwnReport, refs_in
-from fieldray.imaging.identify import MAX_FRAMES, IndexFound, ZipFound
+from fieldray.imaging.identify import IsOwnReport, refs_in
+from fieldray.imaging.limits import MAX_FRAMES, IndexFound, ZipFound
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -16,15 +16,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.uid import (
-    HTJ2K,
-    JPEG2000,
     UID,
     JPEG2000Lossless,
     JPEGBaseline8Bit,
     JPEGExtended12Bit,
     JPEGLossless,
     JPEGLSLossless,
-    JPEGLSNearLossless,
     RLELossless,
 )
 
@@ -48,7 +45,6 @@ _SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
 }
 # Processes of lossy JPEG, which have 8 or 12 bits and no other number.
 _DCT_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
-_NEARLY_LOSSLESS: Final = frozenset({JPEG2000, HTJ2K, JPEGLSNearLossless})
 # By how much a lossy codec overshoots the highest value beside a sharp edge, at most.
 _OVERSHOOT: Final = 1.1
 # Names of transfer syntaxes that pydicom's table does not hold.
@@ -105,7 +101,8 @@ class Frame:
     @property
     def is_lossless(self) -> bool:
         """Whether its syntax promises the very values that were encoded, with all that lay above the stored bits."""
-        return self.transfer_syntax not in _NEARLY_LOSSLESS
+        codec = codec_of(self.transfer_syntax) if self.source else None
+        return codec is None or self.transfer_syntax not in codec.lossy_syntaxes
 
 
 def stored_values_of(values: Stored, frame: Frame) -> Stored:
@@ -129,7 +126,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
         `damaged` where the two bytes of each value are swapped.
     """
     if _are_swapped(values):
-        raise Unreadable(reason("damaged", detail="the two bytes of its values are swapped"))
+        raise Unreadable(reason("damaged", detail="the two bytes of the values are swapped"))
     container = max(frame.bits_allocated // 8, values.dtype.itemsize)
     whole = 8 * container
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
@@ -221,6 +218,7 @@ class Codec:
 
     name                what a person calls it
     transfer_syntaxes   UIDs (PS3.5 annex A)
+    lossy_syntaxes      those of them that do not promise the very values that were encoded
     decode              the values of a frame as encoded, (rows, columns) or (rows, columns, 3), of which
                         `stored_values_of` makes stored ones. May raise anything for a damaged one. One library only: a
                         second decoder that tried a damaged frame has ended the process more than once
@@ -233,6 +231,7 @@ class Codec:
     name: str
     transfer_syntaxes: frozenset[str]
     decode: Callable[[Frame], Stored]
+    lossy_syntaxes: frozenset[str] = frozenset()
     reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
     runtime_modules: tuple[str, ...] = ()
 

@@ -47,13 +47,8 @@ from fieldray.imaging.dicom_header import (
     text,
     whole_number,
 )
-from fieldray.imaging.identify import (
-    DICOM_FILE,
-    MAX_FILE_BYTES,
-    VALUE_REPRESENTATIONS,
-    check_pixel_count,
-    sniff,
-)
+from fieldray.imaging.identify import DICOM_FILE, check_pixel_count, sniff
+from fieldray.imaging.limits import MAX_FILE_BYTES, VALUE_REPRESENTATIONS
 from fieldray.imaging.preprocess import grey_of_colour, squared
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
 from fieldray.reasons import reason
@@ -243,7 +238,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
     stated, is_encapsulated = header.transfer_syntax, header.pixels.is_encapsulated
     fragments = list(_fragments(value)) if is_encapsulated else [value]
     if not fragments:
-        raise Unreadable(reason("damaged", detail="it holds no image data"))
+        raise Unreadable(reason("damaged", detail="the file has no image data"))
     begin_so = [syntax_of(bytes(part[:_HEAD_BYTES])) for part in fragments]
     found = begin_so[0] if is_encapsulated or stated not in _UNCOMPRESSED else None
     if found is not None:
@@ -272,7 +267,9 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
         _check_count(frames_held, frame)
         return header, value
     if frames_held != frame.frames:
-        raise Unreadable(reason("damaged", detail="its image is not compressed in the way that its header says"))
+        raise Unreadable(
+            reason("damaged", detail="the compression of the image differs from the transfer syntax in the header")
+        )
     return replace(header, transfer_syntax=ExplicitVRLittleEndian, is_contradicted=True), value
 
 
@@ -357,7 +354,7 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
         frame = _compressed(frame, value, index)
         values = codec.decode(frame)
         if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples == 3 else 2]:
-            raise Unreadable(reason("damaged", detail="its pixel data are not of the kind that its header states"))
+            raise Unreadable(reason("damaged", detail="the type of the pixel data differs from the header"))
     elif syntax in _UNCOMPRESSED:
         values = _native(header, frame, value, index)
     else:

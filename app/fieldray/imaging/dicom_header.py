@@ -29,7 +29,7 @@ from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_text import decoded
-from fieldray.imaging.identify import MAX_HEADER_BYTES, MAX_INDEX_RECORDS, VALUE_REPRESENTATIONS
+from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS, VALUE_REPRESENTATIONS
 from fieldray.reasons import reason
 
 # ---- What a DICOM header is read from: never more than is there, nor more than a header may hold.

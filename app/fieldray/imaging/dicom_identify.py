@@ -30,7 +30,7 @@ from fieldray.imaging.dicom_header import (
     texts,
     whole_number,
 )
-from fieldray.imaging.identify import (
+from fieldray.imaging.limits import (
     MAX_FRAMES,
     MAX_HEADER_BYTES,
     MAX_INDEX_RECORDS,
@@ -102,7 +102,7 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFou
         # pydicom's own, for a sequence that breaks off
         raise Unreadable(reason("truncated")) from error
     except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
-        raise Unreadable(reason("damaged", detail="its header cannot be read")) from error
+        raise Unreadable(reason("damaged", detail="the header cannot be read")) from error
 
 
 def _header(stream: BinaryIO) -> DicomHeader:

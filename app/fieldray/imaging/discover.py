@@ -16,13 +16,13 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from fieldray.domain.image import ImageRef
-from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
-from fieldray.imaging.identify import IndexFound, ZipFound, identify
+from fieldray.errors import InputProblem, Unreadable, UsageProblem
+from fieldray.imaging.identify import IsOwnReport, failed_ref, refs_in
+from fieldray.imaging.limits import IndexFound, ZipFound
 from fieldray.imaging.source import (
     FileState,
     Folder,
@@ -39,14 +39,12 @@ from fieldray.reasons import Reason, reason
 
 # What a read raises when the device is gone. Unlike EIO, none of these can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
-_OWN_REPORT_BYTES: Final = 2**15
 _ALONE: Final = 3  # so many files are missing and none is there: the DICOMDIR was copied without them
 _MOST_NAMED: Final = 3
 _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
 Members = Callable[[ImageRef], Iterator[ImageRef]]
 IsKnown = Callable[[Path, BinaryIO], bool]
-IsOwnReport = Callable[[bytes], bool]
 
 
 def discover(
@@ -335,28 +333,6 @@ class _Search:
             yield failed_ref(ref, Unreadable(reason("outside_folder")))
 
 
-def refs_in(
-    stream: BinaryIO, ref: ImageRef, is_own_report: IsOwnReport
-) -> list[ImageRef] | IndexFound | ZipFound | None:
-    """What is in the stream, None for a report of this program; as `identify`."""
-    try:
-        found = identify(stream, ref)
-    except Unusable as error:
-        if error.reason.code in ("not_an_image", "no_pixel_data") and _is_own(stream, is_own_report):
-            return None
-        raise
-    # A secondary capture in the folder of reports, or a map beside its image. Whoever can write the mark could hide
-    # a patient by it: an image is never left out without a row.
-    if isinstance(found, list) and found[0].kind in ("dicom", "png") and _is_own(stream, is_own_report):
-        raise Unusable(reason("own_image"))
-    return found
-
-
-def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
-    stream.seek(0)
-    return is_own_report(stream.read(_OWN_REPORT_BYTES))
-
-
 def _is_another(path: Path, state: FileState | None) -> bool:
     try:
         now = state_of(path)
@@ -368,8 +344,3 @@ def _is_another(path: Path, state: FileState | None) -> bool:
 
 def _missing(path: Path) -> ImageRef:
     return failed_ref(ImageRef(path=path), Unreadable(reason("missing_listed")))
-
-
-def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
-    """The reference with what is wrong with it."""
-    return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))

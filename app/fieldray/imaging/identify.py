@@ -1,6 +1,6 @@
 """What one stream holds, by its first bytes and never by its name: images, an index of files, or a zip file.
 
-Every size that a file states is checked against the limits below before memory is allocated.
+Every size that a file states is checked against the limits of `limits` before memory is allocated.
 """
 
 from __future__ import annotations
@@ -9,25 +9,17 @@ import io
 import logging
 import re
 import struct
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import BinaryIO, Final, Literal, NamedTuple
 
 from fieldray.domain.image import FileKind, ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable, shortage
+from fieldray.errors import FieldrayError, InputProblem, ReaderProblem, Unreadable, Unusable, shortage
+from fieldray.imaging.limits import MAX_FILE_BYTES, MAX_PIXELS, VALUE_REPRESENTATIONS, IndexFound, ZipFound
 from fieldray.reasons import reason
 
 Content = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
 
-MAX_PIXELS: Final = 400_000_000
-MAX_FRAMES: Final = 300
-MAX_FILE_BYTES: Final = 2**30
-MAX_HEADER_BYTES: Final = 64 * 2**20
-# For a deflated data set or a member of a zip file, as long as only its header is wanted.
-MAX_INFLATED_HEADER_BYTES: Final = 8 * 2**20
-MAX_INDEX_RECORDS: Final = 20_000
-# The number of members that a zip file without extensions can list.
-MAX_ZIP_MEMBERS: Final = 65_535
 # Enough for the preamble, the DICOM prefix and the first element after it.
 HEAD_BYTES: Final = 512
 
@@ -58,9 +50,6 @@ START_OF_SCAN: Final = 0xDA
 _INTERVAL: Final = 0xDD
 _END_OF_IMAGE: Final = 0xD9
 _MARKER: Final = re.compile(rb"\xff(?!\x00)\xff*([\x01-\xfe])")  # 50 times as fast as \xff+ over stuffed bytes
-VALUE_REPRESENTATIONS: Final = frozenset(
-    b"AE AS AT CS DA DS DT FD FL IS LO LT OB OD OF OL OV OW PN SH SL SQ SS ST SV TM UC UI UL UN UR US UT UV".split()
-)
 
 
 def sniff(head: bytes) -> Content:
@@ -231,18 +220,6 @@ log = logging.getLogger(__name__)
 _JPEG_HEAD_BYTES = 2**18
 
 
-@dataclass(frozen=True, slots=True)
-class IndexFound:
-    """A DICOMDIR: the files that it refers to, as the components of their names."""
-
-    references: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ZipFound:
-    """A zip file."""
-
-
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
     """What is in the seekable `stream`; references are made from `ref`, one for every frame.
 
@@ -261,7 +238,7 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
 
 def out_of_memory() -> Unreadable:
     """What a MemoryError over one file becomes: that file's reason, never the end of a run."""
-    return Unreadable(reason("damaged", detail="there is not enough memory to read it"))
+    return Unreadable(reason("damaged", detail="there is not enough memory to read the file"))
 
 
 def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
@@ -344,3 +321,36 @@ def check_file_size(size_bytes: int) -> None:
         raise Unreadable(reason("empty"))
     if size_bytes > MAX_FILE_BYTES:
         raise Unreadable(reason("file_too_large", size_mb=size_bytes // 2**20))
+
+
+_OWN_REPORT_BYTES: Final = 2**15
+
+
+IsOwnReport = Callable[[bytes], bool]
+
+
+def refs_in(
+    stream: BinaryIO, ref: ImageRef, is_own_report: IsOwnReport
+) -> list[ImageRef] | IndexFound | ZipFound | None:
+    """What is in the stream, None for a report of this program; as `identify`."""
+    try:
+        found = identify(stream, ref)
+    except Unusable as error:
+        if error.reason.code in ("not_an_image", "no_pixel_data") and _is_own(stream, is_own_report):
+            return None
+        raise
+    # A secondary capture in the folder of reports, or a map beside its image. Whoever can write the mark could hide
+    # a patient by it: an image is never left out without a row.
+    if isinstance(found, list) and found[0].kind in ("dicom", "png") and _is_own(stream, is_own_report):
+        raise Unusable(reason("own_image"))
+    return found
+
+
+def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
+    stream.seek(0)
+    return is_own_report(stream.read(_OWN_REPORT_BYTES))
+
+
+def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
+    """The reference with what is wrong with it."""
+    return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))

@@ -37,7 +37,8 @@ from fieldray.imaging.identify import (
 )
 from fieldray.imaging.preprocess import grey_of_colour, shrunk
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
-from fieldray.imaging.source import Stamps, read_with_state
+from fieldray.imaging.source import Stamps
+from fieldray.imaging.whole_file import read_with_state
 from fieldray.reasons import reason
 
 _PREVIEW_QUALITY: Final = 75

@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Self
 
-from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.identify import check_file_size
 from fieldray.reasons import reason
 
 Opener = Callable[[Path], BinaryIO]
@@ -68,54 +66,6 @@ def state_of(file: BinaryIO | Path) -> FileState | None:
     except io.UnsupportedOperation:
         return None
     return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
-
-
-def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
-    """The whole file or zip member in memory. Raises as `read_with_state`."""
-    return read_with_state(ref, opener=opener)[0]
-
-
-def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes, FileState | None]:
-    """The whole file or zip member in memory, and the state it was in; None if it changed, and for a member.
-
-    Raises Unreadable with the reason: missing, no_permission, drive_error, unreadable, empty, too_large, encrypted,
-    damaged.
-    """
-    try:
-        with opener(ref.path) as stream:
-            if ref.member is not None:
-                from fieldray.imaging.archive import open_archive
-
-                return open_archive(stream).read(ref.member), None
-            state = state_of(stream)
-            size = stream.seek(0, io.SEEK_END)
-            check_file_size(size)
-            stream.seek(0)
-            data = stream.read(size)
-            return data, state if state and state == state_of(stream) and len(data) == state.size else None
-    except OSError as error:
-        raise file_problem(error) from error
-
-
-def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
-    """SHA-256 (hex) of the file's or member's bytes, without holding a file in memory, and the file's stamp.
-
-    That is empty where nobody asked for any, and where none may vouch for the file. Raises Unreadable; so it does for a
-    file that is larger than any that is read: nobody could cancel the hours that it may take.
-    """
-    if ref.member is not None:
-        return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest(), b""
-    try:
-        with opener(ref.path) as stream:
-            state, stamp = state_of(stream), b""
-            check_file_size(stream.seek(0, io.SEEK_END))
-            stream.seek(0)
-            found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto in fact
-            if stamps and state and stamps.is_settled(state) and ref.header.number_of_frames == 1:
-                stamp = stamps.now(ref.path, stream)
-            return found, stamp if state_of(stream) == state else b""
-    except OSError as error:
-        raise file_problem(error) from error
 
 
 def file_problem(error: OSError) -> Unreadable:

@@ -25,10 +25,12 @@ from fieldray.inference.coral_status import (
     Clock,
     DeviceWatch,
     FindDevices,
+    HasBoard,
     LibraryAnswer,
     ask_library,
     find_usb_devices,
     look,
+    may_have_board,
 )
 from fieldray.inference.litert import Runtime
 from fieldray.inference.operators import EDGETPU_OPERATOR
@@ -63,6 +65,7 @@ def edgetpu_kind(
     libraries: Sequence[str] = (),
     clock: Clock = "std",
     find: FindDevices = find_usb_devices,
+    has_board: HasBoard = may_have_board,
     publish: Publish | None = None,
     start_timeout_s: float = 20.0,
     run_timeout_s: float = 3.0,
@@ -77,7 +80,9 @@ def edgetpu_kind(
     clock
         "max" makes the Edge TPU hot enough to burn the skin: only for those who ask for it.
     find
-        What the system knows about USB; where it shows no Edge TPU, the runtime's own list is asked.
+        What the system knows about USB.
+    has_board
+        Whether there may be an Edge TPU that is no USB device; the runtime's own list is asked then.
     publish
         Receives what becomes of the Edge TPU; without it, the device is not watched.
     """
@@ -103,8 +108,8 @@ def edgetpu_kind(
     return BackendKind(
         entry=EDGE_TPU,
         open=open_one,
-        probe=lambda model: _device_problem(find, ask) or _file_problem(model),
-        watch=partial(DeviceWatch, publish, find=find, ask=ask, clock=clock) if publish else None,
+        probe=lambda model: _device_problem(find, ask, has_board) or _file_problem(model),
+        watch=partial(DeviceWatch, publish, find=find, ask=ask, has_board=has_board, clock=clock) if publish else None,
         permanent=_PERMANENT,
         absent=frozenset({_NOT_HERE}),
     )
@@ -128,12 +133,12 @@ def _file_problem(model: Model) -> Reason | None:
     return reason("coral_not_compiled", pack=model.pack_name)
 
 
-def _device_problem(find: FindDevices, ask: AskLibrary) -> Reason | None:
+def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> Reason | None:
     """Why there is no use in starting a process for the Edge TPU; one on USB is best found out about by opening it."""
     devices = find()
     if devices:
         return reason("coral_no_permission") if devices[0].is_writable is False else None
-    return look(ask=ask, find=find).reason
+    return look(ask=ask, find=find).reason if has_board() else reason(_NOT_HERE)
 
 
 def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:

@@ -60,15 +60,28 @@ class UsbDevice:
 
 
 FindDevices = Callable[[], tuple[UsbDevice, ...]]
+HasBoard = Callable[[], bool]
 
 
 def find_usb_devices() -> tuple[UsbDevice, ...]:
     """The Edge TPUs on this machine's USB now, as the system lists them; none where the list cannot be had."""
-    return parse_instances(_usb_instances()) if sys.platform == "win32" else find_on_linux()
+    return parse_instances(_instances("USB")) if sys.platform == "win32" else find_on_linux()
+
+
+def may_have_board() -> bool:
+    """Whether an Edge TPU that is no USB device may be here: a board on PCI Express, as its driver shows it.
+
+    Also true on a system whose devices nobody lists here. Where there is none, and none on USB, nobody needs to start a
+    process for the Edge TPU runtime.
+    """
+    if sys.platform == "win32":
+        return any(_BOARD.match(instance) for instance in _instances("PCI"))
+    return sys.platform != "linux" or has_board_on_linux()
 
 
 # Linux
 
+_DEVICES: Final = Path("/dev")
 SYSFS: Final = Path("/sys/bus/usb/devices")
 NODES: Final = Path("/dev/bus/usb")
 _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
@@ -83,6 +96,11 @@ def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevic
     # "2-1.4" is a device; "usb2" a root hub, "2-1:1.0" an interface
     devices = (entry for entry in entries if "-" in entry.name and ":" not in entry.name)
     return tuple(edgetpu for folder in devices if (edgetpu := _edgetpu(folder, nodes)))
+
+
+def has_board_on_linux(*, devices: Path = _DEVICES) -> bool:
+    """Whether the driver of boards (Apex) shows one."""
+    return any(devices.glob("apex_*"))
 
 
 def _edgetpu(folder: Path, nodes: Path) -> UsbDevice | None:
@@ -121,6 +139,7 @@ def _number(path: Path, base: int) -> int:
 # Windows
 
 _INSTANCE: Final = re.compile(r"USB\\VID_([0-9A-F]{4})&PID_([0-9A-F]{4})\\(.+)", re.IGNORECASE)
+_BOARD: Final = re.compile(r"PCI\\VEN_1AC1&DEV_089A", re.IGNORECASE)
 _FILTER_ENUMERATOR_PRESENT: Final = 0x00000001 | 0x00000100  # CM_GETIDLIST_FILTER_ENUMERATOR | ..._PRESENT
 _SUCCESS: Final = 0
 
@@ -143,17 +162,17 @@ def split_multi_string(text: str) -> tuple[str, ...]:
     return tuple(part for part in text.split("\0") if part)
 
 
-def _usb_instances() -> tuple[str, ...]:
+def _instances(enumerator: str) -> tuple[str, ...]:
     """CM_Get_Device_ID_List_SizeW, CM_Get_Device_ID_ListW (Windows SDK, cfgmgr32.h)."""
     if sys.platform != "win32":
         return ()
     manager = ctypes.WinDLL("cfgmgr32")
     length = ctypes.c_ulong()
-    if manager.CM_Get_Device_ID_List_SizeW(ctypes.byref(length), "USB", _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
+    if manager.CM_Get_Device_ID_List_SizeW(ctypes.byref(length), enumerator, _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
         return ()
     # one that is plugged in between the two calls makes the second one fail: the next look finds it
     buffer = ctypes.create_unicode_buffer(length.value)
-    if manager.CM_Get_Device_ID_ListW("USB", buffer, length, _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
+    if manager.CM_Get_Device_ID_ListW(enumerator, buffer, length, _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
         return ()
     return split_multi_string(buffer[:])
 
@@ -319,7 +338,8 @@ class DeviceWatch:
 
     plugged    an Edge TPU is there: try it
     unplugged  it is gone, and why
-    ask        asks the Edge TPU runtime; may take its time
+    ask        asks the Edge TPU runtime; may take its time. Nobody is asked where no Edge TPU can be
+    has_board  whether there may be one that is no USB device
     clock      the Edge TPU's: of the highest a person is told whenever it is there
     """
 
@@ -331,6 +351,7 @@ class DeviceWatch:
         *,
         find: FindDevices = find_usb_devices,
         ask: AskLibrary = ask_library,
+        has_board: HasBoard = may_have_board,
         clock: Clock = "std",
         interval_s: float = LOOK_INTERVAL_S,
         ask_after_s: float = 3.0,
@@ -340,6 +361,7 @@ class DeviceWatch:
         self._unplugged = unplugged
         self._find = find
         self._ask = ask
+        self._has_board = has_board
         self._notes = (reason("coral_max_clock"),) if clock == "max" else ()
         self._interval_s = interval_s
         self._ask_after_s = ask_after_s
@@ -380,7 +402,12 @@ class DeviceWatch:
         self._devices = devices
         if self._ask_at_s is not None and now_s >= self._ask_at_s:
             self._ask_at_s = None
-            self._publish_event(look(ask=self._ask, find=self._find).event)
+            self._publish_event(self._status(devices).event)
+
+    def _status(self, devices: tuple[UsbDevice, ...]) -> CoralStatus:
+        if devices or self._has_board():
+            return look(ask=self._ask, find=self._find)
+        return CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"))
 
     def _report(self, devices: tuple[UsbDevice, ...], change: Change) -> None:
         log.info("the Edge TPU: %s", change)

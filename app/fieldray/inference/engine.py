@@ -1,8 +1,8 @@
 """The engine: which device runs an image, and what if that device dies?
 
-The CPU is workers that do whole images, and inputs that came back. The engine has them get ready for a model, and gives
-each other device a runner: a thread that starts a process, tests it, and runs one input after another in it. Which of
-them an image is for is chosen image by image. What a device loses, the CPU runs. A device gets ready while others
+The CPU is workers that do whole images. The engine only has them get ready for a model, and gives each other device a
+runner: a thread that starts a process, tests it, and runs one input after another in it. Which of them an image is for
+is chosen image by image. What a device loses, the worker runs that has the image. A device gets ready while others
 serve, so nothing waits for it.
 
 An image belongs to its model: when another one is opened, what still waits for a device fails. All states change under
@@ -56,7 +56,7 @@ _ABORT_INTERVAL_S: Final = 0.2
 
 
 class Cpu(Protocol):
-    """What runs models on the CPU: `workers.pool.Workers`, which says what is raised."""
+    """What gets ready to run models on the CPU: `workers.pool.Workers`, which says what is raised."""
 
     @property
     def detail(self) -> str:
@@ -88,7 +88,7 @@ class _Lost(Exception):
 class _Runner:
     """The CPU or a device with one model: what is known of it, and the thread that gets it ready.
 
-    kind         None for the CPU, whose inputs are run by the threads that ask
+    kind         None for the CPU, whose inputs are run by the workers that have the images
     former       of the same device with the model before, which must have ended first
     image_s      seconds per image, known once it is ready
     is_hopeless  it failed too often; it is not started again unless asked for
@@ -181,7 +181,6 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._model: Model | None = None
         self._runners: tuple[_Runner, ...] = ()  # of the model that is open, the CPU last
         self._former: tuple[_Runner, ...] = ()
-        self._cpu_runs = itertools.count(1)
         self._is_closed = False
 
     def open(self, model: Model) -> None:
@@ -197,7 +196,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             kinds = self._kinds
             before = {runner.entry.name: runner for runner in (*self._former, *self._runners)}  # the last of each
             self._retire()
-            self._model, self._cpu_runs = model, itertools.count(1)
+            self._model = model
             self._runners = (
                 *(_Runner(entry=kind.entry, kind=kind, model=model, former=before.get(kind.name)) for kind in kinds),
                 _Runner(entry=CPU, kind=None, model=model, former=None),
@@ -223,11 +222,12 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     def run(
         self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool] = lambda: False
-    ) -> Prediction:
-        """What a model says of an input (1, height, width, channels) uint8, by whichever device serves; waits for it.
+    ) -> Prediction | None:
+        """What a model says of an input (1, height, width, channels) uint8, by the device that serves; waits for it.
 
-        Raises as `serving`; BackendProblem, too, where this input ended one process after another, what the CPU raises
-        (see `Cpu`), ValueError for an input that does not fit the model.
+        None where the CPU is to run it, which is the worker that has the image. The CPU need not be known to be ready
+        for that: a worker would wait here for what another worker has to do. Raises as `serving`; BackendProblem, too,
+        where this input ended one process after another, ValueError for an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)
@@ -237,13 +237,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         while True:
             asked = _Input(values[0], Future())
             with self._changed:
-                runner = self._next(model, is_cancelled, spares_devices=tries > 0)
-                if runner.kind:
-                    runner.inputs.append(asked)
-                    self._changed.notify_all()
-            if not runner.kind:
-                run = partial(self._cpu.run, model=model, is_cancelled=lambda: self._is_closed or is_cancelled())
-                return prediction_of(run(values[0]), model, backend=CPU.name, sequence=next(self._cpu_runs))
+                runner = self._next(model, is_cancelled, falls_back=True, spares_devices=tries > 0)
+                if not runner.kind:
+                    return None
+                runner.inputs.append(asked)
+                self._changed.notify_all()
             try:
                 return _awaited(asked.answer, is_cancelled)
             except _Lost as lost:
@@ -310,8 +308,17 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     # ---- who runs an image; all with the lock held
 
-    def _next(self, model: Model, is_cancelled: Callable[[], bool], *, spares_devices: bool = False) -> _Runner:
-        """See `serving`; with `spares_devices` it is the CPU, unless that is out."""
+    def _next(
+        self,
+        model: Model,
+        is_cancelled: Callable[[], bool],
+        *,
+        falls_back: bool = False,
+        spares_devices: bool = False,
+    ) -> _Runner:
+        """See `serving`. Unless the CPU is out, it is the CPU with `spares_devices`, or, with `falls_back`, where no
+        device is ready, whether the CPU is or not.
+        """
         with self._changed:
             while True:
                 if is_cancelled():
@@ -320,9 +327,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                     raise BackendProblem(reason("again_other_pack", pack=model.pack_name))
                 if why := self.unavailable_reason:
                     raise BackendProblem(why)
-                serving = self._serving()
-                if spares_devices and not (cpu := self._runners[-1]).is_out:
-                    serving = [cpu] if cpu.is_ready else []
+                serving, cpu = self._serving(), self._runners[-1]
+                if not cpu.is_out and (spares_devices or (falls_back and not serving)):
+                    return cpu
                 if serving:
                     return next((runner for runner in serving if not runner.inputs), serving[-1])
                 self._changed.wait(_WAIT_S)

@@ -32,7 +32,7 @@ from fieldray.domain.model import (
     PackKind,
 )
 from fieldray.errors import PackProblem
-from fieldray.formatting import category_label
+from fieldray.formatting import class_words
 from fieldray.packs import naming
 from fieldray.packs.look_alikes import has_shape, look_alike
 from fieldray.packs.reading import manifest_error, read_document, write_document
@@ -201,7 +201,7 @@ def _words() -> Mapping[Category, tuple[str, ...]]:
     """What the program calls each class in all of its languages, and for programs."""
     translators = [Translator(language) for language in (SOURCE, *catalogues())]
     return {
-        category: (*(category_label(translator, category) for translator in translators), category)
+        category: (*(word for translator in translators for word in class_words(translator, category)), category)
         for category in get_args(Category)
     }
 

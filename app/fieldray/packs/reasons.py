@@ -15,64 +15,67 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
     "measured_elsewhere": "External test on {images} images of another hospital: area under the ROC curve {auc} "
                           "(95 % confidence interval {low} to {high}).",
-    "measured_unsure": "The pack is not sure about {percent} % of these images ({count} of {of}).",
     "not_measured_elsewhere": "No external test: the area under the ROC curve was not measured at another "
                               "hospital.",
     "pack_not_chosen": "No pack was chosen. Name a pack with --pack ID, or set a default with: fieldray packs "
                        "default ID",
     "pack_twice": "This command takes one pack. Name a single one with --pack.",
-    "default_gone": "The default pack {name} is not here any more.",
+    "default_gone": "The default pack {name} is no longer available. Choose another pack.",
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
-    "pack_not_found": "There is no pack named {name} here. fieldray packs list shows those there are.",
-    "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
-    "pack_is_file": "{path} is a file, and a pack is a folder. Name the folder that holds {name}; unpack a zip file first.",
+    "pack_not_found": "No pack named {name} was found. List the packs with: fieldray packs list",
+    "pack_no_manifest": "The folder {path} is not a pack and has no pack in it: {name} is missing.",
+    "pack_is_file": "{path} is a file, but a pack is a folder. Name the folder with the file {name}. Unpack a zip "
+                    "file first.",
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",
     "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was loaded.",
     "pack_tampered": "The file {name} is not the one that was signed. Nothing was loaded.",
-    "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare it with the fingerprint its signer gives before you trust it.",
-    "pack_another_there": "{pack} is not there any more, or another pack lies in its place. Choose a pack again.",
-    "other_pack_gone": "The drive with the pack {pack} was removed: the next run goes without it.",
-    "other_pack_apart": "{pack} is for patients of other ages than {others}. They cannot screen the same images in one pass.",
+    "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare this "
+                        "fingerprint with the one that the signer publishes before you trust the key.",
+    "pack_another_there": "The pack {pack} was removed, or replaced by another pack. Choose a pack again.",
+    "other_pack_gone": "The drive with the pack {pack} was removed. The next run does not use this pack.",
+    "other_pack_apart": "{pack} and {others} are for patients of different ages, so they cannot screen the same "
+                        "images in one run.",
     "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
-    "pack_content_changed": "{pack} is not the pack that ran on this computer before: it has the same id, version and "
-                            "signer, but another content. Ask its signer which one is meant.",
+    "pack_content_changed": "{pack} differs from the pack that ran on this computer before: the id, version and "
+                            "signer are the same, but the content is not. Ask the signer which pack is right.",
     "pack_manifest": "The pack's manifest is not valid: {detail}.",
     "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
     "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",
     "pack_newer_format": "The pack needs a newer version of the program (format {version}).",
     "pack_older_format": "The pack is in an older format ({version}), which this program does not read. Ask its maker for a new version.",
-    "pack_not_classifier": "This pack does not screen images itself; other packs use it (kind: {kind}).",
+    "pack_not_classifier": "This pack does not screen images; other packs need this pack (kind: {kind}).",
     "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
     "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Version {seen} is here.",
     "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
     "pack_legacy": "Unsigned legacy model, not verified: the model is used only if you confirm it. The operating "
                    "point and the accuracy are unknown: the class is that of the larger of two outputs.",
-    "pack_legacy_no_cpu": "Of the legacy model only the file for the Edge TPU is here, {found}. Copy {missing} beside it: without the file for the CPU it cannot be used.",
+    "pack_legacy_no_cpu": "The legacy model has only the file for the Edge TPU, {found}. Copy the file for the CPU, "
+                          "{missing}, into the same folder.",
     "pack_namesake": "This pack has the same name as a pack that is known here ({pack}), but another signer. The "
                      "pack is used only if you confirm it.",
     "pack_namesake_shipped": "This pack has the same name as a pack that comes with the program ({pack}), but "
                              "another signer. The pack is used only if you confirm it.",
-    "pack_several_signers": "There are packs of one name by several signers here. Name the one that you mean: {first} or {second}",
-    "pack_companion_other_signer": "This pack needs another pack, {companion}, by its own signer or of the program. The one here "
-                                   "is signed with another key: {fingerprint}.",
-    "pack_several": "There are several packs here: {names}. Name one of them.",
+    "pack_several_signers": "Several signers have packs with this name. Name one pack: {first} or {second}",
+    "pack_companion_other_signer": "This pack needs the pack {companion}, by the same signer or from the program. "
+                                   "The available one is signed with another key: {fingerprint}.",
+    "pack_several": "Several packs were found: {names}. Name one of them.",
     "trust_damaged": "The list of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
-                     "used until this file is repaired. If you delete it, keys have to be trusted again, and an "
-                     "older version of a pack is no longer detected.",
-    "pack_in_the_way": "Nothing was written, because {path} is not a pack that this key signed, or not that alone. "
-                       "{detail} Move it away or delete it.",
-    "pack_other_signer": "It is signed with another key: {there}. This one is {here}.",
+                     "used until this file is repaired. If you delete the file, you must trust the keys again, and "
+                     "older versions of packs are no longer detected.",
+    "pack_in_the_way": "Nothing was written: {path} is not a pack signed with this key, or has other files. "
+                       "{detail} Move or delete the folder.",
+    "pack_other_signer": "The pack is signed with the key {there}, not with this key: {here}.",
     "pack_not_of_it": "{name} is not part of the pack.",
     "pack_passed_over": "The pack in {folder} cannot be used, so another one is used. {detail}",
-    "drive_gone": "The drive was removed while it was being read, or it is failing. Nothing was loaded. Plug it in "
+    "drive_gone": "The drive was removed during reading, or is failing. Nothing was loaded. Plug the drive in "
                   "again. If that does not help, use another drive.",
     "fingerprint": "This is not a key fingerprint: {text}. A fingerprint has 64 digits from 0-9 and a-f.",
     "signing_key": "The signing key {path} cannot be used: {detail}.",
-    "signing_key_open": "Other users of this computer can read the signing key {path}, and with it sign packs as you. Take "
-                        "their rights away (chmod 600), or delete it: the next pack is then signed with a new key.",
-    "pack_weak_key": "This is no proper signing key: anybody can make a signature that fits any pack with it. Nothing was "
-                     "loaded.",
+    "signing_key_open": "Other users of this computer can read the signing key {path} and sign packs as you. Remove "
+                        "their rights (chmod 600), or delete the key: the next pack is then signed with a new key.",
+    "pack_weak_key": "The signing key is invalid (weak key): anybody can make a signature for any pack with this "
+                     "key. Nothing was loaded.",
 }
 # fmt: on

@@ -254,13 +254,13 @@ def _is_higher(version: str, *, than: str | None) -> bool:
 
 
 BUILTIN: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.5.0": "f0ef24fc4ae34981e7dcef1a214f948b9a111fcd34ffb9c99c611e995bca7a69",
+    "adult-normal-abnormal-0.5.1": "f707c8736cbff733dcd5b327795176abacd37bb4aaa79239365aa0efbb9cd998",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "lung-fields-2.0.1": "7416ebbb5d1a94e660c2ebe3a4270bc63052a16b9ace8996a182340c251463a3",
-    "pneumonia-paediatric-1.3.2": "896f7ea9e4c6ca8dc7fe9a94fee05d5c1813b57474262cd911ca222487171e3b",
-    "tuberculosis-adult-0.2.4": "bfaa9c9c632bbca26fe0f2a4debd87715ff734729c88f6b36af5e27cd862820d",
+    "pneumonia-paediatric-1.3.3": "b394330e10ceef074264ad7677f2bd2c640419b3de7989c81893cb99d46e74eb",
+    "tuberculosis-adult-0.2.5": "55730c39d1a08cb7bac84beb0fa29b49f0b126daa17c61dd978d1ebe7f77777c",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
 # The key that signed the expected answers of the constancy test (`assets/constancy.json`).
-CONSTANCY_SIGNER: Final = "1030-c155-df84-56cd-a413-6aee-cb61-a1c3-d570-2619-431e-35ef-edf5-c74a-bd05-4107"
+CONSTANCY_SIGNER: Final = "b508-6d8b-53fa-9150-d32d-e241-e82b-6592-9875-3651-a6d3-e3c1-f7f6-b98f-e17c-c9e6"

@@ -22,7 +22,6 @@ from fieldray.audit.cases import (
     table_labels,
     verdict_truths,
 )
-from fieldray.audit.drift import Drift
 from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import (
     AuditReport,
@@ -39,21 +38,20 @@ from fieldray.audit.report import (
 from fieldray.audit.units import Case, Referral, Rule, Unit, make_cases
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageRef
-from fieldray.domain.lungs import measured_evidence_limit
-from fieldray.domain.model import Manifest, Model, OperatingPoint
-from fieldray.domain.run import PackOfRun, Run, StoredAnswer, pack_of_run
+from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.run import PackOfRun, StoredAnswer, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
 from fieldray.paths import VERSION, catalogues
 from fieldray.pipeline.constancy import ConstancyRecords
+from fieldray.pipeline.doubts import drifts_of
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit
 from fieldray.reports.outputs import is_own_report
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 
-_MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
 _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
 
 
@@ -177,34 +175,6 @@ def require_point(name: str, person: str) -> None:
         raise UsageProblem(reason("site_point_bad_name", name=name))
     if not 0 < len(person.strip()) <= 200:
         raise UsageProblem(reason("site_point_person"))
-
-
-def drifts_of(
-    query: HistoryQuery, run: Run, position: int, manifest: Manifest | None, *, label: str = ""
-) -> tuple[Drift, ...]:
-    """How what a pack said in a run differs from its own images and from earlier runs, by this label, or its first."""
-    label = label or (manifest.labels[0].code if manifest else "")
-    limit = measured_evidence_limit(manifest) if manifest else None
-    of = PackOfRun(run.run_id, position)
-    now = drift.drift_counts(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
-    of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
-    samples = query.earlier_samples(run, position, limit=_MOST_COMPARED)
-    earlier = drift.drift_counts(samples, label, evidence_limit=limit)
-    return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
-
-
-def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
-    """What speaks against the answers of a pack in a run: files that cannot be told apart by their numbers, and images
-    that look like those of other patients than the pack's.
-
-    manifest  of the pack; without it nothing is known of the latter
-    """
-    shared = query.shared_instances(run.run_id, position=position)
-    notes = (reason("instances_shared", count=shared),) if shared else ()
-    if manifest is None:
-        return notes
-    drifts = drifts_of(query, run, position, manifest)
-    return (*notes, *(found.summary for found in drifts if found.of == "evidence" and found.is_out))
 
 
 def take_local_point(

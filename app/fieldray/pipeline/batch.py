@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,18 +23,11 @@ from fieldray.domain.finding import Failed, Outcome, as_one_image
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import PackOfRun, Progress, Publish, Resuming, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
-from fieldray.imaging.discover import IsKnown, count_files, discover
+from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import Stamps
-from fieldray.pipeline.run_recorder import (
-    PackWork,
-    ResultsByContent,
-    ResultsByStamp,
-    RunRecorder,
-    images_done,
-    open_store,
-    spec_of,
-)
-from fieldray.pipeline.screen import Lane, screen_by_each
+from fieldray.pipeline.batch_ports import BatchPorts, PackWork, spec_of
+from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, images_done, open_store
+from fieldray.pipeline.screen import PackPass, screen_with_packs
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
@@ -49,40 +42,6 @@ _TICK_S: Final = 0.1
 _PROGRESS_EVERY_S: Final = 0.2
 _SPEED_EVERY_S: Final = 0.5
 _UNDER_WAY: Final = 6  # images for each thread: that wait for it, that it screens, that wait to be saved
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Work:
-    """What a batch is told to do, as functions: it knows neither decoders nor engine.
-
-    spec            what the run is asked for
-    packs           those that go over the images, in the order of the run's
-    discover        gives every image once, lazily, but those in files that are known; None where there is no more for
-                    the moment
-    noticed         what the search met that concerns no single image; asked once it is over
-    count           a quick estimate of how many images there are; gives up when the function passed returns True
-    content_hash    SHA-256 (hex) of an image's bytes, and the stamp of its file; raises OSError or FieldrayError
-    stamp_with      has the files stamped that are read from then on
-    screen          an image's outcomes, of the packs with these numbers; raises Cancelled, or a FieldrayError that ends
-                    the run
-    keeps_previews  whether the store gets small previews of the images
-    resuming        how results of earlier runs are taken over
-    watch           what is known of watched folders: `discover` has no end of its own then
-    release         ends what `screen` uses, at once, also while it is used; may be called twice
-    """
-
-    spec: RunSpec
-    packs: Sequence[PackWork]
-    discover: Callable[[IsKnown], Iterator[ImageRef | None]]
-    count: Callable[[Callable[[], bool]], int]
-    content_hash: Callable[[ImageRef], tuple[str, bytes]]
-    stamp_with: Callable[[Stamps], None]
-    screen: Callable[[ImageRef, Sequence[int]], Sequence[Outcome]]
-    release: Callable[[], None]
-    noticed: Callable[[], Sequence[Reason]] = tuple
-    keeps_previews: bool = True
-    resuming: Resuming = field(default_factory=Resuming)
-    watch: Watch | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -112,7 +71,7 @@ class Batch:
 
     def __init__(
         self,
-        work: Work,
+        ports: BatchPorts,
         *,
         database: Path,
         publish: Publish,
@@ -120,7 +79,7 @@ class Batch:
         fresh: bool = False,
         statistics: Statistics | None = None,
     ) -> None:
-        self._work = work
+        self._ports = ports
         self._database = database
         self._publish = publish
         self._threads = threads
@@ -148,7 +107,7 @@ class Batch:
     @property
     def spec(self) -> RunSpec:
         """What the run was asked for."""
-        return self._work.spec
+        return self._ports.spec
 
     @property
     def run_id(self) -> int:
@@ -215,7 +174,7 @@ class Batch:
             log.exception("batch thread")
             self._break_off(unexpected(error))
         finally:
-            self._work.release()
+            self._ports.release()
         self._enter(self._end_state, *self._notes)
 
     def _note_doubts(self) -> None:
@@ -225,7 +184,7 @@ class Batch:
         try:
             self._pack_notes = tuple(
                 (*notes, *pack.doubts(PackOfRun(self.run_id, position)))
-                for position, (pack, notes) in enumerate(zip(self._work.packs, self._pack_notes, strict=True))
+                for position, (pack, notes) in enumerate(zip(self._ports.packs, self._pack_notes, strict=True))
             )
         except Exception:
             log.warning("what the results say against the pack is not known", exc_info=True)
@@ -237,15 +196,15 @@ class Batch:
         return "cancelled" if self.is_cancelled and not self._is_complete else "finished"
 
     def _screen_into(self, store: ResultStore) -> None:
-        last_row, last_answer, watches = store.last_row_id(), store.last_answer_id(), self._work.watch is not None
+        last_row, last_answer, watches = store.last_row_id(), store.last_answer_id(), self._ports.watch is not None
         takes_over = not self._fresh and (watches or any(map(store.has_results, self.spec.packs)))
         run_id = store.open_run(self.spec, fresh=self._fresh)
-        keeps = self._work.keeps_previews
+        keeps = self._ports.keeps_previews
         self._recorder = RunRecorder(self.spec, run_id, last_row=last_row, keeps_previews=keeps, watches=watches)
         self._stamps = Stamps(store.stamp_key())
-        self._work.stamp_with(self._stamps)
+        self._ports.stamp_with(self._stamps)
         with ResultQuery(self._database) as query:
-            known = ResultsByContent(work=self._work, last_answer=last_answer, query=query)
+            known = ResultsByContent(ports=self._ports, last_answer=last_answer, query=query)
             self._by_content = known if takes_over else None
             self._with_threads(partial(self._collect, store, self._recorder))
         self._recorder.require_kept(store)
@@ -275,7 +234,7 @@ class Batch:
                 raise
             finally:
                 if self.is_cancelled:
-                    self._work.release()
+                    self._ports.release()
 
     def _collect(self, store: ResultStore, recorder: RunRecorder) -> None:
         """Save and publish every image as it comes."""
@@ -284,7 +243,7 @@ class Batch:
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
         notes = [reason("points_differ", packs=said)] if len(set(points.values())) > 1 else []
         self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []), *notes)
-        done, pace, watch = 0, Pace(clock=time.monotonic), self._work.watch
+        done, pace, watch = 0, Pace(clock=time.monotonic), self._ports.watch
         pace.restart(0)
         progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
         for item in self._arrivals():
@@ -294,7 +253,7 @@ class Batch:
                     done += 1
             elif item:
                 taken = recorder.take_over(store, item)
-                for event in images_done(store, taken) if self._work.resuming.reports_each else [taken]:
+                for event in images_done(store, taken) if self._ports.resuming.reports_each else [taken]:
                     self._publish(event)
                 done += len(item.images)
             self._follow_pause(store, recorder, pace, done)
@@ -331,7 +290,7 @@ class Batch:
 
     def _progress(self, done: int, pace: Pace) -> Progress:
         total = self._found if self._is_found else max(self._found, self._estimate)
-        total = done + self._work.watch.waiting if self._work.watch else total
+        total = done + self._ports.watch.waiting if self._ports.watch else total
         return Progress(
             done=done,
             total=total,
@@ -345,9 +304,9 @@ class Batch:
             self._is_complete = self._end_state == "finished"  # a cancel that comes now finds nothing to stop
         notes, self._pack_notes = recorder.end(store, self._end_state, self.reason)
         if self._is_complete:
-            self._notes = (*self._work.noticed(), *notes)
-        elif self._work.watch:
-            self._notes = (self._work.watch.ended(),)
+            self._notes = (*self._ports.noticed(), *notes)
+        elif self._ports.watch:
+            self._notes = (self._ports.watch.ended(),)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
         self.state = state
@@ -383,7 +342,7 @@ class Batch:
     def _count(self) -> None:
         """An estimate for the progress bar alone: the run does without one."""
         try:
-            self._estimate = self._work.count(lambda: self.is_cancelled or self._is_found)
+            self._estimate = self._ports.count(lambda: self.is_cancelled or self._is_found)
         except Exception:
             log.warning("the images could not be counted in advance", exc_info=True)
 
@@ -398,7 +357,7 @@ class Batch:
     def _search(self, threads: ThreadPoolExecutor) -> None:
         with ResultQuery(self._database) as query:
             unchanged = self._by_stamp(query)
-            for ref in self._work.discover(unchanged.has if unchanged else lambda _path, _stream: False):
+            for ref in self._ports.discover(unchanged.has if unchanged else lambda _path, _stream: False):
                 if unchanged:
                     unchanged.flush()  # they wait for nothing
                 if ref:
@@ -416,7 +375,7 @@ class Batch:
 
     def _by_stamp(self, query: ResultQuery) -> ResultsByStamp | None:
         """What tells files that have not changed; None where none is taken over by that."""
-        if self._work.resuming.verifies or not self._by_content:
+        if self._ports.resuming.verifies or not self._by_content:
             return None
         return ResultsByStamp(query, self.run_id, self.spec, stamps=self._stamps, hand_over=self._hand_over)
 
@@ -430,7 +389,7 @@ class Batch:
         self._going.wait()
         if self.is_cancelled:
             raise Cancelled
-        known = self._by_content.outcomes(ref) if self._by_content else [None] * len(self._work.packs)
+        known = self._by_content.outcomes(ref) if self._by_content else [None] * len(self._ports.packs)
         done = self._screened(ref, known)
         if len({outcome.facts.content_sha256 for outcome in done.outcomes} - {""}) > 1:  # it changed meanwhile
             done = self._screened(ref, [None] * len(known))
@@ -439,7 +398,7 @@ class Batch:
     def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _Done:
         """The image with what is known, and what the other packs say of it now."""
         wanted = [position for position, outcome in enumerate(known) if outcome is None]
-        screened = iter(self._work.screen(ref, wanted) if wanted else ())
+        screened = iter(self._ports.screen(ref, wanted) if wanted else ())
         outcomes = as_one_image([outcome or next(screened) for outcome in known])
         return _Done(outcomes, frozenset(range(len(known))).difference(wanted))
 
@@ -452,7 +411,7 @@ _AHEAD: Final = 1  # so many more images are under way than are looked at: the n
 
 def assemble(
     paths: Sequence[Path],
-    lanes: Sequence[Lane],
+    passes: Sequence[PackPass],
     *,
     workers: Workers,
     database: Path,
@@ -464,22 +423,22 @@ def assemble(
 ) -> Batch:
     """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
 
-    lanes  of the packs that go over the images together, one most often
+    passes  of the packs that go over the images in one pass, one most often
 
     One that `watches` ends when it is cancelled; raises UsageProblem (watch_no_folder).
     """
     watch = Watch(paths) if watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
-    screen = partial(screen_by_each, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
+    screen = partial(screen_with_packs, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
 
     def release() -> None:
         cancelled.set()
         workers.give_up()
 
     search = partial(discover, members=workers.members, is_own_report=is_own_report)
-    work = Work(
-        spec=spec_of(paths, [lane.assessment for lane in lanes]),
-        packs=[PackWork.of(lane.assessment, database) for lane in lanes],
+    ports = BatchPorts(
+        spec=spec_of(paths, [one.assessment for one in passes]),
+        packs=[PackWork.of(one.assessment, database) for one in passes],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
@@ -487,12 +446,12 @@ def assemble(
         count=lambda gives_up: count_files(paths, gives_up=gives_up),
         content_hash=workers.content_hash,
         stamp_with=workers.stamp_with,
-        screen=lambda ref, wanted: screen(ref, [lanes[number] for number in wanted]),
+        screen=lambda ref, wanted: screen(ref, [passes[number] for number in wanted]),
         release=release,
         keeps_previews=keeps_previews,
         resuming=resuming,
         watch=watch,
     )
     return Batch(
-        work, database=database, publish=publish, threads=workers.size + _AHEAD, fresh=fresh, statistics=statistics
+        ports, database=database, publish=publish, threads=workers.size + _AHEAD, fresh=fresh, statistics=statistics
     )

@@ -21,7 +21,7 @@ from fieldray.domain.run import Count, PackOfRun, PackSpec, Run, RunSpec, Stored
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned
-from fieldray.pipeline.auditing import doubts_of
+from fieldray.pipeline.doubts import doubts_of
 from fieldray.processes.child import Call, Child, served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason

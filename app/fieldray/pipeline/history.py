@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import (
@@ -30,7 +30,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.metrics import share_of
 from fieldray.domain.model import Manifest, Model
-from fieldray.domain.run import PackOfRun, Run, pack_of_run
+from fieldray.domain.run import VERDICT_VALUES, PackOfRun, Run, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.formatting import (
     calendar_date,
@@ -43,7 +43,7 @@ from fieldray.formatting import (
 )
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
-from fieldray.pipeline.auditing import doubts_of
+from fieldray.pipeline.doubts import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, merged_by_code, reason
 from fieldray.reports.content import score_cell, threshold_text
@@ -185,7 +185,9 @@ def comparison_blocks(
             said.append(alone)
         columns += [text("Run {number}", number=of), f"{text('Score')} ({of})"]
     both = plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
-    changed = plural("{count} of them is in another class.", "{count} of them are in another class.", found.changed)
+    changed = plural(
+        "{count} of these images has another class.", "{count} of these images have another class.", found.changed
+    )
     said.append(f"{both} {changed}")
     if not found.is_same_label:
         said.append(translator.reason(reason("history_other_label")))
@@ -249,7 +251,7 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
 
 def month_title(translator: Translator, month: Month) -> str:
     """What the report is called."""
-    return translator.text("Screening in the month from {date}", date=calendar_date(translator, month.first))
+    return translator.text("Monthly report from {date}", date=calendar_date(translator, month.first))
 
 
 def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
@@ -260,6 +262,9 @@ def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
     text, checks = translator.text, tuple(map(translator.reason, month.checks))
     blocks += [] if month.tallies else [Paragraph(text("Nothing was screened in this month."))]
     return (*blocks, Points(text("Constancy"), checks or (text("No constancy test was run in this month."),)))
+
+
+_VERDICTS_WIDTH_MM: Final = 100.0
 
 
 def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:
@@ -276,19 +281,26 @@ def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], tra
         (
             category_label(translator, category, manifest),
             count(images[category]),
-            *(count(verdicts[category, verdict]) for verdict in ("agree", "disagree", "unsure")),
+            *(count(verdicts[category, verdict]) for verdict in VERDICT_VALUES),
         )
         for category in WORK_LIST_ORDER
         if images[category]
     ]
-    columns = text("Class"), text("Images"), text("Reader agrees"), text("Reader disagrees"), text("Reader not sure")
+    columns = text("Class"), text("Images"), *(value.column(translator) for value in VERDICT_VALUES.values())
     title = f"{translator.pick(manifest.names)} · {name}" if manifest else name
-    yield Table(title, columns, tuple(rows), widths=(48.0, 30.0, 30.0, 35.0, 35.0))
+    yield Table(
+        title,
+        columns,
+        tuple(rows),
+        widths=(48.0, 30.0, *[_VERDICTS_WIDTH_MM / len(VERDICT_VALUES)] * len(VERDICT_VALUES)),
+    )
     points = [tally.spec.operating_points for tally in tallies if not tally.why]
     if any(one != points[0] for one in points):
         yield Points("", (text("The counts combine results of different operating points."),))
-    if judged := answers["agree"] + answers["disagree"]:
-        share = percent(translator, share_of(answers["agree"], judged, number=judged).estimate)
+    judged = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms is not None)
+    if judged:
+        agreed = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms)
+        share = percent(translator, share_of(agreed, judged, number=judged).estimate)
         said = text("Readers agreed with {share} of {judged} results that have a verdict.", judged=judged, share=share)
         yield Points(
             "",

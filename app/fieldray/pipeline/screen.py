@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.backends import CPU
 from fieldray.domain import heat_map
@@ -16,21 +18,19 @@ from fieldray.domain.finding import (
     NEVER_NORMAL,
     Failed,
     Outcome,
-    ReadFacts,
     Refused,
     Screened,
-    Stage,
     without_normal,
 )
 from fieldray.domain.image import Detail, ImageRef, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction
 from fieldray.domain.purpose import header_notes
-from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage
+from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage, unexpected
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTES, Reason, reason
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import Look, RanElsewhere, Seen
 from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -38,48 +38,12 @@ log = logging.getLogger(__name__)
 _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise"}
 
 
-@dataclass(eq=False, slots=True)
-class _Attempt:
-    """One image, what screens it, and how far it has come, for what is told of it wherever it ends."""
+@dataclass(frozen=True, eq=False, slots=True)
+class PackPass:
+    """A pack of a pass over images: by what it judges, and the engine that says which device runs it."""
 
-    ref: ImageRef
     assessment: Assessment
-    workers: Workers
     engine: Engine
-    detail: Detail
-    observe: Callable[[Prediction], None]
-    is_cancelled: Callable[[], bool]
-    first: Callable[[], Seen] | None
-    stage: Stage = "discover"
-    facts: ReadFacts = field(default_factory=ReadFacts)
-    lungs: LungFields | None = None
-    overruled: tuple[Reason, ...] = ()
-
-    def overrule(self, *reasons: Reason) -> None:
-        """Note that the image is screened although it is refused for these."""
-        self.overruled = tuple(dict.fromkeys((*self.overruled, *reasons)))
-
-    def turned(self) -> _Attempt:
-        """The attempt on this image turned or inverted as its lung fields say."""
-        if self.lungs is None:
-            raise ValueError("an image that was turned without its lungs")
-        turn = Turn(self.lungs.rotation_degrees, self.lungs.is_inverted)
-        return replace(self, ref=replace(self.ref, turn=turn), lungs=None)
-
-    @property
-    def notes(self) -> tuple[Reason, ...]:
-        """What was done to the image because a person asked for it."""
-        turn = self.ref.turn
-        return (
-            *((reason(_TURNED[turn.degrees]),) if turn.degrees else ()),
-            *((reason("grey_swapped_back"),) if turn.swaps_grey else ()),
-            *((reason("screened_anyway"), *self.overruled) if self.overruled else ()),
-        )
-
-    def stopped(self, why: Reason, *, is_refusal: bool) -> Outcome:
-        if is_refusal:
-            return Refused(ref=self.ref, reason=why, facts=self.facts, lungs=self.lungs)
-        return Failed(ref=self.ref, stage=self.stage, reason=why, facts=self.facts)
 
 
 def screen_image(
@@ -91,151 +55,173 @@ def screen_image(
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
-    first: Callable[[], Seen] | None = None,
 ) -> Outcome:
-    """Have a worker look at the image: header and pixel checks, lungs, classifier. Gate, calibrate, decide.
-
-    While a device runs the classifier, the worker gives its input back for it; what the device loses goes to a worker
-    again. An image that was read approximately is looked at in finer detail where its result is borderline. `first`
-    gives what was seen at the first look, where that is one for several packs.
-    Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
-    `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
-    """
-    image = _Attempt(ref, assessment, workers, engine, detail, observe, is_cancelled, first)
-    try:
-        if ref.problem:
-            return image.stopped(ref.problem, is_refusal=ref.problem_is_refusal)
-        lying = _outcome(image)
-        if not (isinstance(lying, Refused) and assessment.wishes.will_turn(lying.reason, ref.turn)):
-            return lying
-        image = image.turned()
-        upright = _outcome(image)
-        return lying if isinstance(upright, Refused) else upright
-    except Cancelled:
-        raise
-    except ReaderProblem as error:
-        if is_cancelled():  # what it was waiting for was given up
-            raise Cancelled from error
-        raise
-    except FieldrayError as error:
-        if isinstance(error, BackendProblem) and error.reason.code == "lungs_unavailable":
-            raise  # no image's lungs will be found any more
-        if isinstance(error, BackendProblem) and engine.unavailable_reason:
-            raise BackendProblem(engine.unavailable_reason) from error
-        if isinstance(error, BackendProblem):
-            image.stage = "inference"  # of a worker, too, which was lost there or has no network
-        return image.stopped(error.reason, is_refusal=isinstance(error, Unusable))
-    except Exception as error:
-        if is_cancelled():
-            raise Cancelled from error
-        return _unforeseen(image, error)
+    """What one pack says of an image; see `screen_with_packs`."""
+    screen = partial(screen_with_packs, workers=workers, detail=detail, observe=observe, is_cancelled=is_cancelled)
+    (outcome,) = screen(ref, [PackPass(assessment, engine)])
+    return outcome
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Lane:
-    """One pack of a run with its thresholds, and the engine that chooses its device."""
-
-    assessment: Assessment
-    engine: Engine
-
-
-def screen_by_each(
+def screen_with_packs(
     ref: ImageRef,
-    lanes: Sequence[Lane],
+    packs: Sequence[PackPass],
     *,
     workers: Workers,
+    detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Outcome, ...]:
-    """What each pack alone would say of an image, which is read once, and in which lungs are looked for once.
+    """Have a worker look at an image, and judge what it saw: gate, calibrate, decide. Gives the outcome of each pack.
 
-    What a device loses, what is turned, and what another device is unsure of is looked at again for its pack alone.
-    The packs are loaded together (`Workers.load_as_group`). Raises as `screen_image`.
+    The worker checks header and pixels, finds the lungs, and has the classifier run: by itself, or by the device that
+    the engine chooses. It reads the image in finer detail where a result is borderline. The image is read once for all
+    packs (see `Workers.load_as_group`). Only an image that is to be turned upright is read again, for the packs that
+    are asked to.
+
+    Gives outcomes, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
+    `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
 
-    @cache
-    def seen() -> tuple[Seen, ...]:
-        """The analysis of the image for each pack, done when the first pack asks for it."""
-        asked = ((_question(ref, lane, is_cancelled), lane.assessment.model) for lane in lanes)
-        return workers.look_for_each(list(asked))
+    def judge(turned: ImageRef, by: Sequence[PackPass]) -> list[Outcome]:
+        return _Judgement(turned, by, workers, detail, observe, is_cancelled).outcomes()
 
-    def screened(number: int, lane: Lane) -> Outcome:
-        first = (lambda: seen()[number]) if len(lanes) > 1 else None
-        screen = partial(screen_image, ref, workers=workers, observe=observe, is_cancelled=is_cancelled)
-        return screen(assessment=lane.assessment, engine=lane.engine, first=first)
+    def upright(lying: Outcome, one: PackPass) -> Outcome:
+        if not isinstance(lying, Refused) or not one.assessment.wishes.will_turn(lying.reason, lying.ref.turn):
+            return lying
+        if lying.lungs is None:
+            raise ValueError("an image that is turned without its lungs")
+        turn = Turn(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
+        (found,) = judge(replace(lying.ref, turn=turn), [one])
+        if len({lying.facts.content_sha256, found.facts.content_sha256} - {""}) > 1:
+            return Failed(ref=found.ref, stage="decode", reason=reason("changed"), facts=lying.facts)
+        return lying if isinstance(found, Refused) else found
 
-    return tuple(itertools.starmap(screened, enumerate(lanes)))
-
-
-def _outcome(image: _Attempt) -> Outcome:
-    seen = _look(image)
-    return _judge(image, seen) if isinstance(seen, Prediction) else seen
+    return tuple(map(upright, judge(ref, packs), packs))
 
 
-def _look(image: _Attempt) -> Prediction | Outcome:
-    """What the classifier says of the image, or the outcome of an image that it does not get to see."""
-    assessment, detail, read_ms = image.assessment, image.detail, 0.0
-    while True:
-        image.stage = "decode"
-        first, image.first = image.first, None
-        if first:
-            seen = first()
-        else:
-            question = _question(image.ref, Lane(assessment, image.engine), image.is_cancelled, detail=detail)
-            seen = image.workers.look(question, model=assessment.model)
-        if len({image.facts.content_sha256, seen.facts.content_sha256} - {""}) > 1:
-            return image.stopped(reason("changed"), is_refusal=False)
+@dataclass(frozen=True, eq=False, slots=True)
+class _Judgement:
+    """One image, as a worker is asked to look at it for some packs, and what comes of it.
+
+    predictions  what was said last of the image for the pack at a position, or why a device could say nothing
+    """
+
+    ref: ImageRef
+    packs: Sequence[PackPass]
+    workers: Workers
+    detail: Detail
+    observe: Callable[[Prediction], None]
+    is_cancelled: Callable[[], bool]
+    predictions: dict[int, Prediction | Exception] = field(default_factory=dict)
+
+    def outcomes(self) -> list[Outcome]:
+        """Of each pack. Raises as `screen_with_packs`."""
+        return [self._outcome(number, seen) for number, seen in enumerate(self._seen())]
+
+    def _seen(self) -> Sequence[Seen]:
+        """What a worker sees for each pack; an error that ends the look is what was seen."""
+        if self.ref.problem:
+            problem = Seen(problem=self.ref.problem, is_refusal=self.ref.problem_is_refusal, stage="discover")
+            return [problem] * len(self.packs)
+        try:
+            questions = [(self._question(one), one.assessment.model) for one in self.packs]
+            return self.workers.look_for_each(
+                questions, run_elsewhere=self._run_elsewhere, is_cancelled=self.is_cancelled
+            )
+        except Exception as error:
+            return [self._ended(error, Seen())] * len(self.packs)
+
+    def _question(self, one: PackPass) -> Look:
+        """What a worker is asked: to run the classifier itself, or to have it run by the device that is in use.
+
+        Waits until one is in use; raises Cancelled, BackendProblem.
+        """
+        assessment = one.assessment
+        name = one.engine.serving(assessment.model, is_cancelled=self.is_cancelled)
+        return Look(
+            ref=self.ref,
+            rules=assessment.model.manifest.accepted,
+            points=assessment.points,
+            wishes=assessment.wishes,
+            detail=self.detail,
+            runs="here" if name == CPU.name else "elsewhere",
+        )
+
+    def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> RanElsewhere:
+        """Have a device run an input for the pack at this position, for a worker that goes on with the image."""
+        one = self.packs[number]
+        try:
+            prediction = one.engine.run(values, model=one.assessment.model, is_cancelled=self.is_cancelled)
+        except Exception as error:  # the worker ends its look; what comes of the image is said here
+            self.predictions[number] = error
+            raise BackendProblem(unexpected(error)) from error
+        if prediction is None:
+            return RanElsewhere()
+        self._note(number, prediction)
+        return RanElsewhere(scores=prediction.scores, features=prediction.features)
+
+    def _note(self, number: int, prediction: Prediction) -> None:
+        self.predictions[number] = prediction
+        self.observe(prediction)
+
+    def _outcome(self, number: int, seen: Seen) -> Outcome:
+        assessment = self.packs[number].assessment
+        try:
+            if seen.answer:
+                backend, sequence = CPU.name, seen.sequence
+                answered = prediction_of(seen.answer, assessment.model, backend=backend, sequence=sequence)
+                self._note(number, answered)
+            if not seen.problem and isinstance(found := self.predictions.get(number), Exception):
+                raise found
+            return self._judged(assessment, seen, self.predictions.get(number))
+        except Exception as error:
+            return self._judged(assessment, self._ended(error, seen), None)
+
+    def _ended(self, error: Exception, seen: Seen) -> Seen:
+        """What was seen of an image that an error ended. Raises what ends more than this image."""
+        if isinstance(error, Cancelled):
+            raise error
+        if self.is_cancelled() and (isinstance(error, ReaderProblem) or not isinstance(error, FieldrayError)):
+            raise Cancelled from error  # what it was waiting for was given up
+        if isinstance(error, ReaderProblem):
+            raise error
+        if isinstance(error, BackendProblem):
+            self._require_backend(error)
+            seen = replace(seen, stage="inference")  # of a worker, too, which was lost there or has no network
+        elif not isinstance(error, FieldrayError):
+            if problem := shortage(error):
+                raise problem from error
+            log.error("image failed at stage %s", seen.stage, exc_info=error)
+        why = error.reason if isinstance(error, FieldrayError) else reason("internal", detail=type(error).__name__)
+        return replace(seen, problem=why, is_refusal=isinstance(error, Unusable))
+
+    def _require_backend(self, error: BackendProblem) -> None:
+        """Raises BackendProblem where no image will be run any more, or no image's lungs be found."""
+        if error.reason.code == "lungs_unavailable":
+            raise error
+        for one in self.packs:
+            if why := one.engine.unavailable_reason:
+                raise BackendProblem(why) from error
+
+    def _judged(self, assessment: Assessment, seen: Seen, prediction: Prediction | Exception | None) -> Outcome:
+        ref = self.ref
         if seen.header is not None:  # judged and stored is the header of these bytes, not what discovery saw
-            image.ref = replace(image.ref, kind=seen.kind, header=seen.header)
-        image.facts, image.lungs, image.stage = seen.facts, seen.lungs, seen.stage
-        image.facts = replace(image.facts, decode_ms=read_ms + seen.facts.decode_ms)
-        image.overrule(*seen.overruled)
+            ref = replace(ref, kind=seen.kind, header=seen.header)
+        if seen.problem and seen.is_refusal:
+            return Refused(ref=ref, reason=seen.problem, facts=seen.facts, lungs=seen.lungs)
         if seen.problem:
-            return image.stopped(seen.problem, is_refusal=seen.is_refusal)
-        if seen.answer:
-            prediction = prediction_of(seen.answer, assessment.model, backend=CPU.name, sequence=seen.sequence)
-        elif seen.values is None:
-            raise ValueError("an image without an input")
-        else:
-            prediction = image.engine.run(seen.values, model=assessment.model, is_cancelled=image.is_cancelled)
-        image.observe(prediction)
-        scores, features = prediction.scores, prediction.features
-        if seen.answer or detail != "needed" or not seen.is_close(assessment, scores, features):
-            return prediction
-        detail, read_ms = "finer", image.facts.decode_ms
+            return Failed(ref=ref, stage=seen.stage, reason=seen.problem, facts=seen.facts)
+        if not isinstance(prediction, Prediction):
+            raise ValueError("an image whose classifier was not run")
+        return _judge(ref, assessment, seen, prediction)
 
 
-def _question(ref: ImageRef, lane: Lane, is_cancelled: Callable[[], bool], *, detail: Detail = "needed") -> Look:
-    """What a worker is asked: to run the classifier, too, where no other device does.
-
-    Waits until one is in use; raises Cancelled, BackendProblem.
-    """
-    assessment = lane.assessment
-    name = lane.engine.serving(assessment.model, is_cancelled=is_cancelled)
-    return Look(
-        ref=ref,
-        rules=assessment.model.manifest.accepted,
-        points=assessment.points,
-        wishes=assessment.wishes,
-        detail=detail,
-        runs=name == CPU.name,
-    )
-
-
-def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
-    if problem := shortage(error):
-        raise problem from error
-    log.exception("image failed at stage %s", image.stage)
-    return image.stopped(reason("internal", detail=type(error).__name__), is_refusal=False)
-
-
-def _judge(image: _Attempt, prediction: Prediction) -> Outcome:
+def _judge(ref: ImageRef, assessment: Assessment, seen: Seen, prediction: Prediction) -> Outcome:
     """With the lungs found, the image is known to be a chest X-ray: one unlike the pack's own is judged, and noted."""
-    facts, lungs, assessment = image.facts, image.lungs, image.assessment
-    manifest = assessment.model.manifest
+    facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, assessment.model.manifest
     gate = manifest.ood_gate
     extra: dict[str, float] = {}
-    of_header = header_notes(image.ref.header, manifest.accepted, is_confirmed=assessment.ages_confirmed)
+    of_header = header_notes(ref.header, manifest.accepted, is_confirmed=assessment.ages_confirmed)
     of_header += tuple(reason(code) for code in facts.notes if code in NOTES)
     notes = lungs.notes if lungs and not lungs.refusal else ()
     if manifest.is_bare:
@@ -245,13 +231,13 @@ def _judge(image: _Attempt, prediction: Prediction) -> Outcome:
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
             why = reason("unlike_training")
             if lungs is None:
-                if not assessment.wishes.will_overrule(why, image.ref.turn):
-                    return image.stopped(why, is_refusal=True)
-                image.overrule(why)
+                if not assessment.wishes.will_overrule(why, ref.turn):
+                    return Refused(ref=ref, reason=why, facts=facts, lungs=None)
+                overruled = tuple(dict.fromkeys((*overruled, why)))
             notes += (reason("unlike_measured"),) if lungs else ()
     findings = assessment.findings(prediction.scores)
     screened = Screened(
-        ref=image.ref,
+        ref=ref,
         facts=facts,
         findings=findings if NEVER_NORMAL.isdisjoint(facts.notes) else without_normal(findings),
         class_maps=prediction.class_maps,
@@ -261,9 +247,18 @@ def _judge(image: _Attempt, prediction: Prediction) -> Outcome:
         inference_ms=prediction.latency_ms,
         extra=extra,
         lungs=lungs,
-        notes=(*of_header, *image.notes, *notes),
+        notes=(*of_header, *_notes_on_wishes(ref.turn, overruled), *notes),
     )
     return _with_evidence(screened, assessment.model, lungs) if lungs and not lungs.refusal else screened
+
+
+def _notes_on_wishes(turn: Turn, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """What was done to the image because a person asked for it; `overruled`: for what it would have been refused."""
+    return (
+        *((reason(_TURNED[turn.degrees]),) if turn.degrees else ()),
+        *((reason("grey_swapped_back"),) if turn.swaps_grey else ()),
+        *((reason("screened_anyway"), *overruled) if overruled else ()),
+    )
 
 
 def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Screened:

@@ -157,14 +157,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
             models = self._models_to_run()
             from fieldray.imaging.discover import existing  # these bring much along
             from fieldray.pipeline.batch import assemble
-            from fieldray.pipeline.screen import Lane
+            from fieldray.pipeline.screen import PackPass
 
             assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
             assessments = assessments_of(models, operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
                 existing(paths),
-                list(map(Lane, assessments, self._open_all(models))),
+                list(map(PackPass, assessments, self._open_all(models))),
                 workers=self._working(),
                 database=self.database,
                 publish=self._publish,

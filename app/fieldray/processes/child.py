@@ -31,7 +31,16 @@ import msgspec
 from fieldray import errors
 from fieldray.errors import FieldrayError, shortage, unexpected
 from fieldray.paths import child_command
-from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY, STAGE
+from fieldray.processes.serving import (
+    MEMORY_VARIABLE,
+    PARENT_VARIABLE,
+    QUESTION,
+    READY,
+    STAGE,
+    Handler,
+    ask_parent,
+    raised,
+)
 from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import converted
@@ -46,7 +55,7 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-_MOST_STAGES: Final = 64  # of one answer: more are no stages, but a child that never ends
+_MOST_STAGES: Final = 64  # and questions of one answer: more are none, but a child that never ends
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # glibc hands every block above 128 KB back to the system, and each image pays for fresh pages: up to a quarter of
 # the time to read one. Below 32 MB (its own upper limit) blocks are kept, up to 128 MB in all.
@@ -185,14 +194,17 @@ class Child:
             raise process
         self._life = _Life(process, Deadline(partial(self._expire, process), name="child-deadline"), keeper)
 
-    def call(self, message: Message, *, timeout_s: float) -> Message:
-        """Ask and wait. Raises ChildTimeout, ChildDied, or the `FieldrayError` the service raised."""
+    def call(self, message: Message, *, timeout_s: float, reply: Handler | None = None) -> Message:
+        """Ask and wait. Raises ChildTimeout, ChildDied, or the `FieldrayError` the service raised.
+
+        reply  answers what the child asks in the middle of the call; a child that asks although nobody replies has died
+        """
         if (life := self._life) is None:
             raise ChildDied(None, "not started")
         self.stage = ""
         life.deadline.begin(timeout_s)
         try:
-            answer = self._exchange(life, message, timeout_s)
+            answer = self._exchange(life, message, timeout_s, reply)
         except (OSError, ValueError) as error:
             log.debug("child %s: %s", self._service, error)
             answer = None
@@ -206,13 +218,15 @@ class Child:
         self._understood(_raise_remote, answer)
         return answer
 
-    def ask(self, message: Message, read: Callable[[Message], T], *, timeout_s: float) -> T:
+    def ask(
+        self, message: Message, read: Callable[[Message], T], *, timeout_s: float, reply: Handler | None = None
+    ) -> T:
         """What `read` makes of the answer. Raises as `call`.
 
         A child whose answer makes no sense to `read` is killed and counts as one that died: what a file has done to it
         reaches nothing else.
         """
-        return self._understood(read, self.call(message, timeout_s=timeout_s))
+        return self._understood(read, self.call(message, timeout_s=timeout_s, reply=reply))
 
     def _understood(self, read: Callable[[Message], T], answer: Message) -> T:
         try:
@@ -221,22 +235,28 @@ class Child:
             self.kill()
             raise ChildDied(None, "an answer that makes no sense") from error
 
-    def _exchange(self, life: _Life, message: Message, timeout_s: float) -> Message | None:
+    def _exchange(self, life: _Life, message: Message, timeout_s: float, reply: Handler | None) -> Message | None:
         """The answer, None if the child ended; before the first one it says that it is ready to be asked.
 
-        At each stage that it announces, its time begins anew.
+        At each stage that it announces, its time begins anew; while its own question is answered, it stands still.
         """
-        answers = cast("BinaryIO", life.process.stdout)
+        requests, answers = cast("BinaryIO", life.process.stdin), cast("BinaryIO", life.process.stdout)
         if not self._is_ready:
             self._is_ready = (hello := read_message(answers)) is not None and hello.body == READY.body
         if not self._is_ready:
             return None
-        write_message(cast("BinaryIO", life.process.stdin), message)
+        write_message(requests, message)
         for _ in range(_MOST_STAGES):
             answer = read_message(answers)
-            if answer is None or STAGE not in answer.body:
+            if answer is None or not ({STAGE, QUESTION} & answer.body.keys()):
                 return answer
-            self.stage = str(answer.body[STAGE])
+            if STAGE in answer.body:
+                self.stage = str(answer.body[STAGE])
+            elif reply is None:
+                return None
+            else:
+                life.deadline.end()
+                write_message(requests, _replied(reply, Message(answer.body[QUESTION], answer.arrays)))
             life.deadline.begin(timeout_s)
         return None
 
@@ -295,12 +315,22 @@ class Child:
         )
 
 
+def _replied(reply: Handler, question: Message) -> Message:
+    """Raises ValueError for a question that makes no sense: whoever asks it may be a hostile file."""
+    try:
+        return reply(question)
+    except FieldrayError as error:
+        return raised(error)
+    except NONSENSE as error:
+        raise ValueError("a question that makes no sense") from error
+
+
 def _raise_remote(answer: Message) -> None:
-    raised = answer.body.get("raised")
-    if raised is None:
+    error = answer.body.get("raised")
+    if error is None:
         return
-    why = Reason(raised["code"], tuple((key, value) for key, value in raised["parameters"]))
-    kind = getattr(errors, raised["kind"], FieldrayError)
+    why = Reason(error["code"], tuple((key, value) for key, value in error["parameters"]))
+    kind = getattr(errors, error["kind"], FieldrayError)
     if not (isinstance(kind, type) and issubclass(kind, FieldrayError)) or kind is errors.PackNotTrusted:
         kind = FieldrayError
     raise kind(why)
@@ -325,9 +355,15 @@ class Call(Generic[Q, A]):
     question: type[Q]
     answer: type[A]
 
-    def ask(self, child: Child, question: Q, *, timeout_s: float) -> A:
-        """What a child answers. Raises as `Child.ask`."""
-        return child.ask(sent(question, call=self.name), self.answered, timeout_s=timeout_s)
+    def ask(self, child: Child, question: Q, *, timeout_s: float, reply: Handler | None = None) -> A:
+        """What a child answers; `reply` as in `Child.call`. Raises as `Child.ask`."""
+        return child.ask(sent(question, call=self.name), self.answered, timeout_s=timeout_s, reply=reply)
+
+    def ask_parent(self, question: Q) -> A:
+        """What the parent answers to a child in the middle of a call. Raises FieldrayError, and as `ask_parent`."""
+        answer = ask_parent(sent(question, call=self.name))
+        _raise_remote(answer)
+        return self.answered(answer)
 
     def apart(self, child: Child, question: Q, *, progress: Count, timeout_s: float) -> A:
         """What a child answers that is started for this alone; `progress` hears how far it is (`announce("3/12")`).
@@ -359,8 +395,8 @@ class Call(Generic[Q, A]):
         return received(message, self.answer)
 
 
-def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Callable[[Message], Message]:
-    """The handler of a child that does these calls, each by a function from question to answer."""
+def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
+    """The handler of a process that does these calls, each by a function from question to answer."""
     table: Mapping[str, tuple[Call[Any, Any], Callable[[Any], Any]]] = {call.name: (call, do) for call, do in calls}
 
     def handle(message: Message) -> Message:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 from fieldray.errors import FieldrayError, Unreadable
 from fieldray.processes.wire import Message, read_message, write_message
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import reason
 from fieldray.surroundings import polite_ends
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,9 @@ MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
 PARENT_VARIABLE: Final = "FIELDRAY_CHILD_PARENT"
 READY: Final = Message({"ready": True})
 STAGE: Final = "stage"
+QUESTION: Final = "question"
 _PR_SET_PDEATHSIG: Final = 1
+_requests: BinaryIO | None = None
 _answers: BinaryIO | None = None
 
 
@@ -35,9 +37,8 @@ def serve(service: str, *, package: str = "fieldray") -> int:
     if not module_name.startswith(f"{package}."):
         raise SystemExit(2)
     _end_with_parent()
-    global _answers
-    requests, answers = _private_streams()
-    _answers = answers
+    global _requests, _answers
+    _requests, _answers = requests, answers = _private_streams()
     _limit_memory()
     for number in polite_ends():  # a terminal sends them to its children, too, and the parent ends those
         if number != signal.SIGTERM:
@@ -58,17 +59,31 @@ def announce(stage: str) -> None:
         write_message(_answers, Message({STAGE: stage}))
 
 
+def ask_parent(question: Message) -> Message:
+    """What the parent answers to a question that this child has in the middle of a call. Its deadline stands still.
+
+    Raises ValueError where nobody is served, EOFError where the parent is gone.
+    """
+    if _requests is None or _answers is None:
+        raise ValueError("no parent is served")
+    write_message(_answers, Message({QUESTION: question.body}, question.arrays))
+    answer = read_message(_requests)
+    if answer is None:
+        raise EOFError("the parent is gone")
+    return answer
+
+
 def _answer(handle: Handler, message: Message) -> Message:
     try:
         return handle(message)
     except FieldrayError as error:
-        return _raised(type(error).__name__, error.reason)
+        return raised(error)
     except MemoryError:
-        return _raised(Unreadable.__name__, reason("memory", limit_mb=memory_limit_mb()))
+        return raised(Unreadable(reason("memory", limit_mb=memory_limit_mb())))
     except Exception as error:
         logging.basicConfig(level=logging.INFO)
         log.exception("child service failed")
-        return _raised(FieldrayError.__name__, reason("internal", detail=f"{type(error).__name__}: {error}"))
+        return raised(FieldrayError(reason("internal", detail=f"{type(error).__name__}: {error}")))
 
 
 def _private_streams() -> tuple[BinaryIO, BinaryIO]:
@@ -138,8 +153,10 @@ def _leave_an_adopter(parent: int) -> None:
         os._exit(1)
 
 
-def _raised(kind: str, why: Reason) -> Message:
-    return Message({"raised": {"kind": kind, "code": why.code, "parameters": [list(pair) for pair in why.parameters]}})
+def raised(error: FieldrayError) -> Message:
+    """An error as it travels."""
+    kind, code, parameters = type(error).__name__, error.reason.code, [list(pair) for pair in error.reason.parameters]
+    return Message({"raised": {"kind": kind, "code": code, "parameters": parameters}})
 
 
 _JOB_OBJECT_EXTENDED_LIMIT_INFORMATION: Final = 9

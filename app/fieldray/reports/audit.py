@@ -27,9 +27,7 @@ class AuditText(AuditWords):
     def figures(self) -> list[Figure]:
         """The table of figures, with 95 % intervals by patient."""
         found, translator = self.report.audit, self.translator
-        rows = [
-            Figure(translator.text("Area under the ROC curve (AUC), of the scores alone"), "", self.area(found.area))
-        ]
+        rows = [Figure(translator.text("Area under the ROC curve (AUC), scores only"), "", self.area(found.area))]
         for at in found.points:
             rows += self._point(at)
         return [
@@ -46,14 +44,19 @@ class AuditText(AuditWords):
         """The calibration error, with what it is."""
         found, translator = self.report.audit, self.translator
         what = translator.text(
-            "Calibration error: mean distance of score and share with the condition, over {bins} groups of equal size",
+            "Calibration error: mean difference between score and share with the condition, over {bins} groups of "
+            "equal size",
             bins=len(found.bins),
         )
         return Figure(what, "", self._number(found.calibration_error, digits=3))
 
     def _not_assessed(self, missed: Missed) -> Figure:
         text = self.translator.text
-        counts = text("{positives} with, {negatives} without", positives=missed.positives, negatives=missed.negatives)
+        counts = text(
+            "{positives} with the condition, {negatives} without",
+            positives=missed.positives,
+            negatives=missed.negatives,
+        )
         why = self.translator.reason(missed.why)
         return Figure(text("Not assessed: {reason}", reason=cut(why, most=_MOST_OF_A_REASON)), counts, "–")
 
@@ -62,14 +65,14 @@ class AuditText(AuditWords):
         names = {"pack": text("the pack"), "reference": text("the reference")}
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
         counts = text("{count} of {of}", count=found.agreed, of=found.units)
-        what = text("Cohen's kappa of {first} and {second}; judged alike", first=first, second=second)
+        what = text("Cohen's kappa of {first} and {second}; equal decisions", first=first, second=second)
         return Figure(what, counts, self._kappa(found.kappa, found.low, found.high))
 
     def _point(self, at: AtPoint) -> list[Figure]:
         translator = self.translator
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
-            "{positives} with, {negatives} without",
+            "{positives} with the condition, {negatives} without",
             positives=images_needed(at.detected.value),
             negatives=images_needed(at.falsely_referred.value),
         )
@@ -78,7 +81,7 @@ class AuditText(AuditWords):
         return [
             Figure(self.point_title(at), "", ""),
             self._share(translator.text("Detected, of all with the condition"), at.detected),
-            self._share(translator.text("Falsely referred, of all without it"), at.falsely_referred),
+            self._share(translator.text("Falsely referred, of all without the condition"), at.falsely_referred),
             *self._classes(at),
             self._share(translator.text("Sensitivity, of those assessed"), at.sensitivity),
             self._share(translator.text("Specificity, of those assessed"), at.specificity),
@@ -93,9 +96,9 @@ class AuditText(AuditWords):
             for category, found in shares.items():
                 word = category_label(self.translator, category, self.report.subject)
                 yield self._share(
-                    self.translator.text("With the condition, and the answer is: {word}", word=word)
+                    self.translator.text("With the condition, result: {word}", word=word)
                     if truth
-                    else self.translator.text("Without it, and the answer is: {word}", word=word),
+                    else self.translator.text("Without the condition, result: {word}", word=word),
                     found,
                 )
 
@@ -110,7 +113,7 @@ class AuditText(AuditWords):
             at = group.points[0] if group.points else None
             shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
             rows.append((self._group_name(group.by, group.name), str(group.units), self.area(group.area), *shares))
-        title = text("Groups with 20 or more of each kind, at the first operating point")
+        title = text("Groups with 20 or more with the condition and 20 or more without, at the first operating point")
         return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
 
     # ---- sentences
@@ -121,11 +124,12 @@ class AuditText(AuditWords):
         if not drifts:
             return [
                 translator.text(
-                    "Drift: not compared. It takes 50 images here and 50 others, of the pack or of earlier runs."
+                    "Drift: not checked. The check needs 50 images of this run and 50 reference images, of the pack "
+                    "or of earlier runs."
                 )
             ]
         out = [translator.reason(drift.summary) for drift in drifts if drift.is_out]
-        steady = translator.text("Drift: scores, refusals and exposure are as before, as far as they were compared.")
+        steady = translator.text("Drift: none found in the scores, refusals and exposure that were compared.")
         return out or [steady]
 
     def proposal(self) -> str:
@@ -140,9 +144,10 @@ class AuditText(AuditWords):
             aim = text("a sensitivity of {wanted} %", wanted=self._number(100 * wanted.sensitivity, digits=1))
         values = {"low": found.unsure_low, "high": found.unsure_high, "threshold": found.threshold}
         said = text(
-            "A local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
-            "images, of all {units} with the condition {sensitivity} are referred, and of all without it {specificity} "
-            "are not. It was chosen on the same images, so expect a little less on others.",
+            "Local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
+            "images, of all {units} with the condition {sensitivity} are referred, and of all without it "
+            "{specificity} are not. The threshold was chosen on the same images, so expect slightly lower figures "
+            "on other images.",
             aim=aim,
             units=self._units(),
             sensitivity=self._percent(found.sensitivity),
@@ -150,8 +155,8 @@ class AuditText(AuditWords):
             **{name: self._border(value) for name, value in values.items()},
         )
         out_of_reach = text(
-            "No threshold reaches that: too many were not assessed, which are never referred, or are read first, which "
-            "always are."
+            "No threshold reaches this. Too many were not assessed (never referred) or are read first (always "
+            "referred)."
         )
         return said if found.is_reached else f"{said} {out_of_reach}"
 
@@ -164,9 +169,9 @@ class AuditText(AuditWords):
     def planning(self) -> tuple[Block, ...]:
         """How many each threshold refers, how many it misses, and what that costs."""
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
-        title = text("How many would be referred, and how many missed")
+        title = text("Threshold plan")
         if plan is None:
-            return (Points(title, (text("No plan: all of these have the condition, or none has."),)),)
+            return (Points(title, (text("No threshold plan: all have the condition, or none has."),)),)
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
             "Of {count} {units} screened at a prevalence of {prevalence} %",
@@ -175,7 +180,7 @@ class AuditText(AuditWords):
             prevalence=prevalence,
         )
         steps = [(self._border(threshold), plan.groups[EVERYBODY][threshold]) for threshold in plan.shown]
-        by_group = text("The same at the threshold {threshold}, by group", threshold=self._border(chosen))
+        by_group = text("Referred and detected at the threshold {threshold}, by group", threshold=self._border(chosen))
         groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != EVERYBODY]
         return (
             Points(title, tuple(self._planned(plan))),
@@ -198,11 +203,11 @@ class AuditText(AuditWords):
         )
         if step.cost is not None and step.cost_per_detected is not None:
             cost, each = (self._number(value, digits=2) for value in (step.cost, step.cost_per_detected))
-            yield text("This costs {cost}, which is {each} for each one detected.", cost=cost, each=each)
+            yield text("Total cost: {cost}. Cost per case detected: {each}.", cost=cost, each=each)
         if plan.not_assessed:
             yield text(
-                "Not assessed, so referred at no threshold and left to a reader: {count} {units}, {positives} of them "
-                "with the condition.",
+                "Not assessed: {count} {units}, {positives} of them with the condition. These are not referred at "
+                "any threshold, and must be read by a radiologist.",
                 count=plan.not_assessed,
                 units=self._units(),
                 positives=plan.positives_not_assessed,
@@ -217,7 +222,7 @@ class AuditText(AuditWords):
             text("PPV, %"),
             text("NPV, %"),
             text("Cost"),
-            text("Cost of one detected"),
+            text("Cost per case detected"),
         ]
         widths = (20.0, 18.0, 18.0, 16.0, 18.0, 31.0, 12.0, 12.0, 15.0, 18.0)
         most = len(columns) if self.report.plan and self.report.plan.prices else len(columns) - 2
@@ -242,13 +247,13 @@ class AuditText(AuditWords):
         if found is None:
             return ()
         names = {
-            "auc": text("Area under the ROC curve (AUC), of the scores alone"),
+            "auc": text("Area under the ROC curve (AUC), scores only"),
             "detected": text("Detected, of all with the condition"),
-            "falsely_referred": text("Falsely referred, of all without it"),
-            "sensitivity": text("Sensitivity, of those that both assessed"),
-            "specificity": text("Specificity, of those that both assessed"),
+            "falsely_referred": text("Falsely referred, of all without the condition"),
+            "sensitivity": text("Sensitivity, of those that both packs assessed"),
+            "specificity": text("Specificity, of those that both packs assessed"),
         }
-        only = text("Only the first right"), text("Only the second right")
+        only = text("Correct in the first pack only"), text("Correct in the second pack only")
         columns = text("Figure"), text("First"), text("Second"), text("Second minus first (95 % interval)"), *only
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
         title, heading = text("Two packs on the same images"), text("Figures, with 95 % intervals by patient")
@@ -267,11 +272,17 @@ class AuditText(AuditWords):
             }
             yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
         if area.low > 0:
-            yield text("The second pack separates images with the condition from others better.")
+            yield text(
+                "The second pack has the larger area under the ROC curve (the 95 % interval of the "
+                "difference excludes 0)."
+            )
         elif area.high < 0:
-            yield text("The first pack separates images with the condition from others better.")
+            yield text(
+                "The first pack has the larger area under the ROC curve (the 95 % interval of the difference "
+                "excludes 0)."
+            )
         else:
-            yield text("These images do not show which pack separates images with the condition from others better.")
+            yield text("The area under the ROC curve does not differ significantly between the packs.")
         yield text(
             "Images with a label in both runs: {images}, of {patients} patients. Of {all} {units} both packs assessed "
             "{both}, only the first {first}, only the second {second}. Images in the first run alone, which are left "
@@ -286,8 +297,8 @@ class AuditText(AuditWords):
             elsewhere=found.elsewhere,
         )
         if found.kappa is not None:
-            yield text("Cohen's kappa of what both packs refer: {kappa}.", kappa=self._kappa(*found.kappa))
-        yield text("A pack that was trained on images of these patients looks better here than it is.")
+            yield text("Cohen's kappa between the referrals of both packs: {kappa}.", kappa=self._kappa(*found.kappa))
+        yield text("A pack that was trained on images of these patients has figures here that are too good.")
 
     def _paired(self, one: PairedFigure) -> Iterator[str]:
         scale, digits = (1, 3) if one.of == "auc" else (100, 1)
@@ -303,7 +314,7 @@ class AuditText(AuditWords):
     def charts(self) -> tuple[ShareChart, ...]:
         """The ROC curve, how the scores are calibrated, and how many are detected of those that are referred."""
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
-        workload = text("How many would be referred"), text("Referred"), text("Detected, of all")
+        workload = text("Referred and detected"), text("Referred"), text("Detected, of all")
         steps = plan.groups[EVERYBODY].values() if plan else ()
         line = tuple((step.referred / SCREENED, step.sensitivity.value) for step in steps)
         marks = tuple(
@@ -330,7 +341,7 @@ class AuditText(AuditWords):
                 _rows(self.figures()),
                 widths=(98.0, 30.0, 50.0),
             ),
-            Points(text("What to bear in mind"), tuple(cut(one, most=_MOST_OF_A_SENTENCE) for one in said)),
+            Points(text("Notes on the figures"), tuple(cut(one, most=_MOST_OF_A_SENTENCE) for one in said)),
         )
 
     def after_charts(self) -> tuple[Block, ...]:

@@ -52,7 +52,7 @@ class AuditWords:
         )
         images = translator.text("{images} of {patients} patients", images=found.images, patients=found.patients)
         missing = translator.text(
-            "{positives} with the condition, {negatives} without it; they are in no figure",
+            "{positives} with the condition, {negatives} without it; not counted in any figure",
             positives=self.report.missing[True],
             negatives=self.report.missing[False],
         )
@@ -154,9 +154,9 @@ def rule_text(translator: Translator, rule: Rule) -> str:
         "patient": text("Every figure counts patients. One has the condition if any of their images has it."),
     }
     each = {
-        "above": text("Referred is what is read first, and what has a score at or above the threshold."),
-        "unsure": text("Referred is what is read first, uncertain, or has a score above the uncertain ones."),
+        "above": text("Referred: read first, or a score at or above the threshold."),
+        "unsure": text("Referred: read first, uncertain, or a score above the uncertain zone."),
     }
-    any_of = text("One image is enough.") if rule.unit != "image" else ""
-    never = text("What was not assessed, because its images are not suitable or failed, is not referred.")
+    any_of = text("One such image is enough to refer a patient or an examination.") if rule.unit != "image" else ""
+    never = text("Not referred: not assessed, because the images are not suitable or failed.")
     return " ".join(filter(None, (counted[rule.unit], each[rule.refers], any_of, never)))

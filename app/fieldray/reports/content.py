@@ -30,9 +30,10 @@ from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, 
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredAnswer
-from fieldray.formatting import NamesClasses, border_digits, score_digits
+from fieldray.formatting import NamesClasses, border_digits, category_label, score_digits
 from fieldray.plain_text import visible
 from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, unnamed
+from fieldray.translation import Translator
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
@@ -43,10 +44,10 @@ Value = str | int | float | None
 
 
 def class_texts(pack: NamesClasses | None) -> Mapping[Category, str]:
-    """The classes in a printed list: the pack's own words where it has some."""
-    own = (pack.class_names if pack else None) or {}
-    named = {category: visible(own[category]["en"]) for category in CATEGORY_TEXTS if category in own}
-    return {**CATEGORY_TEXTS, **named}
+    """The classes in a printed list, in the words of the window: the pack's own where it has some."""
+    own, translator = (pack.class_names if pack else None) or {}, Translator()
+    words = {category: category_label(translator, category, pack) for category in CATEGORY_TEXTS}
+    return {category: visible(word) if category in own else word.lower() for category, word in words.items()}
 
 
 def image_path(ref: ImageRef) -> str:

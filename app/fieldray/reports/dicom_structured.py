@@ -121,8 +121,8 @@ _CHEST: Final = ("399208008", "SCT", "Plain X-ray of chest")
 _DECISIONS: Final[dict[Decision, str]] = {
     "above": "Above the operating point",
     "below": "Below the operating point",
-    "unsure": "Not sure",
-    "not_assessed": "Not assessed",
+    "unsure": "Uncertain",
+    "not_assessed": "No threshold",
 }
 _BY_LARGER: Final[dict[Decision, str]] = {
     "above": "Abnormal by the larger output, operating point unknown",
@@ -217,8 +217,8 @@ def _point(point: OperatingPoint) -> list[Dataset]:
     """The operating point, and what was measured at it with 95 % intervals."""
     return [
         number_item(("threshold", OWN_SCHEME, "Operating point"), point.threshold, ONE),
-        number_item(("unsure-low", OWN_SCHEME, "Not sure from"), point.unsure_low, ONE),
-        number_item(("unsure-high", OWN_SCHEME, "Not sure up to"), point.unsure_high, ONE),
+        number_item(("unsure-low", OWN_SCHEME, "Uncertain from"), point.unsure_low, ONE),
+        number_item(("unsure-high", OWN_SCHEME, "Uncertain up to"), point.unsure_high, ONE),
         *_estimate("sensitivity", "Sensitivity at the operating point", point.sensitivity),
         *_estimate("specificity", "Specificity at the operating point", point.specificity),
     ]

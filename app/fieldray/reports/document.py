@@ -13,7 +13,6 @@ from typing import Final, Literal
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, position_on_scale
 from fieldray.domain.model import Manifest
 from fieldray.formatting import (
-    class_lines,
     decision_sentence,
     label_meaning,
     measured_sentence,
@@ -22,6 +21,7 @@ from fieldray.formatting import (
     threshold_beside,
 )
 from fieldray.plain_text import visible
+from fieldray.reports.worth import Worth, worth_of
 from fieldray.translation import Translator
 
 _UNKNOWN: Final = re.compile("\N{REPLACEMENT CHARACTER}(?:[\N{REPLACEMENT CHARACTER}\\s]*\N{REPLACEMENT CHARACTER})?")
@@ -63,7 +63,7 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
         high=position_on_scale(point.unsure_high, point.threshold),
         threshold=threshold,
         ends=(text("below"), text("above")),
-        unsure=text("not sure") if point.unsure_low < point.unsure_high else "",
+        unsure=text("uncertain") if point.unsure_low < point.unsure_high else "",
         spoken=text("Score {score}; the operating point is {threshold}.", score=score, threshold=threshold),
     )
 
@@ -75,7 +75,7 @@ class FindingText:
     sentence  what the decision means, about the pack and not about the patient
     point     the operating point in use, empty without one
     measured  what was measured at it, with intervals
-    classes   what the classes mean: how many of 100 images with the finding, and of 100 without it, are in each
+    worth     what the class is worth: how many of 100 images with the finding, and of 100 without it, are in each
     """
 
     meaning: str
@@ -84,7 +84,7 @@ class FindingText:
     scale: Scale
     point: str = ""
     measured: str = ""
-    classes: tuple[str, ...] = ()
+    worth: Worth | None = None
 
 
 def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest | None) -> tuple[FindingText, ...]:
@@ -98,7 +98,7 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
             scale=_scale(translator, found),
             point=point_sentence(translator, found.point, threshold_beside(translator, found)) if found.point else "",
             measured=measured_sentence(translator, found.point) if found.point else "",
-            classes=tuple(class_lines(translator, manifest, found.point)),
+            worth=worth_of(translator, manifest, found.point, outcome.category),
         )
         for found in sorted(findings, key=lambda found: found is not leading)
     )
@@ -178,7 +178,7 @@ class Table:
             raise ValueError(f"{self.title}: a row does not fit the columns")
 
 
-Block = Paragraph | Fields | Points | Table
+Block = Paragraph | Fields | Points | Table | Worth
 
 
 def lines(blocks: Iterable[Block]) -> Iterator[str]:

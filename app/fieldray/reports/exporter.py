@@ -13,7 +13,6 @@ object refers to its image by UID.
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import hashlib
 import hmac
@@ -21,12 +20,12 @@ import re
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically, write_new
+from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.registry import table_of
@@ -194,21 +193,6 @@ class Exporter:
     write: Callable[[Path, StoredRun], None]
     is_own: Callable[[bytes], bool]
     is_default: bool = True
-
-
-def folder_of(
-    files: Callable[[StoredRun], Generator[tuple[str, bytes]]], is_own: Callable[[bytes], bool]
-) -> Callable[[Path, StoredRun], None]:
-    """An exporter's `write` for a folder of files, each by its name. It closes `files` whatever happens."""
-
-    def write(path: Path, stored: StoredRun) -> None:
-        from fieldray.reports.outputs import own_folder
-
-        with contextlib.closing(files(stored)) as made, own_folder(path, is_own, inputs=stored.inputs) as folder:
-            for name, data in made:
-                write_new(folder / name, data)
-
-    return write
 
 
 # How files of the program are known again: a comment after the header of a PDF document, and in the file meta

@@ -15,9 +15,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, TextIO
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
@@ -28,10 +28,20 @@ from fieldray.persistence import (
     put_in_place,
     storage_problem,
     unfinished,
+    write_new,
     written_beside,
 )
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import exporters
+
+if TYPE_CHECKING:
+    from fieldray.domain.image import ShownImage
+    from fieldray.domain.run import StoredAnswer
+
+    ImageResult = tuple[StoredAnswer, ShownImage | Reason]
+    ReadPreview = Callable[[StoredAnswer], ShownImage | None]
+    ReadImages = Callable[[Iterable[StoredAnswer], int], Iterator[ImageResult]]
+from fieldray.reports.exporter import StoredRun
 
 Recognise = Callable[[bytes], bool]
 # What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
@@ -228,3 +238,16 @@ _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
     "comparison": lambda head: head.startswith(b'{\n "comparable": ') and b'\n "similarity_before": ' in head,
     "demo": lambda head: b"Synthetic^" in head and b"Synthetic chest, not a patient" in head,
 }
+
+
+def folder_of(
+    files: Callable[[StoredRun], Generator[tuple[str, bytes]]], is_own: Callable[[bytes], bool]
+) -> Callable[[Path, StoredRun], None]:
+    """An exporter's `write` for a folder of files, each by its name. It closes `files` whatever happens."""
+
+    def write(path: Path, stored: StoredRun) -> None:
+        with contextlib.closing(files(stored)) as made, own_folder(path, is_own, inputs=stored.inputs) as folder:
+            for name, data in made:
+                write_new(folder / name, data)
+
+    return write

@@ -36,6 +36,7 @@ from fieldray.reports.pdf_fonts import (
     unjoined,
     usual_fonts,
 )
+from fieldray.reports.worth import Bar, Worth
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -121,6 +122,9 @@ class Document(FPDF):
         for block in blocks:
             if isinstance(block, Paragraph):
                 self._add_paragraph(block)
+                continue
+            if isinstance(block, Worth):
+                self.worth(block)
                 continue
             if block.title:
                 self.heading(block.title)
@@ -301,6 +305,31 @@ class Document(FPDF):
             middle = left + (scale.low + scale.high) / 2 * width
             self.set_xy(min(max(middle - wide / 2, left), left + width - wide), top - 6.4)
             self.cell(wide, 4, scale.unsure, align=Align.C)
+
+    def worth(self, worth: Worth, *, column: Column = WHOLE) -> None:
+        """What a class is worth: a sentence, and two bars of 100 images in the colours of the classes."""
+        self.ln(1)
+        self.paragraph(worth.sentence, size=9, column=column)
+        self.ln(0.8)
+        self.paragraph(worth.title, style="B", size=8.5, column=column)
+        for bar in worth.bars:
+            self._bar(bar, column)
+
+    def _bar(self, bar: Bar, column: Column) -> None:
+        """A title, the bar, and below it each class with its number."""
+        self._room(13)
+        self.paragraph(bar.title, size=8, column=column)
+        left, top = column.left, self.y + 0.6
+        with self._tagged("Figure", spoken=bar.spoken):
+            for part in bar.parts:
+                width = column.width * part.number / 100
+                self.set_fill_color(*COLOURS[part.category])
+                if width:
+                    self.rect(left, top, width, 3.2, style="F")
+                left += width
+        self.set_y(top + 3.6)
+        self.paragraph(" · ".join(f"{part.word} {part.number}" for part in bar.parts), size=8, column=column)
+        self.ln(0.8)
 
     def rule(self) -> None:
         """A thin line over the whole width."""

@@ -196,8 +196,9 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
             document.paragraph(finding.meaning, style="B", size=8.5, column=_RIGHT)
         if finding.point:
             document.paragraph(finding.point, style="B", size=8.5, column=_RIGHT)
-            for line in (finding.measured, *finding.classes):
-                document.paragraph(line, size=_SMALL, colour=MUTED, column=_RIGHT)
+            document.paragraph(finding.measured, size=_SMALL, colour=MUTED, column=_RIGHT)
+        if finding.worth:
+            document.worth(finding.worth, column=_RIGHT)
 
 
 def _legend(document: Document, ends: tuple[str, str]) -> None:

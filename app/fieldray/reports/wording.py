@@ -30,7 +30,6 @@ from fieldray.formatting import (
     backend_name,
     border_text,
     category_label,
-    class_lines,
     date,
     differences_only,
     file_name,
@@ -59,6 +58,7 @@ from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
 from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
+from fieldray.reports.worth import worth_of
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
@@ -133,10 +133,10 @@ class Wording:
         if manifest is None:
             return (
                 *fields,
-                Field(text("Note"), text("The pack is not at hand: its texts and the heat maps are missing.")),
+                Field(text("Note"), text("The pack is not available: texts of the pack and heat maps are missing.")),
             )
         purpose, limits = self.translator.pick(manifest.intended_use), self.translator.pick(manifest.limits)
-        return (*fields, Field(text("What this pack is for"), purpose), Field(text("What it cannot do"), limits))
+        return (*fields, Field(text("What this pack is for"), purpose), Field(text("Limits of this pack"), limits))
 
     def provenance(self) -> tuple[Field, ...]:
         """What made the results, to the byte."""
@@ -224,8 +224,8 @@ class Wording:
         """What a person should know of the pack's answers, and with the first pack of the run as a whole."""
         absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
         changed = self.translator.plural(
-            "{count} verdict was given on a result that has changed since. It is in the JSON export.",
-            "{count} verdicts were given on results that have changed since. They are in the JSON export.",
+            "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
+            "{count} verdicts were given on results that have changed since. The verdicts are in the JSON export.",
             earlier,
         )
         is_unsigned, is_first = self._pack.trust == "legacy", self._stored.position == 0
@@ -240,12 +240,13 @@ class Wording:
             *([pseudonyms] if is_first and not self._is_named else ()),
         )
 
-    def _point_blocks(self, point: OperatingPoint) -> Iterator[Paragraph]:
+    def _point_blocks(self, point: OperatingPoint) -> Iterator[Block]:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
         named = point_sentence(self.translator, point, border_text(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
-        classes = class_lines(self.translator, self._stored.manifest, point)
-        yield from map(Paragraph, (measured_sentence(self.translator, point), *classes))
+        if worth := worth_of(self.translator, self._stored.manifest, point):
+            yield worth
+        yield Paragraph(measured_sentence(self.translator, point))
 
     # ---- an image
 
@@ -267,7 +268,7 @@ class Wording:
             verdict=self._about_verdict(result.verdict),
             priors=tuple(self._about_priors(outcome)),
             caption=self._caption(outcome, problem),
-            spoken=self.translator.text("Chest X-ray as the program showed it. Result: {word}.", word=word),
+            spoken=self.translator.text("Chest X-ray as shown by the program. Result: {word}.", word=word),
         )
 
     def _said(self, why: Reason, outcome: Outcome) -> str:
@@ -319,11 +320,11 @@ class Wording:
         return _filled(
             (
                 Field(text("Image"), self._image_name(ref)),
-                Field(text("Kind"), kind),
+                Field(text("Type"), kind),
                 Field(text("View"), cut(view_label(ref.header))),
                 Field(text("Size"), size),
-                Field(text("Device"), cut(ref.header.manufacturer)),
-                Field(text("Ran on"), ran),
+                Field(text("Manufacturer"), cut(ref.header.manufacturer)),
+                Field(text("Device"), ran),
                 Field(text("File (SHA-256)"), facts.content_sha256),
                 Field(text("Image ID"), image_alias(ref.key, key=self._stored.pseudonym_key)),
             )
@@ -372,7 +373,9 @@ class Wording:
         if pair.why_not is not None or pair.similarity is None:
             why = self.translator.reason(pair.why_not) if pair.why_not else ""
             return " ".join((text("Not comparable."), why)).strip()
-        likeness = text("Likeness inside the lungs: {value}.", value=number(self.translator, pair.similarity, digits=2))
+        likeness = text(
+            "Similarity inside the lungs: {value}.", value=number(self.translator, pair.similarity, digits=2)
+        )
         shown = enumerate(pair.regions[:_MOST_REGIONS], 1)
         regions = (region_sentence(self.translator, region, count) + "." for count, region in shown)
         return " ".join((likeness, region_count(self.translator, len(pair.regions)), *regions))

@@ -22,26 +22,15 @@ from fieldray.paths import VERSION as PROGRAM_VERSION
 from fieldray.persistence import (
     PRIVATE,
     HeldError,
-    clear_abandoned,
     make_empty,
-    make_private,
     replace_durably,
-    require_plain,
     storage_problem,
     unfinished,
 )
 from fieldray.reasons import reason
-from fieldray.store.locks import swap_lock
 from fieldray.store.schema import (
-    FIRST_VERSION,
-    RESULTS,
     Tables,
-    made_by,
     program_number,
-    program_of,
-    schema_of,
-    stated_version,
-    version_for,
     version_of,
 )
 
@@ -53,7 +42,6 @@ NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
 _PAGE_BYTES: Final = 8192  # a result takes two kilobytes: of four, half would often stay empty
 _BUSY_TIMEOUT_S: Final = 30.0
-_MIGRATION_S: Final = 3600.0  # as long as another program may bring the file to this version
 _CHECKPOINT_TRIES: Final = 3
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
@@ -98,38 +86,6 @@ class StoreConnection(sqlite3.Connection):
             raise StorageProblem(reason("store_gone", path=self.path))
 
 
-def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
-    """Open (and make if need be) the file at `path`; statements commit by themselves.
-
-    A file of an earlier version is brought to this one first (`migrations`).
-
-    Raises StorageProblem: database_newer, database_too_old, database_damaged (of pictures: pictures_damaged),
-    store_in_use, disk_full, disk_failing, not_plain or not_writable; `transaction` raises store_gone once the file is
-    not there.
-    """
-    with storage_problems(path):
-        for file in files_of(path):
-            require_plain(file)
-        make_private(path.parent)
-        with swap_lock(path, wait_s=_MIGRATION_S if is_older(path, tables) else _BUSY_TIMEOUT_S):
-            require_unmarked(path)
-            if not path.exists():
-                quarantine_companions(path)  # they would be read as those of the new file
-                _make(path, tables)
-            elif is_older(path, tables):
-                from fieldray.store.migrations import migrate  # seldom needed, and not at every start
-
-                migrate(path)
-            connection = _connect(path)
-        try:
-            connection.know(path)
-            _require_ours(connection, path, tables)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-
 def opened_to_read(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing. Raises sqlite3.Error."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
@@ -152,23 +108,6 @@ def _connect(path: Path) -> StoreConnection:
         connection.close()
         raise
     return connection
-
-
-def is_older(path: Path, tables: Tables = RESULTS) -> bool:
-    """Whether the file at `path` is of an earlier version that has steps to this one. Raises OSError."""
-    return path.exists() and FIRST_VERSION <= stated_version(path) < version_for(tables)
-
-
-def _make(path: Path, tables: Tables) -> None:
-    """Make a new file under another name and rename it."""
-    clear_abandoned(path.parent)
-    beside = unfinished(path)
-    try:
-        with contextlib.closing(make_file(beside, tables, version_for(tables))) as connection:
-            complete(connection)
-        replace_durably(beside, path)
-    finally:
-        remove_files(beside)
 
 
 def make_file(path: Path, tables: Tables, version: int) -> StoreConnection:
@@ -194,32 +133,6 @@ def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> N
         connection.execute(f"PRAGMA application_id = {program_number(PROGRAM_VERSION)}")
         connection.execute(f"PRAGMA user_version = {version}")
     connection.execute("COMMIT")
-
-
-def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> None:
-    """Refuse a file of another version, and one that holds more, or something else, than this program makes.
-
-    It may come from anywhere: a trigger could put another result in the place of ours. Raises StorageProblem:
-    database_newer, database_too_old, or database_damaged: then the rows are kept when it is repaired.
-    """
-    version, found, ours = version_of(connection), schema_of(connection), version_for(tables)
-    if version == 0 and not found:  # an empty file, as a full disk leaves it
-        _make_tables(connection, tables, ours)
-        version, found = version_of(connection), schema_of(connection)
-    if version > 0 and version != ours:
-        raise other_version(path, connection)
-    if version != ours or found != made_by(tables):
-        raise damaged(path)
-
-
-def other_version(path: Path, connection: sqlite3.Connection) -> StorageProblem:
-    """What to raise for a file whose version has no steps to this one, or is a later one."""
-    if version_of(connection) < FIRST_VERSION:
-        return StorageProblem(reason("database_too_old", path=path))
-    made_by_program = program_of(connection)
-    if not made_by_program:
-        return StorageProblem(reason("database_of_later", path=path, program=PROGRAM_VERSION))
-    return StorageProblem(reason("database_newer", path=path, made_by=made_by_program, program=PROGRAM_VERSION))
 
 
 def complete(connection: sqlite3.Connection) -> None:

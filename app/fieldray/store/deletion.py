@@ -23,13 +23,13 @@ from fieldray.reasons import reason
 from fieldray.store.database import (
     StoreConnection,
     build_again,
-    open_database,
     pictures_path,
     storage_problems,
     transaction,
     wipe_from_now_on,
 )
 from fieldray.store.locks import RunLocks
+from fieldray.store.opening import open_database
 from fieldray.store.pictures import PictureKey, keep_only, size_of
 
 # A verdict is one even where the same result holds a copy of it in each of several runs.

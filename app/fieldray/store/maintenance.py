@@ -38,12 +38,9 @@ from fieldray.store.database import (
     damage_noticed,
     free_name,
     is_damage,
-    is_older,
     keep_copy,
     numbered,
-    open_database,
     opened_to_read,
-    other_version,
     pictures_path,
     quarantine_companions,
     remove_files,
@@ -53,6 +50,7 @@ from fieldray.store.database import (
 )
 from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, require_exclusive, swap_lock
 from fieldray.store.migrations import migrate
+from fieldray.store.opening import is_older, open_database, other_version
 from fieldray.store.pictures import discard
 from fieldray.store.rows import (
     RUNS,

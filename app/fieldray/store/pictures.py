@@ -23,13 +23,13 @@ from fieldray.store.database import (
     build_again,
     files_of,
     is_damage,
-    open_database,
     pictures_path,
     remove_files,
     storage_problems,
     transaction,
     wipe_from_now_on,
 )
+from fieldray.store.opening import open_database
 from fieldray.store.schema import PICTURES
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_in_use": "Run {run} is in use by another program (process {process}). Nothing was deleted. Close that program "
                       "or wait until the run is over.",
     "history_grown": "Results or verdicts were added to these runs in the meantime. Nothing was deleted. Try again.",
-    "history_is_open": "A run is under way in this window. Stop it first, or wait until it is over.",
+    "history_is_open": "A run is under way in this window. Stop the run first, or wait until the run is over.",
     "history_same_run": "Choose two different runs to compare.",
     "history_date": "{text} is not a date. Write it as year-month-day, for example 2026-11-22.",
     "history_month": "{text} is not a month. Write it as year-month, for example 2026-11.",
@@ -23,46 +23,47 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_which": "Name the runs to delete by their numbers, or all of them with --all.",
     "history_deletes": Plural("{results} result will be deleted for good, with its preview and its map.",
                               "{results} results will be deleted for good, with their previews and maps.", by="results"),
-    "history_verdicts": Plural("{count} verdict on them will be deleted too and cannot be brought back.",
-                               "{count} verdicts on them will be deleted too and cannot be brought back.", by="count"),
+    "history_verdicts": Plural("{count} verdict on these results will be deleted too and cannot be restored.",
+                               "{count} verdicts on these results will be deleted too and cannot be restored.", by="count"),
     "history_verdicts_kept": Plural("{count} verdict stays with the same result in another run.",
                                     "{count} verdicts stay with the same results in other runs.", by="count"),
     "history_no_verdicts": "No verdict is lost.",
     "history_files_stay": "The image files are not touched.",
     "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
     "history_freed": "The results database is {freed_mb} MB smaller.",
-    "history_copies_left": "Files in {folder} that were set aside as damaged may still hold them: {names}. Delete them yourself "
-                           "if you do not need them.",
+    "history_copies_left": "The deleted results may still be in damaged files that were set aside in {folder}: "
+                           "{names}. Delete these files if you do not need them.",
     "history_not_wiped": "The results are deleted, but their bytes may still be on the disk: another program is "
                          "using the results database, or the disk is full. Close that program or free disk space, "
                          "then delete once more.",
-    "history_files_gone": Plural("The file of {count} image is gone. Its result, map and preview are still stored; the window "
-                                 "shows them.",
-                                 "The files of {count} images are gone. Their results, maps and previews are still stored; "
-                                 "the window shows them.", by="count"),
-    "history_other_label": "The two packs look for different things, so their scores cannot be compared one by one.",
-    "store_whole": "No fault was found. Results: {results}. Verdicts: {verdicts}. Pictures: {pictures}. The files take "
-                   "{size_mb} MB.",
+    "history_files_gone": Plural("The file of {count} image no longer exists. The window still shows its result, "
+                                 "map and preview.",
+                                 "The files of {count} images no longer exist. The window still shows their "
+                                 "results, maps and previews.", by="count"),
+    "history_other_label": "The two packs look for different findings, so their scores cannot be compared.",
+    "store_whole": "No fault was found. Results: {results}. Verdicts: {verdicts}. Previews: {pictures}. The files "
+                   "take {size_mb} MB.",
     "store_compacted": "The results database and previews are {freed_mb} MB smaller.",
     "store_not_compacted": "Disk space was only partly freed: another program is using the results database, or "
                            "the disk is full. Close that program or free disk space, then try again.",
-    "store_pictures_dropped": Plural("The pictures of {count} image were deleted. No result is lost. The files are {freed_mb} "
-                                     "MB smaller.",
-                                     "The pictures of {count} images were deleted. No result is lost. The files are "
+    "store_pictures_dropped": Plural("The preview of {count} image was deleted. No result is lost. The files are "
+                                     "{freed_mb} MB smaller.",
+                                     "The previews of {count} images were deleted. No result is lost. The files are "
                                      "{freed_mb} MB smaller.", by="count"),
     "store_copying": "Copying the results: {percent} %",
     "store_checking": "Checking the results: {percent} %",
     "store_no_results": "There are no results in {path} yet.",
-    "store_backup_exists": "{path} exists already. Name another folder.",
-    "store_no_backup": "There are no results in {path}. Name the folder that a backup was made into.",
+    "store_backup_exists": "{path} already exists. Name another folder.",
+    "store_no_backup": "There are no results in {path}. Name the folder of a backup.",
     "store_not_ours": "Restore failed: {path} is damaged, or was made by another version of the program. Nothing "
                       "was changed.",
-    "store_restored": "The results of the backup are in place.",
-    "store_replaced": "The results that were here before are now in {path}. Delete that file if you do not need it.",
-    "store_confirm_restore": "Nothing was changed. Add --yes to put the results of the backup in the place of those here.",
-    "store_confirm_drop": "Nothing was deleted. Add --yes to delete all small pictures. Results, maps and verdicts stay.",
+    "store_restored": "The results of the backup were restored.",
+    "store_replaced": "The earlier results are now in {path}. Delete that file if you do not need it.",
+    "store_confirm_restore": "Nothing was changed. Add --yes to replace the results on this computer by those of "
+                             "the backup.",
+    "store_confirm_drop": "Nothing was deleted. Add --yes to delete all previews. Results, maps and verdicts stay.",
     "pictures_damaged": "The preview file {path} is damaged. No result is lost. The next run begins a new one.",
-    "preview_shown": "Shown is the small preview that was kept with the result, not the image itself.",
+    "preview_shown": "The image shown is the small preview that was kept with the result, not the image itself.",
     "preview_missing": "No preview of this image was kept.",
     "preview_damaged": "The preview that was kept with the result is damaged.",
     "no_capture": "No secondary capture of this image was written, and the file has no UIDs to refer to.",

@@ -42,15 +42,9 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import TakenOver
-from fieldray.store.database import (
-    StoreConnection,
-    damage_noticed,
-    durably,
-    open_database,
-    storage_problems,
-    transaction,
-)
+from fieldray.store.database import StoreConnection, damage_noticed, durably, storage_problems, transaction
 from fieldray.store.locks import RunLocks, as_it_stands
+from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.rows import (
     RUNS,
@@ -126,7 +120,10 @@ class ResultQuery:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """What is read inside is as it was at one moment, also during a run."""
+        """What is read inside is as it was at one moment, also during a run; at that of one around it."""
+        if self._connection.in_transaction:
+            yield
+            return
         self._all("BEGIN")
         try:
             yield

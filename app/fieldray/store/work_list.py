@@ -2,12 +2,14 @@
 
 A list of a million results is sorted, filtered and searched without reading one of them: it has a narrow row for each
 image that is present in a run (see `bookkeeping`). Rows by class, by patient and as they came are read in this order
-from an index; by any other column SQLite sorts them. The images of a patient are then brought together to where the
-first of them stands.
+from an index; by any other column SQLite sorts them. By class the images of earlier days than their patient's newest
+one then go behind all others (`domain.today`), and the images of a patient are brought together to where the first of
+them stands.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections import Counter, defaultdict
@@ -34,7 +36,8 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY
-from fieldray.domain.run import DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
+from fieldray.domain.run import CONTRADICTING, DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
+from fieldray.domain.today import day_number, earlier_images, todays_first
 from fieldray.store.bookkeeping import key_of
 from fieldray.store.database import damage_noticed, storage_problems
 from fieldray.store.results import ResultQuery
@@ -46,7 +49,6 @@ _BY_CLASS: Final = "rank, score DESC, image_id"
 # An index, and the order in which rows are read from it.
 _READ: Final[dict[ResultOrder, tuple[str, str]]] = {
     ResultOrder(): ("INDEXED BY work_list_by_class", _BY_CLASS),
-    ResultOrder(by_patient=True): ("INDEXED BY work_list_by_class", _BY_CLASS),
     ResultOrder("class", True): ("INDEXED BY work_list_by_class", "rank DESC, score, image_id DESC"),
     ResultOrder("image"): ("NOT INDEXED", "image_id"),
     ResultOrder("image", True): ("NOT INDEXED", "image_id DESC"),
@@ -63,17 +65,19 @@ _SORTED: Final[dict[ListColumn, str]] = {
     "status": "why",
 }
 _SEARCHED: Final = "CAST(patient || ' ' || patient_id || ' ' || study_date || ' ' || file AS BLOB)"
-_OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64)])
+_OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64), ("day", np.int64)])
 _COUNTED: Final = "SELECT rank, COUNT(*) FROM work_list WHERE run_id = ? GROUP BY rank"
 OWNER_STATEMENT: Final = (
-    "SELECT image_id, person, study FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY image_id"
+    "SELECT image_id, person, study, study_date FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY image_id"
 )
+_ONLY_THESE: Final = "AND person IN (SELECT person FROM work_list WHERE run_id = ? AND image_id IN ({}))"
 # CROSS: from the verdicts, which are few, to their answers.
 _JUDGED: Final = """
     SELECT image_id FROM verdicts CROSS JOIN answers
     ON answers.id = verdicts.answer_id AND answers.result_hash = verdicts.result_hash WHERE answers.run_id = :run_id
 """
 _WITH_VERDICT: Final = "AND choice IS NOT NULL"
+_CONTRADICTED: Final = "AND choice IN ({})".format(", ".join(f"'{choice}'" for choice in CONTRADICTING))
 _STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
 _MOST_OF_A_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
@@ -168,45 +172,42 @@ class HistoryQuery(ResultQuery):
     def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
         """The rows that are wanted in that order, at most `limit` of them, and the counts of the whole run.
 
-        By patient, with a limit, those are brought together that would be the first ones.
+        By class those of earlier days than their patient's newest image in the run are behind all others. By patient,
+        with a limit, those are brought together that would be the first ones.
         """
         with self.at_one_moment(), storage_problems(self.path):
             counted = dict(self._tuples(_COUNTED, (run_id,)))
-            if order.by_patient:
-                row_ids, begins = self._by_patient(run_id, wanted, order, limit=limit)
-            else:
-                row_ids, begins = self._ordered(run_id, wanted, order, limit=limit), np.empty(0, np.uint8)
+            row_ids = self._ordered(run_id, wanted, order, limit=limit)
+            owned, is_earlier = self._owned(run_id, row_ids, is_all=limit is None)
+        if order.column == "class":
+            positions = todays_first(is_earlier)
+            owned, is_earlier = owned[positions], is_earlier[positions]
+        positions, begins = np.arange(len(owned)), np.empty(0, np.uint8)
+        if order.by_patient:
+            positions, begins = _by_patient(owned)
         counts = {category: counted.get(rank, 0) for rank, category in enumerate(WORK_LIST_ORDER)}
-        return Listed(row_ids=row_ids, begins=begins, counts=counts)
+        return Listed(row_ids=owned["id"][positions], begins=begins, is_earlier=is_earlier[positions], counts=counts)
 
-    def _by_patient(
-        self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """The rows with patients and studies brought together, and what begins in each."""
-        if order in _READ:
-            table = np.fromiter(self._rows(run_id, wanted, order, limit=limit), _OWNED)
-        else:
-            row_ids = self._ordered(run_id, wanted, replace(order, by_patient=False), limit=limit)
-            only = "" if limit is None else f"AND image_id IN ({', '.join(map(str, row_ids.tolist()))})"
-            table = np.fromiter(self._tuples(OWNER_STATEMENT.format(only=only), (run_id,)), _OWNED)
-            table = table[np.searchsorted(table["id"], row_ids)]
-        person, study = _first_positions(table["person"]), _first_positions(table["study"])
-        positions = np.lexsort((study, person))
-        begins = np.full(len(positions), SAME_STUDY, np.uint8)
-        begins[_changes(study[positions])] = NEW_STUDY
-        begins[_changes(person[positions])] = NEW_PATIENT
-        return table["id"][positions], begins
+    def _owned(
+        self, run_id: int, row_ids: NDArray[np.int64], *, is_all: bool
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Whose these images are, and which are of an earlier day than the newest image of their patient in the run.
+
+        is_all  whether they are so many that all images are read for it, and not those of their patients alone
+        """
+        only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
+        found = self._tuples(OWNER_STATEMENT.format(only=only), (run_id,) if is_all else (run_id, run_id))
+        with damage_noticed(self.path):
+            owned = np.fromiter(((*whose, _day_number(day)) for *whose, day in found), _OWNED)
+        positions = np.searchsorted(owned["id"], row_ids)
+        return owned[positions], earlier_images(owned["person"], owned["day"])[positions]
 
     def _ordered(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
     ) -> NDArray[np.int64]:
-        return np.fromiter(map(itemgetter(0), self._rows(run_id, wanted, order, limit=limit)), np.int64)
-
-    def _rows(
-        self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
-    ) -> Iterator[tuple[Any, ...]]:
         statement, values = list_statement(wanted, order)
-        return self._tuples(statement, {**values, "run_id": run_id, "limit": -1 if limit is None else limit})
+        about = {**values, "run_id": run_id, "limit": -1 if limit is None else limit}
+        return np.fromiter(map(itemgetter(0), self._tuples(statement, about)), np.int64)
 
     def _tuples(self, statement: str, values: Mapping[str, Any] | tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         """What a statement finds, as plain tuples: they take less time than rows that know names."""
@@ -294,12 +295,12 @@ class HistoryQuery(ResultQuery):
 
     def briefs(self, run_id: int, *, position: int | None = None) -> Iterator[ResultBrief]:
         """The answers of a run, those for an image together, as `in_order`; `position` of the only pack asked for."""
-        for row_ids in self._pages(run_id):
+        for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
-            for brief in self._made(brief_of, self._all(_BRIEFS, json.dumps(row_ids))):
+            for brief in self._made(brief_of, self._all(_BRIEFS, json.dumps(list(page)))):
                 if position in (None, brief.position):
                     of_image[brief.row_id].append(brief)
-            for row_id in row_ids:
+            for row_id in page:
                 yield from of_image[row_id]
 
     def tallies(self, since_s: float, until_s: float) -> tuple[Tally, ...]:
@@ -307,13 +308,22 @@ class HistoryQuery(ResultQuery):
         return self._made(tally_of, self._all(_TALLIES, since_s, until_s))
 
     def in_order(self, run_id: int) -> Iterator[StoredImage]:
-        """The images of a run in the order of the work list: each where its most urgent answer puts it."""
-        for row_ids in self._pages(run_id):
-            yield from self.images(row_ids)
+        """The images of a run in the order of the work list: each where its most urgent answer puts it, and those of
+        earlier days than their patient's newest one behind all others. An image says which it is.
+        """
+        for page in self._pages(run_id):
+            for image in self.images(list(page)):
+                yield image.of_earlier_day() if page[image.row_id] else image
 
-    def _pages(self, run_id: int) -> Iterator[list[int]]:
-        row_ids = self._numbers(_IN_ORDER, run_id)
-        yield from (row_ids[start : start + _AT_ONCE].tolist() for start in range(0, len(row_ids), _AT_ONCE))
+    def _pages(self, run_id: int) -> Iterator[dict[int, bool]]:
+        """The images in that order, some hundreds at a time, and whether each is of an earlier day."""
+        with self.at_one_moment(), storage_problems(self.path):
+            row_ids = self._numbers(_IN_ORDER, run_id)
+            _, is_earlier = self._owned(run_id, row_ids, is_all=True)
+        positions = todays_first(is_earlier)
+        for start in range(0, len(positions), _AT_ONCE):
+            some = positions[start : start + _AT_ONCE]
+            yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
     def shared_instances(self, run_id: int, *, position: int = 0) -> int:
         """How many files of a run have the SOP Instance UID of another one whose pixels are others.
@@ -376,9 +386,24 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
         values["text"] = key_of(wanted.text)
     descending = " DESC" if order.is_descending else ""
     sorts = "NOT INDEXED", f"{_SORTED.get(order.column)}{descending}, {_BY_CLASS}"
-    index, terms = _READ.get(order, sorts)
-    columns = "image_id, person, study" if order.by_patient else "image_id"
-    return f"SELECT {columns} FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
+    index, terms = _READ.get(replace(order, by_patient=False), sorts)
+    return f"SELECT image_id FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
+
+
+@functools.lru_cache(maxsize=4096)
+def _day_number(study_date: bytes) -> int:
+    """The day of a study date as the work list has it."""
+    return day_number(study_date.decode("utf-8", "surrogatepass"))
+
+
+def _by_patient(owned: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The positions of rows with patients and studies brought together, and what begins in each."""
+    person, study = _first_positions(owned["person"]), _first_positions(owned["study"])
+    positions = np.lexsort((study, person))
+    begins = np.full(len(positions), SAME_STUDY, np.uint8)
+    begins[_changes(study[positions])] = NEW_STUDY
+    begins[_changes(person[positions])] = NEW_PATIENT
+    return positions, begins
 
 
 def _first_positions(keys: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -396,7 +421,7 @@ def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _verdict_condition(wanted: ResultFilter) -> str:
-    given = "AND choice = 'disagree'" if wanted.verdict == "disagreed" else _WITH_VERDICT
+    given = _CONTRADICTED if wanted.verdict == "disagreed" else _WITH_VERDICT
     judged = _JUDGED + (given if wanted.verdict != "unread" else "")
     staying = ", ".join(map(str, sorted(wanted.staying)))
     is_in = "NOT IN" if wanted.verdict in ("none", "unread") else "IN"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -28,6 +28,8 @@ from fieldray.processes.child import Call
 from fieldray.reasons import Reason
 
 _LARGEST_PREVIEW: Final = 2**16
+
+RunsWhere = Literal["nowhere", "here", "elsewhere"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -67,7 +69,8 @@ class Look:
     finds      whether its lungs are found
     points     in force, by label; a result that is close to one is looked at again in finer detail
     wishes     what a person asked for
-    runs       whether the classifier is run here; else its input is given back
+    runs       where the classifier is run: in this process, or where the program says (`ELSEWHERE`); else its input is
+               given back
     stamp_key  makes the stamp of the file; empty for none
     pack       the number of the pack whose image it is, among those that are loaded
     """
@@ -79,7 +82,7 @@ class Look:
     points: Mapping[str, OperatingPoint | None] = field(default_factory=dict)
     wishes: Wishes = Wishes()  # noqa: RUF009 - it is frozen
     detail: Detail = "needed"
-    runs: bool = False
+    runs: RunsWhere = "nowhere"
     stamp_key: str = ""
     pack: int = 0
 
@@ -92,8 +95,8 @@ class Seen:
     lungs         where they lie, where a lung-field pack ran
     problem       why it went no further: a refusal, or a failure at `stage`
     overruled     for what the image would be refused, had a person not asked for it all the same
-    values        (1, height, width, channels) uint8, the input of the network that was not run here
-    answer        what the classifier says, of its image number `sequence`
+    values        (1, height, width, channels) uint8, the input of the network that was to run nowhere
+    answer        what the classifier says, of its image number `sequence`; None where it ran elsewhere
     step          how many pixels of the file each way one that was read stands for
     """
 
@@ -164,10 +167,28 @@ class Levels:
         _require_grey(self.pixels, longest=PREVIEW_SIDE)
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Elsewhere:
+    """Have an input (1, height, width, channels) uint8, made for the question with this number, run elsewhere."""
+
+    number: int
+    values: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class RanElsewhere:
+    """The raw scores in [0, 1] by label code, and features (n,); no scores where the worker is to run it itself."""
+
+    scores: Mapping[str, float] | None = None
+    features: NDArray[np.float32] | None = None
+
+
 LOAD: Final = Call("load", Load, Loaded)
 # One image as each of several packs wants it, and what each saw, in their order; it is read once.
 LOOK: Final = Call("look", tuple[Look, ...], tuple[Seen, ...])
 RUN: Final = Call("run", RunOf, Answer)
+# What a worker asks the program while it looks.
+ELSEWHERE: Final = Call("elsewhere", Elsewhere, RanElsewhere)
 IMAGE: Final = Call("image", Show, Image)
 SHOWN: Final = Call("shown", Show, ShownImage)
 PREVIEW: Final = Call("preview", bytes, Levels)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.assessment import Assessment, scores_of
-from fieldray.domain.finding import ReadFacts
+from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage, Tensor
 from fieldray.domain.lungs import LungAnswer, LungFields, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
@@ -30,7 +30,8 @@ from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
 from fieldray.imaging.quality import check_header, check_pixels, doubts_about, lung_quality
 from fieldray.imaging.reading import ImageFile, facts_of, unpacked
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
-from fieldray.imaging.source import Stamps, content_hash
+from fieldray.imaging.source import Stamps
+from fieldray.imaging.whole_file import content_hash
 from fieldray.inference.backend import Answer, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.child import served
@@ -98,8 +99,9 @@ class _Shared:
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """How far one image was looked at by a pack."""
+    """How far one image was looked at by a pack, whose question has this number."""
 
+    number: int
     question: calls.Look
     pack: _Pack
     shared: _Shared
@@ -121,6 +123,8 @@ class Worker:
 
     open_file, open_network
         Open an image, and a pack's network, which runs images of its input's size.
+    run_elsewhere
+        Has the program run an input where it says. Raises BackendProblem where it cannot be run.
     """
 
     def __init__(
@@ -128,8 +132,10 @@ class Worker:
         *,
         open_file: Callable[..., ImageFile] = ImageFile,
         open_network: Callable[[Model, NDArray[np.uint8]], Network] = _network,
+        run_elsewhere: Callable[[calls.Elsewhere], calls.RanElsewhere] = calls.ELSEWHERE.ask_parent,
     ) -> None:
         self._open_file, self._open_network = open_file, open_network
+        self._run_elsewhere = run_elsewhere
         self._packs: tuple[_Pack, ...] = ()
 
     def load(self, question: calls.Load) -> calls.Loaded:
@@ -166,20 +172,28 @@ class Worker:
             unread = calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
             return (unread,) * len(questions)
         shared = _Shared(file, opened_s=time.perf_counter() - began_s)
-        return tuple(self._seen(question, shared) for question in questions)
+        return tuple(self._seen(number, question, shared) for number, question in enumerate(questions))
 
-    def _seen(self, question: calls.Look, shared: _Shared) -> calls.Seen:
+    def _seen(self, number: int, question: calls.Look, shared: _Shared) -> calls.Seen:
         file, pack = shared.file, self._packs[question.pack] if self._packs else _Pack(None, None)
         facts = ReadFacts(content_sha256=file.content_sha256, stamp=file.stamp)
-        view = _View(question, pack, shared, calls.Seen(facts=facts), read_s=shared.opened_s)
+        view = _View(number, question, pack, shared, calls.Seen(facts=facts), read_s=shared.opened_s)
         try:
             self._look(view)
         except InputProblem as error:
+            if isinstance(error, Unusable) and error.reason.code != "modality":
+                self._picture(view)
             view.seen = replace(view.seen, problem=error.reason, is_refusal=isinstance(error, Unusable))
         except BackendProblem as error:
             view.seen = replace(view.seen, problem=reason("lungs_failed", detail=error.reason.text))
         facts = replace(view.seen.facts, decode_ms=1000 * view.read_s)
         return replace(view.seen, facts=facts, overruled=view.overruled)
+
+    def _picture(self, view: _View) -> None:
+        """Read an image that its header alone refused, for the list to show which one was refused; where it can be."""
+        if view.seen.facts.thumbnail is None:
+            with contextlib.suppress(InputProblem):
+                self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
 
     def run(self, question: calls.RunOf) -> Answer:
         """What a classifier says of an input that was made before. Raises BackendProblem."""
@@ -191,13 +205,12 @@ class Worker:
 
     def _look(self, view: _View) -> None:
         self._identify(view)
-        details: tuple[Detail, ...] = (view.question.detail,)
-        if view.question.runs and details == ("needed",):
-            details = ("needed", "finer")
+        asked = view.question.detail
+        details: tuple[Detail, ...] = ("needed", "finer") if asked == "needed" else (asked,)
         for detail in details:
             view.seen = replace(view.seen, stage="decode")
             self._prepare(view, detail)
-            if not (view.question.runs and self._is_close(view)):
+            if view.question.runs == "nowhere" or not self._is_close(view):
                 return
 
     def _identify(self, view: _View) -> None:
@@ -291,22 +304,33 @@ class Worker:
             view.refuse(refusal)
 
     def _is_close(self, view: _View) -> bool:
-        """Run the classifier; whether the image must be looked at in finer detail before it can be judged.
+        """Have the classifier run; whether the image must be looked at in finer detail before it can be judged.
 
-        Where it fails, the image goes back with its input, to be tried elsewhere.
+        An input that could not be run elsewhere is left without an answer: the program knows why.
         """
         classifier, values = view.pack.classifier, view.seen.values
         if classifier is None or values is None:
             return False
+        view.seen = replace(view.seen, values=None)
         announce("inference")
-        try:
-            answer = classifier.network.run(values[0])
-        except BackendProblem:
-            return False
-        classifier.ran += 1
-        view.seen = replace(view.seen, answer=answer, values=None, sequence=classifier.ran)
+        ran = calls.RanElsewhere()
+        if view.question.runs == "elsewhere":
+            try:
+                ran = self._run_elsewhere(calls.Elsewhere(number=view.number, values=values))
+            except BackendProblem:
+                return False
+        scores, features = ran.scores, ran.features
+        if scores is None:
+            try:
+                answer = classifier.network.run(values[0])
+            except BackendProblem as error:
+                view.seen = replace(view.seen, problem=error.reason)
+                return False
+            classifier.ran += 1
+            view.seen = replace(view.seen, answer=answer, sequence=classifier.ran)
+            scores, features = scores_of(classifier.model, answer.scores), answer.features
         assessment = Assessment(model=classifier.model, points=view.question.points)
-        return view.seen.is_close(assessment, scores_of(classifier.model, answer.scores), answer.features)
+        return view.seen.is_close(assessment, scores, features)
 
 
 def lungs_in(

@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, ReaderProblem, Unreadable, Unusable
 from fieldray.paths import child_command
-from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout
+from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, served
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import usable_cores
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
     from fieldray.imaging.source import Stamps
     from fieldray.inference.backend import Answer
     from fieldray.processes.child import Call
+    from fieldray.processes.serving import Handler
     from fieldray.settings import Settings
-    from fieldray.workers.calls import Look, Seen
+    from fieldray.workers.calls import Look, RanElsewhere, Seen
+
+    RunElsewhere = Callable[[int, NDArray[np.uint8]], RanElsewhere]
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +45,7 @@ A = TypeVar("A")
 _SERVICE: Final = "fieldray.workers.looking:handle"
 _HEAD_START_S: Final = 0.5
 _TRIES: Final = 2
+_TRIES_IN_CLASSIFIER: Final = 3
 _KILLED: Final = -9  # SIGKILL: nobody here waits for a process that was sent it, so it was the system, short of memory
 _MOST_WORKERS: Final = 8
 # What the networks of a pack take beside the image, as in `inference.litert`: 560 MB for the packs that ship.
@@ -59,6 +64,10 @@ class PoolClosed(ReaderProblem):
 
     def __init__(self) -> None:
         super().__init__(reason("engine_closed"))
+
+
+class _LostInClassifier(BackendProblem):
+    """A classifier ended each child that ran it on an image."""
 
 
 class _Worker(Child):
@@ -130,22 +139,58 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def look(self, question: Look, *, model: Model | None) -> Seen:
         """Look at an image. Never raises for a bad file.
 
-        One that ends its child is tried once more; one that does so in the classifier comes back with the classifier's
-        input, to be run where only that is lost. Raises BackendProblem where the model cannot be loaded, PoolClosed,
-        and ReaderProblem if no child can be started, which is not the fault of any file.
+        One that ends its child is tried once more, and one that does so in the classifier twice. Raises BackendProblem
+        where the model cannot be loaded, PoolClosed, and ReaderProblem if no child can be started, which is not the
+        fault of any file.
         """
         return self.look_for_each([(question, model)])[0]
 
-    def look_for_each(self, questions: Sequence[tuple[Look, Model | None]]) -> tuple[Seen, ...]:
-        """Analyse one image for several models that are loaded together; the image is read once (see `look`)."""
+    def look_for_each(
+        self,
+        questions: Sequence[tuple[Look, Model | None]],
+        *,
+        run_elsewhere: RunElsewhere | None = None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> tuple[Seen, ...]:
+        """As `look`, for several models that are loaded together; the image, one and the same, is read once.
+
+        run_elsewhere  runs an input for the question at this position that says so, in the thread that asks
+        is_cancelled   whether the image is wanted no more; raises PoolClosed, once it is given up at the latest
+        """
+        ask = partial(self._look_for_each, run_elsewhere=run_elsewhere, is_cancelled=is_cancelled)
+        try:
+            return ask(questions)
+        except _LostInClassifier as error:
+            if len(questions) == 1:  # what there is to show of the image is read without its classifier
+                ((question, model),) = questions
+                (seen,) = ask([(replace(question, runs="nowhere"), model)])
+                why = seen.problem or error.reason
+                return (replace(seen, problem=why, stage=seen.stage if seen.problem else "inference", values=None),)
+
+        def look_alone(number: int) -> Seen:
+            run = run_elsewhere and (lambda _, values: run_elsewhere(number, values))
+            (seen,) = self.look_for_each([questions[number]], run_elsewhere=run, is_cancelled=is_cancelled)
+            return seen
+
+        return tuple(map(look_alone, range(len(questions))))  # one pack's network says nothing of the others
+
+    def _look_for_each(
+        self,
+        questions: Sequence[tuple[Look, Model | None]],
+        *,
+        run_elsewhere: RunElsewhere | None,
+        is_cancelled: Callable[[], bool],
+    ) -> tuple[Seen, ...]:
+        """Raises _LostInClassifier where a classifier ended its child: of several models at the first time."""
         from fieldray.domain.finding import ReadFacts
         from fieldray.workers import calls
 
         ref = questions[0][0].ref
         slim = replace(ref, header=type(ref.header)(number_of_frames=ref.header.number_of_frames))
         key = self._stamps.key.hex() if self._stamps else ""
+        begun = self._given_up
 
-        def asked(loaded: Sequence[Model], has_lost: bool) -> tuple[Look, ...]:
+        def asked(loaded: Sequence[Model]) -> tuple[Look, ...]:
             return tuple(
                 replace(
                     one,
@@ -153,13 +198,24 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                     stamp_key=key,
                     pack=_index(of, loaded) if of else 0,
                     finds=bool(of and calls.finder_of(of)),
-                    runs=one.runs and not has_lost,
                 )
                 for one, of in questions
             )
 
+        def elsewhere(question: calls.Elsewhere) -> calls.RanElsewhere:
+            if run_elsewhere is None or not 0 <= question.number < len(questions):
+                raise ValueError("a question that nobody expects")
+            return run_elsewhere(question.number, question.values)
+
         try:
-            seen = self._ask(calls.LOOK, asked, models=[of for _, of in questions if of])
+            seen = self._ask(
+                calls.LOOK,
+                asked,
+                models=[of for _, of in questions if of],
+                tries_in_classifier=1 if len(questions) > 1 else _TRIES_IN_CLASSIFIER,
+                is_cancelled=lambda: self._given_up != begun or is_cancelled(),
+                reply=served((calls.ELSEWHERE, elsewhere)),
+            )
             if len(seen) != len(questions):
                 raise Unreadable(reason("decoder_crashed"))
             return seen
@@ -187,7 +243,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         from fieldray.workers.calls import RUN, RunOf
 
-        def asked(loaded: Sequence[Model], _: bool) -> RunOf:
+        def asked(loaded: Sequence[Model]) -> RunOf:
             return RunOf(values=values, pack=_index(model, loaded))
 
         return self._ask(RUN, asked, models=[model], is_cancelled=is_cancelled)
@@ -237,7 +293,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         if ref.member is not None:
             return self._hash_in_child(ref), b""
-        from fieldray.imaging.source import content_hash
+        from fieldray.imaging.whole_file import content_hash
 
         return content_hash(ref, stamps=self._stamps)
 
@@ -302,23 +358,26 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def _ask(
         self,
         call: Call[Q, A],
-        asked: Callable[[Sequence[Model], bool], Q],
+        asked: Callable[[Sequence[Model]], Q],
         *,
         models: Sequence[Model] = (),
         tries: int = _TRIES,
+        tries_in_classifier: int = _TRIES_IN_CLASSIFIER,
         is_cancelled: Callable[[], bool] | None = None,
+        reply: Handler | None = None,
     ) -> A:
         """What a child answers. One that dies, hangs or talks nonsense is replaced, and another is asked once more.
 
-        What happens to a child before it is asked anything is not the fault of the file and is counted separately. The
-        first loss in a classifier is not counted: `asked` gives the question to the child with these models, and is
-        told of that loss. Without `is_cancelled` it ends where it is given up.
+        What happens to a child before it is asked anything is not the fault of the file and is counted separately, as
+        losses in a classifier are. `asked` gives the question to the child with these models: which number a pack has
+        is known only then. Without `is_cancelled` it ends where it is given up. `reply` as in `Child.call`.
         """
         losses: list[ChildLost] = []
+        in_classifier: list[ChildLost] = []
         failed_starts: list[OSError | ChildLost] = []
-        begun, stage, has_lost = self._given_up, "", False
+        begun, stage = self._given_up, ""
         is_over = is_cancelled or (lambda: self._given_up != begun)
-        while len(losses) < tries and len(failed_starts) < _TRIES:
+        while len(losses) < tries and len(in_classifier) < tries_in_classifier and len(failed_starts) < _TRIES:
             is_asked = False
             try:
                 with self._free_child(is_over) as child:
@@ -326,17 +385,18 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                         self._load(child, models)
                     is_asked = True
                     try:
-                        return call.ask(child, asked(child.models, has_lost), timeout_s=self._timeout_s)
+                        question = asked(child.models)
+                        return call.ask(child, question, timeout_s=self._timeout_s, reply=reply)
                     finally:
                         stage = child.stage or call.name
             except (OSError, ChildLost) as error:
                 log.warning("worker: %s", error)
                 if not is_asked or isinstance(error, OSError) or not error.was_ready:
                     failed_starts.append(error)
-                elif stage == "inference" and not has_lost:
-                    has_lost = True
                 else:
-                    losses.append(error)
+                    (in_classifier if stage == "inference" else losses).append(error)
+        if len(in_classifier) == tries_in_classifier:
+            raise _LostInClassifier(_end_of_model(in_classifier[-1], self._timeout_s))
         if losses and len(losses) == tries:
             raise _lost(losses[-1], stage, timeout_s=self._timeout_s)
         failed = failed_starts[-1]
@@ -444,7 +504,7 @@ def _index(model: Model, loaded: Sequence[Model]) -> int:
 
 def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> FieldrayError:
     """Why a file, or an input, is given up that has ended one child after another."""
-    if stage in ("run", "inference"):
+    if stage == "run":
         return BackendProblem(_end_of_model(error, timeout_s))
     if stage == "lungs":
         return Unreadable(reason("lungs_failed", detail=_end_of_model(error, timeout_s).text))

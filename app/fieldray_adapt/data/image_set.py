@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.errors import Unreadable, Unusable, UsageProblem
 from fieldray.imaging.preprocess import to_tensor
-from fieldray.imaging.quality import check_header, check_pixels
+from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reading import ImageFile
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.verified import read_pack
@@ -134,15 +134,12 @@ class ImageSet:
         Origin and sentence of each image that could not be read or is refused.
     lungs
         (n, CELLS, CELLS) uint8, the share of lung in each cell of what the network sees; None without a finder.
-    forced_outcome
-        (n,) what becomes of each image whatever its score: refused, read_first, "" where the score decides.
     """
 
     rows: tuple[Row, ...]
     images: NDArray[np.uint8]
     left_out: tuple[tuple[str, str], ...]
     lungs: NDArray[np.uint8] | None = None
-    forced_outcome: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
 
 
 def read_images(
@@ -166,7 +163,8 @@ def read_images(
     finder
         The pack that finds the lungs, where the input is cropped to them or they are asked for.
     accepted
-        Whose images the pack will be for: others are refused when screening. None where nobody asks.
+        What headers of the pack's images say: lungs are looked for as in a chest X-ray where one says so. None where
+        nobody asks.
 
     Raises
     ------
@@ -180,7 +178,7 @@ def read_images(
     if stored is None:
         stored = _read_all(rows, _Reading(spec, shrink_to, LungFinder(finder) if finder else None, accepted), progress)
         _store(cache, key, stored)
-    images, lungs, forced_outcome, problems = stored
+    images, lungs, problems = stored
     kept = [index for index in range(len(rows)) if str(index) not in problems]
     if not kept:
         raise UsageProblem(reason("data_none_readable", path=rows[0].path, detail=problems["0"]))
@@ -189,7 +187,6 @@ def read_images(
         images=images[kept] if len(kept) < len(rows) else images,
         left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
         lungs=lungs[kept] if finder else None,
-        forced_outcome=forced_outcome[kept],
     )
 
 
@@ -211,10 +208,10 @@ def read_every_image(
     return found.rows, found.images[..., 0]
 
 
-_Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.str_], dict[str, str]]
-"""Images, shares of lung (none without a finder), what becomes of them, and what is wrong with which image."""
-_Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8], str]
-_READING: Final = 6  # another number reads all images again
+_Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], dict[str, str]]
+"""Images, shares of lung (none without a finder), and what is wrong with which image."""
+_Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+_READING: Final = 7  # another number reads all images again
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -227,42 +224,35 @@ class _Reading:
     accepted: HeaderRules | None
 
     def prepared(self, image: Image, header: ImageHeader) -> _Prepared:
-        """What the network sees, the share of lung in its cells, and what becomes of the image whatever its score."""
-        finds_lungs = self.finder is not None
-        is_others = (
-            self.accepted is not None and check_header(header, self.accepted, finds_lungs=finds_lungs) is not None
-        )
-        forced_outcome = "refused" if is_others else ""
+        """What the network sees, and the share of lung in its cells."""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
         none = np.zeros((CELLS, CELLS), np.uint8)
         if self.finder is None:
-            return to_tensor(image, self.spec).values[0], none, forced_outcome
+            return to_tensor(image, self.spec).values[0], none
         says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
         lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.size
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
-        if not forced_outcome:
-            forced_outcome = "refused" if lungs.refusal else "read_first" if lungs.read_first else ""
         tensor = to_tensor(image, self.spec, box=box)
         shares = lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width))
-        return tensor.values[0], shares, forced_outcome
+        return tensor.values[0], shares
 
 
 def _read_all(rows: Sequence[Row], reading: _Reading, progress: Progress) -> _Stored:
     spec, count = reading.spec, len(rows)
     images = np.zeros((count, spec.height, spec.width, spec.channels), np.uint8)
     lungs = np.zeros((count if reading.finder else 0, CELLS, CELLS), np.uint8)
-    problems, forced_outcome = dict[str, str](), np.zeros(count, "<U16")
+    problems = dict[str, str]()
     for index, row in enumerate(rows):
         found = _read_one(row, reading)
         if isinstance(found, Reason):
             problems[str(index)] = found.text
         else:
-            images[index], shares, forced_outcome[index] = found
+            images[index], shares = found
             lungs[index : index + 1] = shares
         progress("images", index + 1, count)
-    return images, lungs, forced_outcome, problems
+    return images, lungs, problems
 
 
 def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
@@ -292,10 +282,9 @@ def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | No
 
 
 def _store(path: Path, key: str, stored: _Stored) -> None:
-    images, lungs, forced_outcome, problems = stored
+    images, lungs, problems = stored
     facts = json.dumps({"key": key, "problems": problems})
-    arrays = {"images": images, "lungs": lungs, "aside": forced_outcome}
-    save_arrays(path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
+    save_arrays(path, {"images": images, "lungs": lungs, "facts": np.frombuffer(facts.encode(), np.uint8)})
 
 
 def _load(path: Path, key: str) -> _Stored | None:
@@ -305,4 +294,4 @@ def _load(path: Path, key: str) -> _Stored | None:
         facts = json.loads(arrays["facts"].tobytes())
         if facts["key"] != key:
             return None
-        return arrays["images"], arrays["lungs"], arrays["aside"], facts["problems"]
+        return arrays["images"], arrays["lungs"], facts["problems"]

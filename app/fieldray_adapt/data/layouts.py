@@ -189,7 +189,7 @@ def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
 def _read_folders(source: Source, wrong: Wrong) -> Iterator[Row]:
     """A folder per class; what is in deeper folders counts too."""
     if not source.path.is_dir():
-        wrong(reason("data_unreadable", path=source.path, detail="there is no such folder"))
+        wrong(reason("data_unreadable", path=source.path, detail="the folder does not exist"))
         return
     for path in sorted(source.path.rglob("*")):
         inside = path.relative_to(source.path)
@@ -217,7 +217,7 @@ def _patient_in(name: str, source: Source) -> str | None:
 def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Line number and cells, without the blanks around them, of each row that `where` lets through."""
     if source.path.exists() and not source.path.is_file():  # a pipe would be read for ever
-        wrong(reason("data_unreadable", path=source.path, detail="it is no file"))
+        wrong(reason("data_unreadable", path=source.path, detail="the path is not a file"))
         return
     try:
         with source.path.open(encoding="utf-8-sig", newline="") as stream:

@@ -35,7 +35,8 @@ from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.reports.report import write_cross_validation
 from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.training.classifier import predict
-from fieldray_adapt.training.engine import EngineSettings, open_engine
+from fieldray_adapt.training.engine_choice import open_engine
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import FITTED_IMAGES, specification_of, starting_digests, to_files, train_recipe
 
 CROSS_RESULTS: Final = "cross.json"

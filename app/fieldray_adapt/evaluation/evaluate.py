@@ -1,4 +1,7 @@
-"""What a pack is worth: operating points chosen on the validation images, figures measured on the test images.
+"""What a pack is worth: operating points chosen on the validation images, figures counted on the test images.
+
+An operating point is chosen by the network's scores. Figures are counted on what the program says of each image when it
+screens (`screening`), by the functions and the rule of an audit.
 
 All shares carry their counts, shares and areas a 95 % interval over patients (`intervals`). Nothing is chosen on the
 test images. Besides the scores are measured: their calibration (Platt scaling), the out-of-distribution gate, how much
@@ -7,6 +10,7 @@ of the evidence lies inside the lungs, and shortcuts: what is not the finding bu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,11 +20,14 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from fieldray.audit.drift import score_counts
-from fieldray.audit.figures import category_at, class_shares
+from fieldray.audit.figures import arrays, at_point, calibration_bins
+from fieldray.audit.units import Case, Rule, ranks
 from fieldray.domain import heat_map, metrics
-from fieldray.domain.metrics import Scores, Share, Truth, logit, share, sigmoid
+from fieldray.domain.metrics import Scores, Share, Truth, logit, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
 from fieldray.domain.purpose import TRUTHS
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
 from fieldray_adapt.data.dataset import thumbnails
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.evaluation.figures import (
@@ -149,14 +156,11 @@ _AGE_EDGES: Final = (0, 18, 40, 60, 200)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Evaluated:
-    """Images of one part with a known answer: score in 0..1, truth, their rows, and the outcome that is forced whatever
-    the score (see `ImageSet.forced_outcome`).
-    """
+    """Images of one part with a known answer and a score in 0..1: scores, truth, and their rows."""
 
     scores: Scores
     truth: Truth
     rows: Sequence[Row]
-    forced_outcome: NDArray[np.str_]
 
     @property
     def patients(self) -> list[str]:
@@ -190,32 +194,21 @@ class Evaluated:
     def where(self, keep: NDArray[np.bool_]) -> Evaluated:
         """The images that `keep` marks."""
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
-        outcome = self.forced_outcome[keep]
-        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows, forced_outcome=outcome)
+        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
 
     def calibrated(self, calibration: Calibration) -> Evaluated:
         """The images with calibrated scores."""
         return replace(self, scores=metrics.calibrated(self.scores, calibration))
 
 
-def known(
-    scores: NDArray[np.float64],
-    targets: NDArray[np.float32],
-    rows: Sequence[Row],
-    *,
-    forced_outcome: NDArray[np.str_] | None = None,
-) -> Evaluated:
-    """One label's images (all arrays (n,)) whose answer is known; without `forced_outcome` every score decides."""
-    keep = ~np.isnan(targets)
-    outcome = np.zeros(len(rows), np.str_) if forced_outcome is None else forced_outcome
-    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows, forced_outcome=outcome)
-    return whole.where(keep)
+def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> Evaluated:
+    """One label's images (all arrays (n,)) whose answer is known, and that have a score."""
+    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows)
+    return whole.where(~np.isnan(targets) & ~np.isnan(scores))
 
 
-def choose_point(
-    point: Point, *, label: str, validation: Evaluated, test: Evaluated, measured_on: Mapping[str, str]
-) -> OperatingPoint:
-    """An operating point: threshold and band from the validation images, its figures from the test images.
+def choose_point(point: Point, *, label: str, validation: Evaluated) -> OperatingPoint:
+    """An operating point by the calibrated scores of the validation images, with its figures on them.
 
     Parameters
     ----------
@@ -223,10 +216,6 @@ def choose_point(
         What the recipe asks for.
     label
         The code of the label.
-    validation, test
-        The two parts, with calibrated scores.
-    measured_on
-        By language, what the figures were measured on, with {images} and {patients} for their numbers.
     """
     if point.rule == "balance":
         threshold = metrics.threshold_for_balance(validation.scores, validation.truth)
@@ -241,52 +230,97 @@ def choose_point(
         threshold=threshold,
         unsure_low=min(low, threshold),
         unsure_high=max(high, threshold),
-        sensitivity=test.sensitivity(threshold).estimate,
-        specificity=test.specificity(threshold).estimate,
+        sensitivity=validation.sensitivity(threshold).estimate,
+        specificity=validation.specificity(threshold).estimate,
+        measured_on={"en": "the validation part"},
+    )
+
+
+def measured_point(point: OperatingPoint, *, figures: PartFigures, measured_on: Mapping[str, str]) -> OperatingPoint:
+    """An operating point with what was counted there.
+
+    Parameters
+    ----------
+    measured_on
+        By language, what the figures were counted on, with {images} and {patients} for their numbers.
+    """
+    at = figures.points[point.name]
+    return replace(
+        point,
+        sensitivity=at.sensitivity.estimate,
+        specificity=at.specificity.estimate,
         measured_on={
-            language: text.replace("{images}", str(len(test.rows))).replace("{patients}", str(len(set(test.patients))))
+            language: text.replace("{images}", str(figures.images)).replace("{patients}", str(figures.patients))
             for language, text in measured_on.items()
         },
     )
 
 
-def figures(test: Evaluated, *, points: Sequence[OperatingPoint]) -> PartFigures:
-    """Everything measured on one part with calibrated scores."""
+RULE: Final = Rule(unit="image", refers="above")
+"""What a card counts, and what counts as referred there."""
+_RULE_WITH_UNSURE: Final = Rule(unit="image", refers="unsure")
+
+
+def figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
+    """Everything that is counted on one part.
+
+    Parameters
+    ----------
+    cases
+        By operating point, the images as they were screened there (`screening.Screening.cases`). What belongs to no
+        point is of the first one.
+    points
+        The operating points of the label.
+
+    Raises UsageProblem `evaluate_refused` where one class has no image with a score.
+    """
+    images = next(iter(cases.values()))
+    scored = [case for case in images if case.score is not None]
+    scores, truth, patients = arrays(scored)
+    if not truth.any() or truth.all():
+        whys = Counter(case.why.text for case in images if case.why and case.score is None)
+        why = next((text for text, _ in whys.most_common(1)), "-")
+        raise UsageProblem(reason("evaluate_refused", count=len(images), scored=len(scored), why=why))
+    positive = sum(case.truth for case in images)
     return PartFigures(
-        **test.counts,
-        auc=test.area,
-        specificity_at_sensitivity={f"{wanted:.2f}": test.specificity_at(wanted) for wanted in WANTED_SENSITIVITIES},
-        calibration_error=metrics.calibration_error(test.scores, test.truth),
-        score_counts=tuple(score_counts(test.scores.tolist())),
-        points={point.name: point_figures(test, point) for point in points},
+        images=len(images),
+        patients=len({case.patient for case in images}),
+        positive=positive,
+        negative=len(images) - positive,
+        scored=len(scored),
+        auc=metrics.area(scores, truth, patients=patients),
+        specificity_at_sensitivity=_specificities(images),
+        calibration_error=metrics.calibration_error(
+            scores, truth, bins=len(calibration_bins(scores, truth, patients=patients))
+        ),
+        score_counts=tuple(score_counts(scores.tolist())),
+        points={point.name: point_figures(cases[point.name], point) for point in points},
     )
 
 
-def point_figures(test: Evaluated, point: OperatingPoint) -> PointFigures:
-    """Sensitivity, specificity and accuracy at the threshold, and what the not-sure band changes.
+def _specificities(images: Sequence[Case]) -> dict[str, Share]:
+    """The share of all without the finding that is not referred where so many of all with it are."""
+    found, truth, patients = ranks(images)
+    return {
+        f"{wanted:.2f}": metrics.specificity_at_sensitivity(found, truth, wanted=wanted, patients=patients)
+        for wanted in WANTED_SENSITIVITIES
+    }
 
-    sensitivity_with_band counts "not sure" as caught, since a person looks at it. classes are what a person sees of the
-    images with and without the finding, by the zone's edges; an outcome that is forced
-    whatever the score (refused, read first) counts as an audit counts it.
-    """
-    threshold, low, high = point.threshold, point.unsure_low, point.unsure_high
-    unsure = (test.scores >= low) & (test.scores < high)
-    right = (test.scores >= threshold) == test.truth
-    categories = [
-        category_at(point, None if own == "refused" else score, otherwise=own or "refused")
-        for score, own in zip(test.scores.tolist(), test.forced_outcome.tolist(), strict=True)
-    ]
-    classes = class_shares(categories, test.truth, patients=test.patients)
+
+def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures:
+    """What an audit of images counts at an operating point."""
+    prevalence = float(np.mean([case.truth for case in images]))  # for predictive values, which no card has
+    at, with_unsure = (at_point(images, point, rule=rule, prevalence=prevalence) for rule in (RULE, _RULE_WITH_UNSURE))
     return PointFigures(
-        threshold=threshold,
-        unsure_low=low,
-        unsure_high=high,
-        sensitivity=test.sensitivity(threshold),
-        specificity=test.specificity(threshold),
-        accuracy=share(right, patients=test.patients),
-        sensitivity_with_band=test.sensitivity(low),
-        unsure_share=share(unsure, patients=test.patients),
-        classes={TRUTHS[truth]: {str(one): own for one, own in found.items()} for truth, found in classes.items()},
+        threshold=point.threshold,
+        unsure_low=point.unsure_low,
+        unsure_high=point.unsure_high,
+        detected=at.detected,
+        falsely_referred=at.falsely_referred,
+        sensitivity=at.sensitivity,
+        specificity=at.specificity,
+        detected_with_unsure=with_unsure.detected,
+        classes={TRUTHS[truth]: {str(one): own for one, own in found.items()} for truth, found in at.classes.items()},
     )
 
 

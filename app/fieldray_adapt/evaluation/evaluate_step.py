@@ -1,12 +1,14 @@
-"""The evaluate step: the int8 file's answers to validation and test images, and all figures computed from them.
+"""The evaluate step: what is chosen by the int8 file's answers to validation images, and what is then counted.
 
-A pack measured at another hospital: nothing of it is trained or chosen on, so thresholds come as they are.
+Counted are the test images, and those of another hospital, as the program screens them with the pack. Of the other
+hospital nothing is trained or chosen on, so thresholds come as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from fieldray.domain import metrics
 from fieldray.domain.heat_map import zero_logit
 from fieldray.domain.metrics import Share, share
-from fieldray.domain.model import Calibration, OodGate, OperatingPoint
+from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
 from fieldray_adapt.data.dataset import Dataset, dataset_of, images_of, targets_of
 from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray_adapt.data.layouts import Row, refuse_leak, refuse_settled
@@ -32,6 +34,7 @@ from fieldray_adapt.evaluation.evaluate import (
     fit_gate,
     known,
     map_span,
+    measured_point,
     shortcut_scores,
 )
 from fieldray_adapt.evaluation.figures import (
@@ -43,11 +46,13 @@ from fieldray_adapt.evaluation.figures import (
     HospitalFigures,
     LabelFigures,
 )
-from fieldray_adapt.files import plain, save_arrays
+from fieldray_adapt.evaluation.screening import Screening, loaded_pack, screen_rows
+from fieldray_adapt.files import digest, plain, save_arrays
 from fieldray_adapt.networks.quantise import Answers
+from fieldray_adapt.pack.manifest import manifest_of
 from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.steps import answers_of
+from fieldray_adapt.training.steps import answers_of, converted_file
 
 
 def rows_elsewhere(run: Run) -> list[Row]:
@@ -68,31 +73,6 @@ def images_elsewhere(run: Run, data: Dataset) -> ImageSet | None:
     refuse_settled(rows, run.recipe.split)
     refuse_leak([*own, *rows], [*["the recipe's own"] * len(own), *["elsewhere"] * len(rows)])
     return images_of(run, rows, name="elsewhere")
-
-
-def figures_elsewhere(
-    others: ImageSet,
-    scores: NDArray[np.float64],
-    *,
-    label: LabelRule,
-    calibration: Calibration,
-    points: Sequence[OperatingPoint],
-    own: Dataset,
-    column: int,
-) -> HospitalFigures:
-    """What the thresholds of the pack give there, and what border and thumbnail give, which are fitted here.
-
-    Parameters
-    ----------
-    scores
-        (n,) raw, of the images of `others`.
-    own
-        The recipe's own images; `column` is the label's among their targets.
-    """
-    targets = targets_of(others.rows, [label])[:, 0]
-    evaluated = known(scores, targets, others.rows, forced_outcome=others.forced_outcome).calibrated(calibration)
-    found = figures(evaluated, points=points)
-    return HospitalFigures(**structs.asdict(found), shortcuts=_shortcuts(own, column, others.images, targets))
 
 
 def _shortcuts(own: Dataset, column: int, images: NDArray[np.uint8], targets: NDArray[np.float32]) -> dict[str, float]:
@@ -130,26 +110,38 @@ class _Measured:
     integer: Mapping[str, Answers]
     whole: Answers
 
+    def rows(self, part: str) -> Sequence[Row]:
+        """The rows of a part, or of the other hospital."""
+        return self.others.rows if part == _ELSEWHERE and self.others else self.data.rows(part)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LabelResult:
-    """What was chosen for a label on the validation images, and what was measured with the choice."""
+class _Choice:
+    """What was chosen for a label on the validation images, whose area is that of the network's scores."""
 
     points: Sequence[OperatingPoint]
     calibration: Calibration
-    figures: LabelFigures
+    validation_auc: Estimate
 
 
 def evaluate_step(run: Run) -> Facts:
-    """Evaluate the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
+    """Choose operating points, fit the gate, screen and count; metrics.json, points.json, scores.npz, gate.npz."""
     measured = _measured(run)
     data, integer = measured.data, measured.integer
     gate, gate_figures = _evaluate_gate(run, measured)
-    found = {label.code: _evaluate_label(run, measured, label) for label in run.recipe.kept_labels}
-    labels = {code: own.figures for code, own in found.items()}
+    chosen = {label.code: _choose(run, measured, label) for label in run.recipe.kept_labels}
+    screened = _screened(run, measured, chosen, gate)
+    labels = {
+        label.code: _evaluate_label(run, measured, label, chosen[label.code], screened)
+        for label in run.recipe.kept_labels
+    }
     run.write("evaluate", "metrics.json", ClassifierFigures(labels=labels, data=data.facts, gate=gate_figures))
-    points = tuple(point for own in found.values() for point in own.points)
-    calibration = {code: own.calibration for code, own in found.items()}
+    points = tuple(
+        measured_point(point, figures=labels[code].test, measured_on=run.recipe.evaluation.measured_on)
+        for code, own in chosen.items()
+        for point in own.points
+    )
+    calibration = {code: own.calibration for code, own in chosen.items()}
     run.write("evaluate", "points.json", Choices(points=points, calibration=calibration))
     save_arrays(
         run.folder("evaluate") / "gate.npz",
@@ -158,6 +150,7 @@ def evaluate_step(run: Run) -> Facts:
     kept = [run.recipe.labels.index(label) for label in run.recipe.kept_labels]
     targets = {f"{part}_targets": data.samples(part).targets[:, kept] for part in _PARTS}
     scores = {part: answers.scores for part, answers in integer.items()} | {"test_float": measured.whole.scores}
+    scores["test_screened"] = np.stack([screened["test"].scores(code) for code in labels], axis=1)
     save_arrays(run.folder("evaluate") / "scores.npz", {**scores, **targets})
     return {code: plain(own.test.auc) for code, own in labels.items()}
 
@@ -172,50 +165,66 @@ def _measured(run: Run) -> _Measured:
     return _Measured(data=data, others=others, integer=integer, whole=whole)
 
 
-def _evaluate_label(run: Run, measured: _Measured, label: LabelRule) -> _LabelResult:
-    """Calibration and operating points of one label, from validation; its figures, from test and another hospital."""
-    data, others, recipe = measured.data, measured.others, run.recipe
+def _choose(run: Run, measured: _Measured, label: LabelRule) -> _Choice:
+    """Calibration and operating points of one label, by the network's scores of the validation images."""
+    recipe, part = run.recipe, "validation"
+    scores = measured.integer[part].scores[:, recipe.kept_labels.index(label)]
+    raw = known(scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part))
+    calibration = fit_calibration(raw.scores, raw.truth)
+    validation = raw.calibrated(calibration)
+    points = [choose_point(point, label=label.code, validation=validation) for point in recipe.evaluation.points]
+    return _Choice(points=points, calibration=calibration, validation_auc=validation.area)
+
+
+def _targets(measured: _Measured, part: str, label: LabelRule, column: int) -> NDArray[np.float32]:
+    """What is known of a label in a part, (n,); `column` is the label's among the targets of the recipe's images."""
+    if part == _ELSEWHERE:
+        return targets_of(measured.rows(part), [label])[:, 0]
+    return measured.data.samples(part).targets[:, column]
+
+
+def _screened(run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate: OodGate) -> Mapping[str, Screening]:
+    """By part, what the program says of the images that figures are counted on."""
+    manifest = manifest_of(
+        run,
+        points=[point for own in chosen.values() for point in own.points],
+        calibration={code: own.calibration for code, own in chosen.items()},
+        gate=gate,
+    )
+    model = loaded_pack(manifest, {"litert": converted_file(run, "int8").data}, lungs=run.recipe.lungs)
+    parts = ["test", *([_ELSEWHERE] if measured.others else [])]
+    screen = partial(screen_rows, model, threads=run.recipe.training.threads, progress=run.progress)
+    return {part: screen(measured.rows(part)) for part in parts}
+
+
+def _evaluate_label(
+    run: Run, measured: _Measured, label: LabelRule, chosen: _Choice, screened: Mapping[str, Screening]
+) -> LabelFigures:
+    """What is counted of one label on the images as they were screened, and what the network alone says of them."""
+    data, recipe = measured.data, run.recipe
     column, kept_column = recipe.labels.index(label), recipe.kept_labels.index(label)
-    scores = {part: answers.scores[:, kept_column] for part, answers in measured.integer.items()}
-    forced = {part: data.image_set.forced_outcome[data.indices(part)] for part in _PARTS}
-    targets = {part: data.samples(part).targets[:, column] for part in _PARTS}
-    raw = {part: known(scores[part], targets[part], data.rows(part), forced_outcome=forced[part]) for part in _PARTS}
-    calibration = fit_calibration(raw["validation"].scores, raw["validation"].truth)
-    evaluated = {part: raw[part].calibrated(calibration) for part in _PARTS}
-    points = [
-        choose_point(
-            point,
-            label=label.code,
-            validation=evaluated["validation"],
-            test=evaluated["test"],
-            measured_on=recipe.evaluation.measured_on,
-        )
-        for point in recipe.evaluation.points
-    ]
+    targets = {part: _targets(measured, part, label, column) for part in screened}
+    parts = {
+        part: figures(own.cases(label.code, targets[part]), points=chosen.points) for part, own in screened.items()
+    }
     elsewhere = None
-    if others is not None:
-        elsewhere = figures_elsewhere(
-            others,
-            scores[_ELSEWHERE],
-            label=label,
-            calibration=calibration,
-            points=points,
-            own=data,
-            column=column,
-        )
+    if measured.others is not None:
+        shortcuts = _shortcuts(data, column, measured.others.images, targets[_ELSEWHERE])
+        elsewhere = HospitalFigures(**structs.asdict(parts[_ELSEWHERE]), shortcuts=shortcuts)
     both = [known(own[:, kept_column], targets["test"], data.rows("test")) for own in _test_scores(measured)]
-    heat_map, evidence = _map_figures(measured, kept_column, threshold=points[0].threshold, calibration=calibration)
-    found = LabelFigures(
-        validation=figures(evaluated["validation"], points=points),
-        test=figures(evaluated["test"], points=points),
-        by_group=by_group(evaluated["test"]),
+    heat_map, evidence = _map_figures(
+        measured, kept_column, threshold=chosen.points[0].threshold, calibration=chosen.calibration
+    )
+    return LabelFigures(
+        validation_auc=chosen.validation_auc,
+        test=parts["test"],
+        by_group=by_group(known(screened["test"].scores(label.code), targets["test"], data.rows("test"))),
         shortcuts=_shortcuts(data, column, data.samples("test").images, targets["test"]),
         external_test=elsewhere,
         float_against_int8=compare(*both),
         heat_map=heat_map,
         evidence_inside=evidence,
     )
-    return _LabelResult(points=points, calibration=calibration, figures=found)
 
 
 def _test_scores(measured: _Measured) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -293,6 +302,6 @@ EVALUATE: Final = Step(
     name="evaluate",
     perform=evaluate_step,
     recipe_keys=("evaluation",),
-    external_inputs=lambda run: rows_digest([*_ood_rows(run), *rows_elsewhere(run)]),
+    external_inputs=lambda run: digest("screened", rows_digest([*_ood_rows(run), *rows_elsewhere(run)])),
     outputs=("metrics.json", "points.json", "gate.npz", "scores.npz"),
 )

@@ -86,29 +86,32 @@ class ImageCounts(Struct, frozen=True, kw_only=True):
 
 
 class PointFigures(Struct, frozen=True, kw_only=True):
-    """What an operating point gives: its threshold and band as calibrated scores, and what is measured there.
+    """What an operating point gives: its threshold and band as calibrated scores, and what is counted there.
 
-    In `sensitivity_with_band` "not sure" counts as caught. `classes` holds, by "positive" and "negative", the share of
-    each class that a person sees.
+    `detected`, `falsely_referred`, `sensitivity` and `specificity` are those of an audit (`audit.figures.AtPoint`) that
+    counts images and refers them by "above". In `detected_with_unsure` what is not sure is referred too. `classes`
+    holds, by "positive" and "negative", the share of each class that a person sees.
     """
 
     threshold: float
     unsure_low: float
     unsure_high: float
+    detected: Share
+    falsely_referred: Share
     sensitivity: Share
     specificity: Share
-    accuracy: Share
-    sensitivity_with_band: Share
-    unsure_share: Share
+    detected_with_unsure: Share
     classes: dict[str, dict[str, Share]]
 
 
 class PartFigures(ImageCounts, frozen=True, kw_only=True):
-    """Everything measured on one part with calibrated scores; specificities by the sensitivity, as `0.90`.
+    """Everything counted on one part as the program screens it; specificities by the sensitivity, as `0.90`.
 
-    `score_counts` are numbers of images in equal bins of the score.
+    `auc`, `calibration_error` and `score_counts` (numbers of images in equal bins of the score) are of the `scored`
+    images, which have a score.
     """
 
+    scored: int
     auc: Estimate
     specificity_at_sensitivity: dict[str, Share]
     calibration_error: float
@@ -162,9 +165,12 @@ class EvidenceFigures(Struct, frozen=True, kw_only=True):
 
 
 class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that is measured of one label; `shortcuts` are AUCs of what is no finding, on the test images."""
+    """All that is measured of one label; `shortcuts` are AUCs of what is no finding, on the test images.
 
-    validation: PartFigures
+    `validation_auc` is of the network's scores alone, by which thresholds are chosen; the parts are as screened.
+    """
+
+    validation_auc: Estimate
     test: PartFigures
     by_group: Groups
     shortcuts: dict[str, float]

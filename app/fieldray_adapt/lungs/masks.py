@@ -109,7 +109,7 @@ def _of_folders(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
     assert source.masks is not None  # the recipe asks for it
     for folder in (source.path, source.masks):
         if not folder.is_dir():
-            wrong(reason("data_unreadable", path=folder, detail="there is no such folder"))
+            wrong(reason("data_unreadable", path=folder, detail="the folder does not exist"))
             return
     masks = {path.stem: path for path in sorted(source.masks.iterdir())}
     for path in sorted(source.path.iterdir()):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.evaluation.figures import (
@@ -17,6 +17,7 @@ from fieldray_adapt.evaluation.figures import (
     CrossFigures,
     GroupFigures,
     Groups,
+    LabelFigures,
     as_text,
 )
 from fieldray_adapt.networks.edgetpu import card_section
@@ -31,14 +32,24 @@ _FEW: Final = 100  # test images of the rarer kind: Wilson's interval of nine in
 _MANY_REFUSED: Final = 0.05
 
 
-def filled(name: str, **facts: Any) -> str:
-    """The Markdown of a template, filled. Raises jinja2.UndefinedError where a fact is missing."""
+def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader("fieldray_adapt"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {"as_text": as_text, "form": format}
-    return environment.get_template(name).render(facts)
+    return environment.get_template(name)
+
+
+def filled(name: str, **facts: Any) -> str:
+    """The Markdown of a template, filled. Raises jinja2.UndefinedError where a fact is missing."""
+    return _template(name).render(facts)
+
+
+def label_section(code: str, meaning: str, results: LabelFigures) -> str:
+    """What a card says of a label on the test images, and at another hospital."""
+    macros: Any = _template("classifier_label.md").make_module({"verdict": _verdict, "rows_of": _group_rows})
+    return str(macros.measured(code, meaning, results))
 
 
 def card(
@@ -86,8 +97,7 @@ def model_card(
         pruned=pruned,
         start="" if recipe.network.weights == NO_WEIGHTS else Path(recipe.network.weights).name,
         whole=parameters(whole_network(recipe)),
-        verdict=_verdict,
-        rows_of=_group_rows,
+        measured=label_section,
     )
 
 

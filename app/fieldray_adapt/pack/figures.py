@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from fieldray.audit.units import Rule
 from fieldray.domain.metrics import Share
-from fieldray.domain.model import (
-    Estimate,
-)
+from fieldray.domain.model import Estimate
 from fieldray_adapt.evaluation.figures import (
     EvidenceFigures,
     GateFigures,
@@ -72,8 +71,12 @@ class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The metrics of a classifier's manifest; `evidence_inside` is the first label's."""
+    """The metrics of a classifier's manifest; `evidence_inside` is the first label's.
 
+    `counted` is the rule of an audit by which the figures of parts are counted, on images as the program screens them.
+    """
+
+    counted: Rule
     labels: dict[str, PackLabel]
     ood_gate: GateFigures
     evidence_inside: EvidenceFigures | None = None

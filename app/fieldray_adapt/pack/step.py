@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Final, TypeVar
 
 import numpy as np
 
 from fieldray.domain.model import (
     GoldenVectors,
-    Label,
     Manifest,
     OodGate,
-    OutputRoles,
-    Requirement,
 )
 from fieldray.errors import UsageProblem
 from fieldray.packs.signing import own_key
-from fieldray.packs.verified import read_verified_manifest, write_pack
+from fieldray.packs.verified import write_pack
 from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import decoded
 from fieldray_adapt.evaluation.cross import CROSS_RESULTS
+from fieldray_adapt.evaluation.evaluate import RULE
 from fieldray_adapt.evaluation.figures import (
     Choices,
     ClassifierFigures,
@@ -34,6 +32,7 @@ from fieldray_adapt.evaluation.figures import (
 from fieldray_adapt.files import as_json, content_digest, digest, plain, reading, undone_on_failure
 from fieldray_adapt.pack.card import model_card, warnings_of
 from fieldray_adapt.pack.figures import PackFigures, PackLabel
+from fieldray_adapt.pack.manifest import manifest_of
 from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, is_as_written, phantom, provenance, written_pack
 from fieldray_adapt.prune.tasks import PrunedNetwork
 from fieldray_adapt.recipes.classifier import what_is_made, what_is_trained
@@ -56,7 +55,12 @@ def pack_step(run: Run) -> Facts:
     recipe = run.recipe
     results, chosen = evaluated(run, ClassifierFigures), evaluated(run, Choices, "points.json")
     file, (specification, _) = converted_file(run, "int8"), last_network(run)
-    manifest = _manifest(run, file.roles(specification), results, chosen)
+    manifest = dataclasses.replace(
+        manifest_of(run, points=chosen.points, calibration=chosen.calibration, gate=_ood_gate(run)),
+        warnings=_warning_texts(recipe.kept_labels, results),
+        provenance=provenance(run, data=[source.name for source in recipe.data]),
+        metrics=plain(_figures(run, results)),
+    )
     files = {"litert": file.data}
     card = model_card(
         recipe,
@@ -101,34 +105,9 @@ def cross_validation_of(run: Run) -> Mapping[str, CrossFigures] | None:
     return found.labels if is_of_this and found.data_sha256 == data_sha256 else None
 
 
-def _manifest(run: Run, outputs: OutputRoles, results: ClassifierFigures, chosen: Choices) -> Manifest:
-    recipe, texts = run.recipe, run.recipe.pack
-    return Manifest(
-        pack_id=texts.id,
-        version=texts.version,
-        names=texts.names,
-        descriptions=texts.descriptions,
-        intended_use=texts.intended_use,
-        limits=texts.limits,
-        input=recipe.input,
-        class_names=asdict(texts.class_names) if texts.class_names else None,
-        warnings=_warning_texts(recipe.kept_labels, results),
-        labels=tuple(
-            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
-        ),
-        outputs=outputs,
-        operating_points=chosen.points,
-        calibration=chosen.calibration,
-        ood_gate=_ood_gate(run),
-        accepted=texts.accepted,
-        requires=_requires(run),
-        provenance=provenance(run, data=[source.name for source in recipe.data]),
-        metrics=plain(_figures(run, results)),
-    )
-
-
 def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
     return PackFigures(
+        counted=RULE,
         labels={code: PackLabel.of(found) for code, found in results.labels.items()},
         ood_gate=results.gate,
         evidence_inside=results.labels[run.recipe.kept_labels[0].code].evidence_inside,
@@ -143,15 +122,6 @@ def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> d
         found = warnings_of(results, meanings=meanings)
         texts[translator.language] = "\n".join(map(translator.reason, found))
     return texts if any(texts.values()) else None
-
-
-def _requires(run: Run) -> tuple[Requirement, ...]:
-    """The lung-field pack it was trained and measured with, or a later version by the same key."""
-    if run.recipe.lungs is None:
-        return ()
-    found = read_verified_manifest(run.recipe.lungs)
-    pack_id, version = found.description.id, found.description.version
-    return (Requirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)
 
 
 def _ood_gate(run: Run) -> OodGate:

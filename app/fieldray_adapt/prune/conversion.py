@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 from fieldray.typed_json import decoded
 from fieldray_adapt.files import as_json, digest, reading, write_atomically
 from fieldray_adapt.networks.quantise import quantise
-from fieldray_adapt.training.engine import (
-    EngineSettings,
-    Labelled,
-    quality,
-)
+from fieldray_adapt.training.engine import Labelled, quality
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.profile import Network
 
 T = TypeVar("T")

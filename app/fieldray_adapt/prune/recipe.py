@@ -9,7 +9,8 @@ from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import Baseline
 from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.recipes.tables import Rules, key, table
-from fieldray_adapt.training.engine import Effort, Precision
+from fieldray_adapt.training.engine import Effort
+from fieldray_adapt.training.engine_interface import Precision
 
 
 @table

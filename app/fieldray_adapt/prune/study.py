@@ -42,7 +42,6 @@ from fieldray_adapt.prune.study_results import (
 from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
 from fieldray_adapt.run import Progress as RunProgress
 from fieldray_adapt.training.engine import (
-    EngineSettings,
     EpochFigures,
     Labelled,
     Progress,
@@ -51,6 +50,7 @@ from fieldray_adapt.training.engine import (
     quality,
     remove_checkpoints,
 )
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, time_networks
 
 _KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name

@@ -26,16 +26,10 @@ from fieldray_adapt.prune.loop import best, prune
 from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
 from fieldray_adapt.run import Facts, Progress, Run, Step
 from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict, train_groups
-from fieldray_adapt.training.engine import (
-    Effort,
-    EngineSettings,
-    Labelled,
-    fit,
-    open_engine,
-    quality,
-    remove_checkpoints,
-)
+from fieldray_adapt.training.engine import Effort, Labelled, fit, quality, remove_checkpoints
 from fieldray_adapt.training.engine import Progress as RowProgress
+from fieldray_adapt.training.engine_choice import open_engine
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import layer_reader
 from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
 from fieldray_adapt.training.steps import keep_network, learnt_from, network_of, options_of, settings_of

@@ -25,7 +25,7 @@ from fieldray_adapt.recipes.shared import (
     pack_id_problem,
 )
 from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
-from fieldray_adapt.training.engine import EngineName, Precision
+from fieldray_adapt.training.engine_interface import EngineName, Precision
 
 NO_WEIGHTS: Final = "none"
 """Beginnings of a network that are no path."""

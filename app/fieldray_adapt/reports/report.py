@@ -12,11 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain import metrics
 from fieldray_adapt.data.dataset import dataset_of
 from fieldray_adapt.data.layouts import PARTS
 from fieldray_adapt.evaluation.figures import (
-    Choices,
     ClassifierFigures,
     CrossFigures,
     DataFigures,
@@ -61,7 +59,12 @@ _DOES: Final = {
     "evaluate": "choose operating points, measure",
     "pack": "write the signed pack",
 }
-_POINT_HEAD: Final = ("operating point", "sensitivity", "specificity", "accuracy", "sensitivity, not sure counted")
+_POINT_HEAD: Final = (
+    *("operating point", "detected, of all with the finding", "falsely referred, of all without"),
+    *("sensitivity", "specificity", "detected, not sure counted"),
+)
+_COUNTED: Final = """Count, share and 95 % interval, of images as the program screens them. Read first is referred
+whatever the score, so that an operating point may lie beside the ROC curve, which is of the scores."""
 SCORES_CAPTION: Final = """Left: ROC curve; dots are the operating points. Middle: the share of images with the finding
 among those of about the same score; a well calibrated score follows the dotted line. Right: how many images got which
 score, with and without the finding, on a logarithmic axis; lines are the thresholds."""
@@ -70,14 +73,13 @@ score, with and without the finding, on a logarithmic axis; lines are the thresh
 def report_step(run: Run) -> Facts:
     """Write report.html. Raises UsageProblem `step_missing`, StorageProblem."""
     results = run.read("evaluate", "metrics.json", ClassifierFigures)
-    chosen = run.read("evaluate", "points.json", Choices)
     names = [label.meaning["en"] for label in run.recipe.labels]
     curves = training_curves(run.read("train", HISTORY, list[EpochFigures]), labels=names)
     caption = "Loss on the training images, and area under the ROC curve (AUC) on the validation images, per epoch."
     sections = [
         Section(title="Steps", parts=[_steps(run)]),
         Section(title="Images", parts=_images(results.data)),
-        *[_label(run, label, results, chosen) for label in run.recipe.kept_labels],
+        *[_label(run, label, results) for label in run.recipe.kept_labels],
         Section(title="Out-of-distribution gate", parts=_gate(results.gate)),
         Section(title="Class maps", parts=_examples(run)),
         Section(title="Training", parts=[Figure(svg=curves, caption=caption)]),
@@ -186,20 +188,23 @@ def _pruning(run: Run) -> list[Part]:
     ]
 
 
-def _label(run: Run, label: LabelRule, results: ClassifierFigures, chosen: Choices) -> Section:
+def _label(run: Run, label: LabelRule, results: ClassifierFigures) -> Section:
     found, column = results.labels[label.code], run.recipe.kept_labels.index(label)
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
-        targets, raw = arrays["test_targets"][:, column], arrays["test"][:, column]
-    known = ~np.isnan(targets)
-    scores = metrics.calibrated(raw[known], chosen.calibration[label.code])
+        targets, scores = arrays["test_targets"][:, column], arrays["test_screened"][:, column]
+    known = ~np.isnan(targets) & ~np.isnan(scores)
     test, both = found.test, found.float_against_int8
     points = [
-        [name, *map(as_text, (point.sensitivity, point.specificity, point.accuracy, point.sensitivity_with_band))]
+        [
+            name,
+            *map(as_text, (point.detected, point.falsely_referred, point.sensitivity, point.specificity)),
+            as_text(point.detected_with_unsure),
+        ]
         for name, point in test.points.items()
     ]
     rows = {
         "AUC": as_text(test.auc),
-        "AUC on the validation images": as_text(found.validation.auc),
+        "AUC on the validation images": as_text(found.validation_auc),
         **{f"AUC of the image's {name} alone": f"{area:.3f}" for name, area in found.shortcuts.items()},
         **{
             f"specificity at a sensitivity of {float(at):.0%}": as_text(e)
@@ -214,8 +219,8 @@ def _label(run: Run, label: LabelRule, results: ClassifierFigures, chosen: Choic
     return Section(
         title=f"{label.meaning['en']}: test images",
         parts=[
-            Figure(svg=score_plots(scores, targets[known] >= 0.5, points=test.points), caption=SCORES_CAPTION),
-            Table(head=_POINT_HEAD, rows=points, caption="Count, share and 95 % interval."),
+            Figure(svg=score_plots(scores[known], targets[known] >= 0.5, points=test.points), caption=SCORES_CAPTION),
+            Table(head=_POINT_HEAD, rows=points, caption=_COUNTED),
             Table(head=("figure", "value (95 % interval)"), rows=[[*row] for row in rows.items()]),
             *group_tables(found.by_group),
         ],

@@ -20,17 +20,9 @@ from fieldray.domain.metrics import auc
 from fieldray_adapt.data.augmentation import Augmentation, augment, draw_motion, moved
 from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Specification, Weights
-from fieldray_adapt.training.engine import (
-    Engine,
-    EngineName,
-    EngineSettings,
-    EpochFigures,
-    Progress,
-    cosine_rate,
-    open_engine,
-    seed_dropout,
-    train_whole,
-)
+from fieldray_adapt.training.engine import EpochFigures, Progress, cosine_rate, seed_dropout, train_whole
+from fieldray_adapt.training.engine_choice import open_engine
+from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings
 
 
 def balanced_draw(

@@ -1,8 +1,7 @@
-"""What trains and runs a specification, and the state of a long training in one file.
+"""The loop of every training, and the state of a long one in one file.
 
-There is one interface, on TensorFlow (always there) or PyTorch (faster on many CPUs). A target of nan is unknown and
-counts for nothing, so several data sets that label different things train one network. With a checkpoint a kill costs
-minutes and not the training.
+A target of nan is unknown and counts for nothing, so several data sets that label different things train one network.
+With a checkpoint a kill costs minutes and not the training.
 
 The one loop of every training: epochs of steps, a running mean of the weights, a checkpoint after each epoch.
 
@@ -21,16 +20,14 @@ References
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from msgspec import Struct, structs
@@ -43,111 +40,9 @@ from fieldray.typed_json import decoded
 from fieldray_adapt.files import arrays_in, digest, plain, save_arrays
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.recipes.tables import key, table
+from fieldray_adapt.training.engine_choice import _is_torch, open_engine
+from fieldray_adapt.training.engine_interface import Batch, Engine, EngineName, EngineSettings, Trainable
 
-EngineName = Literal["auto", "tensorflow", "torch"]
-Precision = Literal["float32", "bfloat16"]
-Loss = Literal["binary", "categorical"]
-Batch = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """How an engine trains.
-
-    Attributes
-    ----------
-    weight_decay
-        Of AdamW (arXiv:1711.05101), on kernels only.
-    frozen
-        Layers whose weights and normalisation statistics stay as they are.
-    loss
-        "binary": a sigmoid per label; "categorical": one softmax over all labels.
-    threads
-        CPU threads; 0 leaves the choice to the framework.
-    label_weights
-        Of each label's loss where it is binary; none: all alike.
-    outside_weights
-        Of each label's evidence outside the lungs, see `step`; none: it costs nothing.
-    """
-
-    weight_decay: float = 1e-4
-    frozen: frozenset[str] = frozenset()
-    loss: Loss = "binary"
-    precision: Precision = "float32"
-    threads: int = 0
-    label_weights: tuple[float, ...] = ()
-    outside_weights: tuple[float, ...] = ()
-
-
-class Trainable(Protocol):
-    """What a checkpoint keeps of a network in training."""
-
-    def weights(self) -> Weights:
-        """A copy of the weights."""
-
-    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights; the optimiser's memory stays."""
-
-    def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """What the optimiser remembers, by name."""
-
-    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse of `optimiser_state`, on an engine of the same specification and settings."""
-
-
-class Engine(Trainable, Protocol):
-    """A network in training.
-
-    Images are (n, height, width, channels) float32 in 0..1, targets (n, labels) in 0..1 or nan.
-    """
-
-    def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
-        """One optimiser step; the batch's mean loss before it.
-
-        Parameters
-        ----------
-        lungs
-            (n, rows, columns) share of lung, 0..1, in cells that the class maps' cells are whole blocks of. Where the
-            settings weigh it, what a class map has above 0 outside the lungs, averaged over its cells, is a loss too.
-        """
-
-    def logits(self, images: Batch) -> Batch:
-        """Logits (n, labels), with the statistics of inference."""
-
-    def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """What `step` would learn from a batch, and its mean loss; the network stays as it is.
-
-        By name, one array of the weight's shape for everything that learns: a trained weight's gradient, and what a
-        statistic of batch normalisation would lose by the step.
-        """
-
-
-def open_engine(
-    specification: Specification,
-    weights: Mapping[str, NDArray[np.float32]],
-    *,
-    settings: EngineSettings,
-    name: EngineName = "auto",
-) -> Engine:
-    """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError."""
-    if _is_torch(name):
-        # Read when the library loads: threads that spin while they wait are five times slower on a busy machine.
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        from fieldray_adapt.training.torch_engine import TorchEngine
-
-        return TorchEngine(specification, weights, settings=settings)
-    from fieldray_adapt.training.keras_engine import KerasEngine
-
-    return KerasEngine(specification, weights, settings=settings)
-
-
-def _is_torch(name: EngineName) -> bool:
-    """Whether PyTorch is meant; "auto" leaves one with Triton, which ends a process that TensorFlow is in too."""
-    is_there, has_triton = (importlib.util.find_spec(one) is not None for one in ("torch", "triton"))
-    return name == "torch" or (name == "auto" and is_there and not has_triton)
-
-
-STATISTICS: Final = ("/mean", "/variance")
 """How names of what batch normalisation notes, and no gradient moves, end."""
 
 CHECKPOINT: Final = "checkpoint.npz"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import INPUT, Layer, Shape, Specification, Weights, shapes
-from fieldray_adapt.training.engine import STATISTICS, Batch, EngineSettings
+from fieldray_adapt.training.engine_interface import STATISTICS, Batch, EngineSettings
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 

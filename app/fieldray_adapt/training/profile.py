@@ -30,7 +30,8 @@ from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.reports.page import Part, Table, Text
 from fieldray_adapt.run import Facts, Progress, Run, Step
-from fieldray_adapt.training.engine import EngineSettings, open_engine
+from fieldray_adapt.training.engine_choice import open_engine
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import specification_of, starting_digest
 
 Mode = Literal["training", "inference"]

@@ -35,7 +35,8 @@ from fieldray_adapt.networks.specification import (
 from fieldray_adapt.recipes.classifier import NO_WEIGHTS, NetworkChoice, Recipe, Training
 from fieldray_adapt.run import Facts, Run, Step
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
-from fieldray_adapt.training.engine import EngineSettings, EpochFigures
+from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.teacher import teacher_targets
 
 NETWORK: Final = ("weights.npz", "specification.json")

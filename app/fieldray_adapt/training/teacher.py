@@ -29,7 +29,7 @@ from fieldray_adapt.networks.architectures import convolution, depthwise_convolu
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, weight_shapes
 from fieldray_adapt.run import Progress
 from fieldray_adapt.training.classifier import Samples
-from fieldray_adapt.training.engine import Batch
+from fieldray_adapt.training.engine_interface import Batch
 from fieldray_adapt.training.keras_engine import layer_reader
 
 SIDE: Final = 224

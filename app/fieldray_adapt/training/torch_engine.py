@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, channel_sets
-from fieldray_adapt.training.engine import STATISTICS, Batch, EngineSettings
+from fieldray_adapt.training.engine_interface import STATISTICS, Batch, EngineSettings
 
 _MOMENTUM: Final = 0.1
 _LEAST_KNOWN: Final = 1e-6

@@ -12,7 +12,6 @@ from fieldray.commands.options import add_pack_options, load_pack, pack_library,
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
-from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of, whole_number
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 NOTHING_THERE: Final = 4
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command and its own commands."""
-    actions = add_commands(commands, "archive", COMMANDS["archive"])
+    actions = add_commands(commands, "archive", summary)
     screen = add_command(
-        actions, "screen", "screen every image of an archive, resumed after any interruption", run=run_screen
+        actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
     )
     what = "a file or folder to screen, or one address of s3, http, https or sftp alone, such as s3://BUCKET/PREFIX"
     screen.add_argument("paths", nargs="+", type=given_text, metavar="PATH", help=what)
@@ -39,23 +38,25 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         type=given_path,
         required=True,
         metavar="DIR",
-        help="the folder for the list of images and the results; the same folder again resumes",
+        help="folder for the list of images and the results; an existing folder is resumed",
     )
     add_connection_options(screen)
     screen.add_argument(
-        "--send-files", action="store_true", help="send the images to computers that do not see their folders"
+        "--send-files", action="store_true", help="send the images to computers that cannot read the folders"
     )
     screen.add_argument(
         "--chunk",
         type=whole_number(1, 4096),
         default=256,
         metavar="N",
-        help="images that a process is given at once (default: 256)",
+        help="images per task of a process (default: 256)",
     )
     screen.add_argument("--device", choices=device_choices(), help="the device that runs the model")
     screen.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
     screen.add_argument(
-        "--ages-confirmed", action="store_true", help="all patients are of the ages the pack is for (see screen)"
+        "--ages-confirmed",
+        action="store_true",
+        help="confirm that all patients are in the pack's age range (see `fieldray screen`)",
     )
 
 
@@ -65,7 +66,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
         from fieldray.imaging.discover import existing
-        from fieldray.pipeline.run_recorder import spec_of
+        from fieldray.pipeline.batch_ports import spec_of
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_worker import make_request

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.commands.console import Console, add_command, add_commands, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_cluster.command_line import COMMANDS
 
 if TYPE_CHECKING:
     from fieldray_cluster.certificates import Role
@@ -24,31 +23,33 @@ _DEFAULT_PORT: Final = 8786
 _TICK_S: Final = 0.5
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command and its own commands."""
-    actions = add_commands(commands, "cluster", COMMANDS["cluster"])
+    actions = add_commands(commands, "cluster", summary)
     start = add_command(actions, "start", "be the scheduler that the other computers join", run=run_start)
     start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
     start.add_argument(
         "--port", type=whole_number(1, 65535), default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)"
     )
     _add_member_options(start)
-    join = add_command(actions, "join", "work for a scheduler", run=run_join)
+    join = add_command(actions, "join", "join a scheduler as a worker", run=run_join)
     join.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
     join.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
     join.add_argument(
-        "--workers", type=whole_number(1, 256), default=1, metavar="N", help="processes that work (default: 1)"
+        "--workers", type=whole_number(1, 256), default=1, metavar="N", help="number of worker processes (default: 1)"
     )
-    join.add_argument("--name", default="", metavar="NAME", help="what this computer is called (default: its own name)")
+    join.add_argument(
+        "--name", default="", metavar="NAME", help="name of this computer in the cluster (default: the host name)"
+    )
     _add_member_options(join)
     for name, text, run in (
         ("status", "list the computers of a cluster", run_status),
-        ("stop", "end a cluster", run_stop),
+        ("stop", "stop a cluster", run_stop),
     ):
         action = add_command(actions, name, text, run=run)
         action.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
         _add_certificates_option(action)
-    text = "make certificates for a cluster, to be copied to each computer"
+    text = "make certificates for a cluster; copy them to each computer"
     make = add_command(actions, "certificates", text, run=run_certificates)
     make.add_argument("folder", type=given_path, metavar="DIR", help="the folder to write to")
 
@@ -218,13 +219,14 @@ def _add_member_options(parser: argparse.ArgumentParser) -> None:
         type=_network,
         default=[],
         metavar="NETWORK",
-        help="where the other computers are, in numbers (192.168.1.0/24); nothing else is reached; may be repeated",
+        help="network of the other computers, in numbers (192.168.1.0/24); no other network is reached; may be "
+        "repeated",
     )
     _add_certificates_option(parser)
     parser.add_argument(
         "--unencrypted",
         action="store_true",
-        help="work without certificates: whoever reaches this computer's port can run programs as you",
+        help="work without certificates: everybody who reaches the port of this computer can run programs as you",
     )
 
 

@@ -42,32 +42,33 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Add what says how a training is divided."""
     group = parser.add_argument_group("training by several workers")
     group.add_argument(
-        "--workers", type=whole_number(1, 1000), default=1, metavar="N", help="how many take part (default: 1)"
+        "--workers", type=whole_number(1, 1000), default=1, metavar="N", help="number of workers (default: 1)"
     )
     group.add_argument(
         "--mode",
         choices=("local", "sync-join", "sync-split", "async"),
         default="local",
-        help="local: this process alone; sync-join: each worker a batch, then one step; sync-split: each worker a part "
-        "of a batch; async: nobody waits (default: local)",
+        help="training mode: local: this process alone; sync-join: each worker a batch, then one step; sync-split: "
+        "each worker a part of a batch; async: no worker waits (default: local)",
     )
     group.add_argument(
         "--server",
         choices=SERVERS,
         default="central",
-        help="where the weights are: in one process, or shared among as many as workers (default: central)",
+        help="parameter server: central, one process has the weights; distributed, one part per worker (default: "
+        "central)",
     )
     group.add_argument(
         "--placement",
         choices=("even", "whole"),
         default="even",
-        help="shares of distributed servers: equal, or whole tensors as Šlampa printed it (default: even)",
+        help="parts of distributed servers: equal, or whole tensors by Šlampa's printed algorithm (default: even)",
     )
     group.add_argument(
         "--staleness",
         type=whole_number(0, 1000),
         metavar="N",
-        help="async: how many steps late a gradient may be at most",
+        help="maximum staleness with --mode async: updates that a gradient may be late",
     )
     group.add_argument(
         "--take-turns",
@@ -101,16 +102,20 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
     """Add `measure-cluster`."""
     action = add_command(
-        actions, "measure-cluster", "measure what decides whether several workers are worth it", run=run_measure_cluster
+        actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
     )
     action.add_argument(
         "recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
     )
     action.add_argument(
-        "--repeats", type=whole_number(2, 1000), default=10, metavar="N", help="measurements of each (default: 10)"
+        "--repeats", type=whole_number(2, 1000), default=10, metavar="N", help="number of measurements (default: 10)"
     )
     action.add_argument(
-        "--workers", type=whole_number(1, 1000), default=2, metavar="N", help="estimate up to so many (default: 2)"
+        "--workers",
+        type=whole_number(1, 1000),
+        default=2,
+        metavar="N",
+        help="largest number of workers to estimate (default: 2)",
     )
     add_cluster_options(action.add_argument_group("cluster"))
 
@@ -146,7 +151,7 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
     """Add `estimate`."""
     parser = add_command(
         actions, "estimate", "predict how much faster training is on several machines", run=run_estimate,
-        epilog="Exit code: 0, or 2 where an option is missing or cannot be.",
+        epilog="Exit code: 0 done; 2 an option is missing or invalid.",
     )  # fmt: skip
     time, number = _number(above=0.0), whole_number(1, 10**17)
     parser.add_argument(
@@ -171,32 +176,32 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--server",
         choices=SERVERS,
-        help="one machine with all weights, or a part of them on every machine (default: distributed; what is best is "
-        "looked for among both)",
+        help="parameter server: central, all weights on one machine; distributed, a part on every machine (default: "
+        "distributed; the search for the best number of workers tries both)",
     )
     parser.add_argument(
         "--output",
         choices=("single", "csv"),
         default="single",
-        help="words for N workers; a table for 1 to N, separated by semicolons (default: single)",
+        help="single: a sentence for N workers; csv: a table for 1 to N, divided by semicolons (default: single)",
     )
     _add_corrections(parser)
 
 
 def _add_corrections(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what the printed formulas leave out")
+    group = parser.add_argument_group("corrections to the printed formulas")
     group.add_argument(
         "--slowest",
         type=_number(least=1.0),
         default=1.0,
         metavar="FACTOR",
-        help="how many times as long the slowest worker takes as the others",
+        help="slowness of the slowest worker: its time divided by that of the others",
     )
     group.add_argument("--ceil", action="store_true", help="round the batches of a worker up to a whole number")
     group.add_argument(
         "--network",
         choices=REFERENCE_NETWORKS,
-        help="distributed servers hold whole tensors of this network, as the source's algorithm places them",
+        help="place whole tensors of this network on distributed servers, by the published algorithm",
     )
 
 

@@ -12,21 +12,20 @@ from fieldray.commands.console import Console, add_command, add_commands, given_
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.adapt_command import print_all
-from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import cluster_modules
 
 _STOPPED: Final = 130
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command and its own commands."""
-    actions = add_commands(commands, "workflow", COMMANDS["workflow"])
+    actions = add_commands(commands, "workflow", summary)
     for name, (text, run) in _COMMANDS.items():
         action = add_command(actions, name, text, run=functools.partial(_run, run))
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
         if name == "status":
-            action.add_argument("--task", metavar="NAME", help="one task, with the end of what it wrote")
-            action.add_argument("--json", choices=("-",), help="one JSON object per task on standard output")
+            action.add_argument("--task", metavar="NAME", help="show one task, with the end of its output")
+            action.add_argument("--json", choices=("-",), help="print one JSON object per task")
 
 
 def run_run(options: argparse.Namespace, console: Console) -> int:
@@ -113,8 +112,8 @@ def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Na
 
 _COMMANDS: Final = {
     "new": ("write a commented recipe to begin with", run_new),
-    "run": ("run what is not done of a workflow", run_run),
-    "sweep": ("run what is not done of a sweep, and make the winner's pack", run_sweep),
+    "run": ("run the unfinished tasks of a workflow", run_run),
+    "sweep": ("run the unfinished trials of a sweep, and make the winner's pack", run_sweep),
     "status": ("list the tasks of a run, while it runs or afterwards", run_status),
     "cancel": ("stop the run in another window", run_cancel),
     "report": ("write the report of a run as one page", run_report),

@@ -377,7 +377,7 @@ def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: 
     """
     from fieldray_adapt.networks.architectures import NETWORKS
     from fieldray_adapt.networks.specification import weight_shapes
-    from fieldray_adapt.training.engine import STATISTICS  # only now: the formulas alone need none of this
+    from fieldray_adapt.training.engine_interface import STATISTICS  # only now: the formulas alone need none of this
 
     sizes = list[int]()
     made = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=classes, input_channels=_CHANNELS)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import Weights
-from fieldray_adapt.training.engine import STATISTICS
+from fieldray_adapt.training.engine_interface import STATISTICS
 from fieldray_cluster.training.formulas import Runs, placed_evenly_corrected, placed_whole
 
 Vector = NDArray[np.float32]

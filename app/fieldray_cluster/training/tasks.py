@@ -30,7 +30,8 @@ from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import StageSamples, rates
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
 from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, balanced_draw, smoothed
-from fieldray_adapt.training.engine import Engine, EngineName, EngineSettings, Trainable, open_engine
+from fieldray_adapt.training.engine_choice import open_engine
+from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings, Trainable
 from fieldray_cluster.training.formulas import Server
 from fieldray_cluster.training.shard import Rule
 

@@ -41,15 +41,8 @@ from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
 from fieldray_adapt.recipes.tables import Document
 from fieldray_adapt.run import Facts, Run, locked
 from fieldray_adapt.training.classifier import Samples, TrainingOptions, validation_areas
-from fieldray_adapt.training.engine import (
-    CHECKPOINT,
-    Checkpoint,
-    EpochFigures,
-    Kept,
-    Progress,
-    TrainingCourse,
-    open_engine,
-)
+from fieldray_adapt.training.engine import CHECKPOINT, Checkpoint, EpochFigures, Kept, Progress, TrainingCourse
+from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.steps import schedule_of, settings_of, specification_of
 from fieldray_cluster.connection import connecting_context, host_of
 from fieldray_cluster.node import cores_of_worker

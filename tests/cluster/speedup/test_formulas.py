@@ -205,7 +205,8 @@ def test_squeezenet_split_over_a_central_server_is_best_on_4_workers() -> None:
     assert texts(SQUEEZENET, "sync-split", servers=("central",)) == [
         "With sync-split, training is fastest on 4 workers with a central server: "
         "1.88 times as fast as on one machine.",
-        "Nine tenths of that are already reached with 3 workers and a central server: 1.81 times as fast.",
+        "Nine tenths of that speed are reached with 3 workers and a central server: "
+        "1.81 times as fast as on one machine.",
         "Two workers with a central server are 1.53 times as fast as one machine.",
     ]
 
@@ -301,9 +302,9 @@ def test_corrections_are_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((*ASKED, "--workers", "129"), "There are 129 workers for 128 batches"),
-        ((*ASKED, "--workers", "10001", "--batches", "20000"), "At most 10000 can"),
-        ((*ASKED, "--workers", "1001", "--batches", "9999", "--network", "resnet-34"), "At most 1000 can"),
+        ((*ASKED, "--workers", "129"), "129 workers are more than 128 batches"),
+        ((*ASKED, "--workers", "10001", "--batches", "20000"), "The limit is 10000 workers"),
+        ((*ASKED, "--workers", "1001", "--batches", "9999", "--network", "resnet-34"), "The limit is 1000 workers"),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:

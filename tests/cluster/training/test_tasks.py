@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.networks.architectures import resnet50
 from fieldray_adapt.networks.specification import initial_weights
-from fieldray_adapt.training.engine import open_engine
+from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
 from fieldray_cluster.training.tasks import DividedClassifier, OtherArrays, Plan, Replica, arrays_kept, write_arrays
 from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, perform
@@ -177,8 +177,8 @@ def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"workers": 2}, "need a way to work together"),
-        ({"workers": 2, "mode": "sync-join", "staleness": 3}, "Leave --staleness out"),
+        ({"workers": 2}, "need a mode"),
+        ({"workers": 2, "mode": "sync-join", "staleness": 3}, "Remove --staleness"),
         ({"workers": 4, "mode": "async", "staleness": 2}, "up to 3 updates late"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_node_that_does_not_see_the_run_is_named_before_any_work(client: Clien
 
 
 def unfit() -> contextlib.AbstractContextManager[object]:
-    return pytest.raises(NodesUnfit, match=r"local cannot be given any work: .* cannot see")
+    return pytest.raises(NodesUnfit, match=r"local gets no work: .* cannot read")
 
 
 def spec_in(folder: Path, number: int = 1, *, ends: str = "0") -> TaskSpec:
@@ -100,7 +100,7 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
             answer = perform(spec_in(small))
         outcome = answer.outcome
         assert answer.of_node and not outcome.is_done and outcome.node and outcome.exit_code is None
-        assert outcome.problem.startswith(f"{outcome.node} could not work on it: ")
+        assert outcome.problem.startswith(f"{outcome.node} could not run the task: ")
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -117,10 +117,10 @@ def test_how_a_performance_ended_is_known_when_its_answer_was_lost(run: Path) ->
 def test_a_worker_that_does_not_see_the_run_says_so_and_makes_no_folder(run: Path, lost: str) -> None:
     (run / lost).unlink()
     answer = perform(spec_in(run))
-    assert answer.of_node and "cannot see" in answer.outcome.problem
+    assert answer.of_node and "cannot read" in answer.outcome.problem
     away = run / "not-mounted" / "run"
     answer = perform(spec_in(away))
-    assert answer.of_node and "cannot see" in answer.outcome.problem
+    assert answer.of_node and "cannot read" in answer.outcome.problem
     assert not away.parent.exists() and not (run / "a-0001").exists()
 
 
@@ -218,7 +218,9 @@ def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_pa
 
 def test_an_answer_that_is_not_its_own_task_s_is_refused(client: Client, run: Path) -> None:
     event = performed(client, run, work="answer_another")
-    assert event.status == "failed" and event.outcome.problem.startswith("The answer of another task came back")
+    assert event.status == "failed" and event.outcome.problem.startswith(
+        "The cluster returned the answer of another task"
+    )
 
 
 def test_a_worker_that_was_ending_stops_no_task(client: Client, run: Path) -> None:

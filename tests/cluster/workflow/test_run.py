@@ -165,7 +165,7 @@ lost_workers = 2
     # or more: a task may be on its way to a worker that another one has just ended
     assert first is not None and first.lost >= 3 and first.status == "done"
     assert second is not None and second.lost == 2
-    assert second.outcome.problem == "The processes that worked on it ended 2 times."
+    assert second.outcome.problem == "The processes of this task crashed 2 times."
 
 
 def test_a_killed_driver_leaves_nothing_running_and_is_taken_up(tmp_path: Path) -> None:

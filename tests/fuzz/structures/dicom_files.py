@@ -16,7 +16,8 @@ import pydicom
 from pydicom.encaps import generate_fragments
 
 from fieldray.domain.image import ImageRef
-from fieldray.imaging.identify import IndexFound, ZipFound, identify
+from fieldray.imaging.identify import identify
+from fieldray.imaging.limits import IndexFound, ZipFound
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom

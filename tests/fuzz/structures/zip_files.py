@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.imaging.discover import discover
-from fieldray.imaging.source import read_bytes
+from fieldray.imaging.whole_file import read_bytes
 from fuzz.structures.dicom_files import PLACES, make_header
 from fuzz.structures.target import holds, refusals
 

@@ -29,8 +29,8 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
     out = compare(moved, before, against="earlier")
     assert [drift.of for drift in out if drift.is_out] == ["scores", "refused", "exposure"]
     assert "earlier images of the same folder: the mean score is 0.85 and was 0.25." in out[0].summary.text
-    assert "50 of 100, and there 2." in out[1].summary.text
-    assert "(60 against 100 images)" in out[0].summary.text
+    assert "50 of 100, and was 2 of 100." in out[1].summary.text
+    assert "(60 and 100 images)" in out[0].summary.text
 
 
 def test_fewer_than_fifty_images_are_not_compared() -> None:
@@ -66,7 +66,7 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
 
     assert [drift.is_out for drift in found(8)] == [False]
     (out,) = found(24)
-    assert out.is_out and "other patients?" in out.summary.text
+    assert out.is_out and "other patients than" in out.summary.text
     assert found(19, 19) == []
     assert found(20, 20)[0].is_out
 

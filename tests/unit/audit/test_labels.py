@@ -57,7 +57,7 @@ def test_tables_of_every_spreadsheet_are_read(tmp_path: Path, encoding: str, sep
 
 def test_a_name_of_two_images_is_not_guessed(tmp_path: Path) -> None:
     said = problem(tmp_path, "path,label\na.png,1\nb.dcm,0\n")
-    assert "so that more of the path is needed: 2 (a.png)." in said and "two labels: –." in said
+    assert "(write more of the path): 2 (a.png)." in said and "two labels: –." in said
 
 
 def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
     assert len(found.truths) == 2
     assert [note.code for note in found.notes] == ["audit_images_unlabelled", "audit_rows_unknown"]
     first = tmp_path / "test" / "a.png"
-    assert found.notes[1].text.endswith(f"of that name elsewhere: 2 (validation/a.png ≠ {first}).")
+    assert found.notes[1].text.endswith(f"of that name in another folder: 2 (validation/a.png ≠ {first}).")
     assert found.notes[0].text == "2 screened images have no label and are left out."
 
 
@@ -93,13 +93,13 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
         ("path,label\n", "no rows"),
         (
             "path,grade\nb.dcm,1\n",
-            "no column named label. Its columns are: path, grade. Rename the right one",
+            "no column named label. Its columns are: path, grade. Rename the right column",
         ),
         ("what,label\nb.dcm,1\n", "no column named path"),
-        ("path,label\nx.png,1\n", "names none of the images"),
+        ("path,label\nx.png,1\n", "names no screened image"),
         (b"\x89PNG\r\n\0\0", "not a text file"),
         ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All labels are the same"),
-        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Say which of them mean positive."),
+        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Choose the labels that mean positive."),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, said: str) -> None:
@@ -142,12 +142,12 @@ def test_two_columns_of_one_name_are_refused_and_named(tmp_path: Path, header: s
     separator = ";" if ";" in header else ","
     rows = [separator.join(("b.dcm", "normal", "abnormal")), separator.join(("train/a.png", "abnormal", "normal"))]
     said = problem(tmp_path, "\n".join((header, *rows)))
-    assert "more than one column of the same name" in said
+    assert "several columns with one name" in said
     assert ("image" if header.startswith("Image") else "label") in said
 
 
 def test_a_label_that_is_nearly_a_usual_one_is_asked_about_and_positives_are_said(tmp_path: Path) -> None:
-    assert "Say which" in problem(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,normall\n")
+    assert "Choose the labels" in problem(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,normall\n")
     found = read(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,tuberculosis\n")
     assert reason("audit_counted_positive", names="tuberculosis") in found.notes
 
@@ -180,8 +180,10 @@ def test_a_name_without_its_suffix_is_that_of_one_image(tmp_path: Path) -> None:
     found = read(tmp_path, "image,label\nb,1\ntrain\\a,0\nc.zip!inner/Знімок,1\n")
     assert found.truths[str(tmp_path / "b.dcm")] and not found.truths[str(tmp_path / "train" / "a.png")]
     assert len(found.truths) == 3
-    assert "is needed: 2 (a)" in problem(tmp_path, "image,label\na,1\nb,0\n")
-    assert "names none" in problem(tmp_path, "image,label\n1.2,1\n1.2.3.4,0\n")  # of UIDs nothing may be left out
+    assert "more of the path): 2 (a)" in problem(tmp_path, "image,label\na,1\nb,0\n")
+    assert "names no screened image" in problem(
+        tmp_path, "image,label\n1.2,1\n1.2.3.4,0\n"
+    )  # of UIDs nothing may be left out
 
 
 def test_a_longer_path_is_shown_beside_the_one_that_was_screened(tmp_path: Path) -> None:

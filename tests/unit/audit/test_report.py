@@ -66,7 +66,7 @@ def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
         is None
     )
     for wrong in (Prices(screening=-1.0), Prices(test=float("nan")), Prices(unsure=float("inf"))):
-        with pytest.raises(UsageProblem, match="A price is a number"):
+        with pytest.raises(UsageProblem, match="A cost must be a number"):
             require_prices(wrong)
 
 
@@ -106,7 +106,7 @@ def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
     assert (found.specificity.count, found.specificity.of) == (6, 13)
     assert found.specificity.low <= 6 / 13 <= found.specificity.high
     for wrong in (0.95, 1.2, -0.1, float("nan")):
-        with pytest.raises(UsageProblem, match="At the threshold"):
+        with pytest.raises(UsageProblem, match="is not between 0 and 1, or detects no positive image"):
             propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=Wanted(threshold=wrong))
 
 

@@ -111,7 +111,7 @@ def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime_but_a_bad_one_
     def fact(problem: Reason) -> str:
         return of_edgetpu(replace(ABSENT, library_problem=problem), TRIAL).facts["Edge TPU"]
 
-    assert "packs that come with the program run on the CPU" in reason("host_no_edgetpu").text
+    assert "packs of the program run on the CPU" in reason("host_no_edgetpu").text
     assert fact(NO_LIBRARY) == "none, no runtime"
     assert BAD_LIBRARY.text in fact(BAD_LIBRARY)
 

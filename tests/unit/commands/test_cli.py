@@ -126,7 +126,7 @@ def test_an_empty_path_is_refused(arguments: tuple[str, ...], here: Path, capsys
 )
 def test_an_address_is_no_path(arguments: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(list(arguments)) == 2
-    assert " is an address" in capsys.readouterr().err
+    assert " is a network address" in capsys.readouterr().err
     assert not list(here.iterdir())
 
 

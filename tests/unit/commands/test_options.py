@@ -183,7 +183,7 @@ def test_another_content_of_a_version_that_ran_here_is_told(tmp_path: Path) -> N
     other = clinic.pack(1, calibration={})
     assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3"
     (said,) = clinic.errors
-    assert said.startswith("test-chest-1.2.3 is not the pack that ran on this computer before")
+    assert said.startswith("test-chest-1.2.3 differs from the pack that ran on this computer before")
     clinic.library.record_run(clinic.library.load(other))
     clinic.errors.clear()
     assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3" and clinic.errors == []

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.run import Verdict
 
 FRAMES = ImageHeader(number_of_frames=3)
 PATH = Path("/images/a.dcm")
@@ -46,10 +45,3 @@ def test_a_study_of_two_patients_is_two() -> None:
     people += [{"patient_id": "UNKNOWN", "patient_name": name} for name in ("Gamma^Galyna", "Delta^Denys")]
     people += [{"patient_id": "\ufffd-12", "patient_name": name} for name in ("Eta^Emil", "Theta^Taras")]
     assert len({key(**person) for person in people}) == len(people)
-
-
-def test_a_verdict_is_one_of_three() -> None:
-    for choice in ("agree", "disagree", "unsure"):
-        assert Verdict(choice=choice).note == ""
-    with pytest.raises(ValueError, match="agree, disagree or unsure"):
-        Verdict(choice="perhaps")

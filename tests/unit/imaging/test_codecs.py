@@ -20,14 +20,18 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, get_frame
 from pydicom.uid import (
+    HTJ2K,
+    JPEG2000,
     UID,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     HTJ2KLossless,
     JPEG2000Lossless,
     JPEGBaseline8Bit,
+    JPEGExtended12Bit,
     JPEGLossless,
     JPEGLSLossless,
+    JPEGLSNearLossless,
     RLELossless,
 )
 
@@ -219,6 +223,29 @@ def test_runs_may_reach_over_the_ends_of_rows() -> None:
 def test_a_frame_that_is_laid_out_otherwise_or_is_too_short_is_damaged(header: tuple[int, ...]) -> None:
     with pytest.raises((ValueError, RuntimeError)):
         RLE.decode(_runs(header, bytes([3, 1, 2])))
+
+
+# ---- what a codec promises
+
+
+@pytest.mark.parametrize(
+    ("syntax", "is_lossless"),
+    [
+        (JPEGBaseline8Bit, False),
+        (JPEGExtended12Bit, False),
+        (JPEG2000, False),
+        (HTJ2K, False),
+        (JPEGLSNearLossless, False),
+        (JPEGLossless, True),
+        (JPEG2000Lossless, True),
+        (JPEGLSLossless, True),
+        (RLELossless, True),
+    ],
+)
+def test_each_codec_says_which_of_its_syntaxes_are_lossless(syntax: UID, is_lossless: bool) -> None:
+    frame = replace(_runs((1, 64), b""), transfer_syntax=syntax)
+    assert frame.is_lossless == is_lossless
+    assert replace(frame, source=b"").is_lossless  # uncompressed values
 
 
 # ---- uncompressed: as pydicom reads it

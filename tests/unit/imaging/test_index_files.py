@@ -91,13 +91,13 @@ def test_one_that_breaks_off_says_so_and_its_folder_has_its_images_all_the_same(
 def test_one_that_is_damaged_says_so(data: bytes, medium: Path) -> None:
     (medium / "DICOMDIR").write_bytes(data)
     assert _found(medium / "DICOMDIR") == [("DICOMDIR", "index_damaged")]
-    assert "open the folder it is in instead" in _texts(medium / "DICOMDIR")[0]
+    assert "open its folder instead" in _texts(medium / "DICOMDIR")[0]
 
 
 def test_one_that_was_copied_without_its_files_is_one_line(tmp_path: Path) -> None:
     index = write_index(tmp_path / "DICOMDIR", [("IMAGES", name) for name in FILES])
     assert _found(index) == _found(tmp_path) == [("DICOMDIR", "index_alone")]
-    assert _texts(index)[0].startswith("The DICOMDIR lists 3 files, but none of them is there")
+    assert _texts(index)[0].startswith("The DICOMDIR lists 3 files, which are all missing")
     write_index(index, [("IMAGES", "ONE")])
     assert _found(index) == [("ONE", "missing_listed")]
 

@@ -14,7 +14,7 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
-from fieldray.imaging.source import read_bytes
+from fieldray.imaging.whole_file import read_bytes
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not (DATA / "dicom").is_dir(), reason="no data folder here")

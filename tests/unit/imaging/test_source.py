@@ -14,7 +14,8 @@ import pytest
 
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.source import FileState, Stamps, content_hash, open_file, read_bytes, read_with_state
+from fieldray.imaging.source import FileState, Stamps, open_file
+from fieldray.imaging.whole_file import content_hash, read_bytes, read_with_state
 from raised import raises
 
 Opener = Callable[[Path], BinaryIO]
@@ -206,7 +207,7 @@ def test_a_file_that_changes_while_it_is_read_has_no_state(
     path = tmp_path / "a.dcm"
     path.write_bytes(DATA)
     states = iter(FileState(len(DATA), time_ns, 0) for time_ns in range(5))
-    monkeypatch.setattr("fieldray.imaging.source.state_of", lambda _: next(states))
+    monkeypatch.setattr("fieldray.imaging.whole_file.state_of", lambda _: next(states))
     data, state = read_with_state(ImageRef(path=path))
     assert (data, state, stamps.of_data(path, data, state)) == (DATA, None, b"")
     assert content_hash(ImageRef(path=path), stamps=stamps)[1] == b""

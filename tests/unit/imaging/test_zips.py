@@ -21,9 +21,10 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.archive import Search, open_archive, search
 from fieldray.imaging.discover import discover
-from fieldray.imaging.identify import MAX_ZIP_MEMBERS
-from fieldray.imaging.source import content_hash, open_file, read_bytes
+from fieldray.imaging.limits import MAX_ZIP_MEMBERS
+from fieldray.imaging.source import open_file
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.imaging.whole_file import content_hash, read_bytes
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import saved, write_dicom, zipped
 from raised import raises

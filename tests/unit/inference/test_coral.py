@@ -24,6 +24,8 @@ from fieldray.inference.coral_status import (
     UsbDevice,
     find_on_linux,
     find_usb_devices,
+    has_board_on_linux,
+    may_have_board,
     parse_instances,
     split_multi_string,
 )
@@ -162,9 +164,19 @@ def test_why_an_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, mode
     assert (why.code if why else None) == code
 
 
-def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu() -> None:
-    why = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",)).unavailable_reason(COMPILED)
+@pytest.mark.parametrize("has_board", [False, True])
+def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu(has_board: bool) -> None:
+    """Whether a board may be there, for which the library is asked, or not."""
+    libraries = ("libfieldray-none.so.1",)
+    why = edgetpu_kind(find=lambda: (), has_board=lambda: has_board, libraries=libraries).unavailable_reason(COMPILED)
     assert why is not None and why.code == "edgetpu_not_here"
+
+
+def test_a_board_is_shown_by_its_driver(tmp_path: Path) -> None:
+    assert not has_board_on_linux(devices=tmp_path)
+    (tmp_path / "apex_0").touch()
+    assert has_board_on_linux(devices=tmp_path)
+    assert isinstance(may_have_board(), bool)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +242,8 @@ class World:
         self.answer: LibraryAnswer | Reason = reason("coral_no_library", name="libedgetpu.so.1")
         self.events: list[DeviceChanged] = []
         self.calls: list[str] = []
+        self.asked = 0
+        self.has_board = False
         self.happened = threading.Condition()
 
     def watch(self, *, clock: Clock = "std") -> DeviceWatch:
@@ -239,12 +253,14 @@ class World:
             unplugged=lambda why: self.note(why.code),
             find=lambda: self.devices,
             ask=self.ask,
+            has_board=lambda: self.has_board,
             clock=clock,
             interval_s=0.005,
             ask_after_s=0.03,
         )
 
     def ask(self) -> LibraryAnswer:
+        self.asked += 1
         if isinstance(self.answer, Reason):
             raise BackendProblem(self.answer)
         return self.answer
@@ -280,13 +296,17 @@ def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
     assert world.calls == ["plugged", "coral_unplugged"]
 
 
-def test_without_an_edgetpu_and_a_runtime_there_is_no_edgetpu() -> None:
+@pytest.mark.parametrize("has_board", [False, True])
+def test_without_an_edgetpu_the_runtime_is_asked_for_a_board_alone(has_board: bool) -> None:
+    """Where the computer has neither, no process is started to ask."""
     world = World()
+    world.has_board = has_board
     watch = world.watch()
     watch.start()
     event = world.wait_for(1)
     watch.close()
     assert (event.state, event.reason) == ("absent", reason("edgetpu_not_here"))
+    assert world.asked == has_board
 
 
 def test_a_failing_look_does_not_end_the_watch() -> None:

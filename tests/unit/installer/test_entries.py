@@ -34,7 +34,7 @@ def test_wayland_alone_is_no_screen_for_the_installed_window() -> None:
     """Only Qt's part for X11 ships: better a sentence than Qt's abort."""
     done = run("fieldray-window", environment={"WAYLAND_DISPLAY": "wayland-0"})
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("fieldray: The window needs a screen")
+    assert done.stderr.startswith("fieldray: No display is available for the window.")
 
 
 def test_the_command_line_and_the_worker_answer() -> None:

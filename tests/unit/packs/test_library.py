@@ -333,5 +333,5 @@ def test_of_the_packs_that_ship_the_highest_version_comes_first(tmp_path: Path) 
 def test_a_file_in_the_place_of_a_pack_is_told_what_to_name(library: PackLibrary, drive: Path, name: str) -> None:
     folder = _make(drive)
     (folder / "pack.zip").write_bytes(b"PK")
-    with raises(PackProblem, "pack_is_file", says="Name the folder that holds manifest.json"):
+    with raises(PackProblem, "pack_is_file", says="Name the folder with the file manifest.json"):
         library.find(folder / name)

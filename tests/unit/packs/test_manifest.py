@@ -57,14 +57,14 @@ def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
     english, ukrainian = Translator(), Translator("uk")
     assert category_label(english, "abnormal", found) == "Signs"
     assert category_label(ukrainian, "normal", found) == "None found by this pack"
-    assert category_label(english, "unsure", found) == "Not sure"
+    assert category_label(english, "unsure", found) == "Uncertain"
 
 
 ALIKE = [
     ("Normal", "None found", "the program: Normal"),
     ("NORMAL.", "None found", "the program: Normal"),
     ("\u041dормa", "None found", "the program: \u041dорма"),  # the last letter is Latin
-    ("Nоt  sure", "None found", "the program: Not sure"),  # the first o is Cyrillic
+    ("Unсertain", "None found", "the program: Uncertain"),  # the c is Cyrillic
     ("Signs", "Reаd first", "the program: Read first"),  # the first a is Cyrillic
     ("Signs", "Читати першим", "the program: Читати першим"),
     ("Signs", "𝐀𝐛𝐧𝐨𝐫𝐦𝐚𝐥", "the program: Abnormal"),

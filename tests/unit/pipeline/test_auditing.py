@@ -22,7 +22,8 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoints, with_site_points
-from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drifts_of, take_local_point
+from fieldray.pipeline.auditing import AuditRequest, audit_run, take_local_point
+from fieldray.pipeline.doubts import doubts_of, drifts_of
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText
@@ -100,7 +101,7 @@ def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, m
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=None)
     assert [at.point.name for at in report.audit.points] == [POINT.name]
     assert report.subject.label == "opacity"
-    with pytest.raises(UsageProblem, match="needs the pack that was audited"):
+    with pytest.raises(UsageProblem, match="needs the audited pack"):
         take_local_point(SitePoints(store.path.parent), report, name="a", person="P", model=None, day=DAY)
 
 
@@ -129,7 +130,7 @@ def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Mod
 def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
     empty = keep(store.path, [], spec=spec(model))
     for run_id, request, said in (
-        (99, AuditRequest(labels="folders"), "no run 99"),
+        (99, AuditRequest(labels="folders"), "Run 99 was not found"),
         (empty, AuditRequest(labels="folders"), "no results"),
         (empty, AuditRequest(labels="folders", label="mass"), "no label mass"),
     ):
@@ -145,7 +146,10 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
         store.path, PackOfRun(run_id), AuditRequest(labels="folders", wanted=Wanted(sensitivity=0.9)), model=model
     )
     points = SitePoints(tmp_path)
-    for name, person, said in (("Our point", "P", "is no name"), ("ours", "  ", "needs the name of the person")):
+    for name, person, said in (
+        ("Our point", "P", "is not a valid name"),
+        ("ours", "  ", "needs the name of the person"),
+    ):
         with pytest.raises(UsageProblem, match=said):
             take_local_point(points, report, name=name, person=person, model=model, day=DAY)
     assert points.all() == ()
@@ -156,7 +160,7 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     assert (kept.chosen_by, kept.chosen_on, kept.images, kept.counted) == ("A. Physicist", "2026-11-22", 80, "patient")
     newer = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, version="9.0.0"))
     for other in (dataclasses.replace(model, model_sha256="0" * 64), newer):
-        with pytest.raises(UsageProblem, match="needs the pack"):
+        with pytest.raises(UsageProblem, match="needs the audited pack"):
             take_local_point(points, report, name="theirs", person="P", model=other, day=DAY)
     again = audit_run(
         store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=with_site_points(model, points.of(model))
@@ -187,7 +191,7 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     assert json.loads(json.dumps(audit_document(report)))["compared"]["figures"][1]["of"] == "detected"
     words = [row[0] for block in AuditText(report, Translator("uk")).comparison()[1:] for row in block.rows]
     assert len(words) == 5
-    for against, said in ((first, "two different runs"), (99, "no run 99")):
+    for against, said in ((first, "two different runs"), (99, "Run 99 was not found")):
         with pytest.raises(UsageProblem, match=said):
             audit_run(
                 store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(against)), model=model
@@ -217,11 +221,11 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
     assert (
         sentences[0].startswith("At the threshold 0.500, ") and "of 1000 patients screened are referred" in sentences[0]
     )
-    assert sentences[1].startswith("This costs ")
-    assert "left to a reader: 5 patients, 3 of them with the condition" in sentences[2]
+    assert sentences[1].startswith("Total cost: ")
+    assert "Not assessed: 5 patients, 3 of them with the condition." in sentences[2]
     point = take_local_point(SitePoints(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
     assert point.threshold == 0.5
-    with pytest.raises(UsageProblem, match="A price is a number"):
+    with pytest.raises(UsageProblem, match="A cost must be a number"):
         audit_run(
             store.path, PackOfRun(run_id), dataclasses.replace(request, prices=Prices(screening=-1.0)), model=model
         )
@@ -263,9 +267,9 @@ def test_images_of_another_folder_are_no_earlier_ones(store: ResultStore, model:
     moved = drifts(store.path, kept("/data/north/2026-11-29", shift=0.4, grey=20), model)
     assert {found.of for found in moved if found.is_out} == {"scores", "exposure"}
     said = {found.of: found.summary.text for found in moved}
-    assert "those of earlier images of the same folder: the mean score is 0." in said["scores"]
+    assert "that of earlier images of the same folder: the mean score is 0." in said["scores"]
     # Of grey 20 and 120, by the middles of bins of 25.6 levels.
-    assert "the mean grey level is 13 of 255, and there 115." in said["exposure"]
+    assert "the mean grey level is 13 of 255, and was 115." in said["exposure"]
     whole = drifts(store.path, kept("/data"), model)
     assert {found.reference for found in whole} == {300, 320}
 
@@ -311,7 +315,7 @@ def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, mode
     table, document = export_run(store.path, run_id, tmp_path / "out", ["csv", "json"], packs=[pack])
     assert {row["run_notes"] for row in csv.DictReader(table.read_text("utf-8-sig").splitlines())} == {"drift_evidence"}
     (note,) = json.loads(document.read_text())["about"]["notes"]
-    assert note["code"] == "drift_evidence" and "other patients?" in note["text"]
+    assert note["code"] == "drift_evidence" and "other patients than" in note["text"]
 
 
 def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(store: ResultStore, model: Model) -> None:

@@ -22,9 +22,9 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Event, ImageDone, PackOfRun, Progress, RunChanged, Speed, StoreRepaired
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
-from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.batch_ports import BatchPorts, PackWork
 from fieldray.pipeline.export import export_run
-from fieldray.pipeline.run_recorder import PackWork
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
@@ -87,7 +87,7 @@ class Run:
             cancelled.set()
             self.readers.close()
 
-        work = Work(
+        ports = BatchPorts(
             spec=SPEC,
             packs=[PackWork(spec=SPEC.packs[0], check_header=accepts, doubts=doubts)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
@@ -99,7 +99,7 @@ class Run:
         )
         self.database = database or folder / "results.sqlite"
         self.batch = Batch(
-            work,
+            ports,
             database=self.database,
             publish=self.publish,
             threads=2,

@@ -22,10 +22,12 @@ from fieldray.domain.finding import notes_of
 from fieldray.domain.image import ImageRef, Turn
 from fieldray.domain.model import Model
 from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, RunChanged
-from fieldray.imaging.source import Stamps, content_hash, read_with_state
-from fieldray.pipeline.batch import Batch, Work, assemble
-from fieldray.pipeline.run_recorder import PackWork, ResultsByContent
-from fieldray.pipeline.screen import Lane
+from fieldray.imaging.source import Stamps
+from fieldray.imaging.whole_file import content_hash, read_with_state
+from fieldray.pipeline.batch import Batch, assemble
+from fieldray.pipeline.batch_ports import BatchPorts, PackWork
+from fieldray.pipeline.run_recorder import ResultsByContent
+from fieldray.pipeline.screen import PackPass
 from fieldray.reasons import reason
 from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
@@ -80,7 +82,7 @@ class Run:
         self.database, self._stop_after = folder.parent / "results.sqlite", stop_after
         self.batch: Batch = assemble(
             [folder],
-            [Lane(assessment=one, engine=FakeEngine()) for one in assessments],
+            [PackPass(assessment=one, engine=FakeEngine()) for one in assessments],
             workers=self.readers,
             database=self.database,
             publish=self._publish,
@@ -327,7 +329,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
     def given_up(_: ImageRef) -> tuple[str, bytes]:
         raise PoolClosed
 
-    work = Work(
+    ports = BatchPorts(
         spec=run_spec(),
         packs=[PackWork(spec=pack_spec(), check_header=lambda _: None)],
         discover=lambda _: iter(()),
@@ -338,7 +340,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         release=lambda: None,
     )
     with ResultStore(tmp_path / "results.sqlite") as store, pytest.raises(PoolClosed):
-        ResultsByContent(work=work, last_answer=0, query=store).outcomes(image_ref("a.dcm"))
+        ResultsByContent(ports=ports, last_answer=0, query=store).outcomes(image_ref("a.dcm"))
 
 
 STRICT_POINT = operating_point(name="strict", threshold=0.99, unsure_high=1.0)

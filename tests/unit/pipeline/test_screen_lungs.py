@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders
+from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders, PaintedFile
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, Screened, why_of
-from fieldray.domain.image import ImageHeader, ImageRef, Turn
+from fieldray.domain.image import Image, ImageHeader, ImageRef, Turn
 from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
 from fieldray.domain.run import Wishes
 from fieldray.errors import BackendProblem
+from fieldray.imaging.reduction import TargetSize
 from fieldray.inference.backend import Answer
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
@@ -141,12 +142,12 @@ def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> No
     assert why_of(outcome) == outcome.notes[0]
 
 
-class Close(LungReaders):
-    """Every image is read approximately, and close to the operating point."""
+class Coarse(PaintedFile):
+    """Is read at half its resolution by its codec."""
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
-        seen = super().look(question, model=model)
-        return replace(seen, values=np.full_like(seen.values, 112), is_approximate=True)
+    def image(self, needed: TargetSize | None = None) -> Image:
+        pixels = super().image(needed).pixels.astype(np.float32)
+        return Image(pixels=pixels, step=2, is_approximate=True, full_rows=128, full_columns=128)
 
 
 class Wandering(FakeFinder):
@@ -161,22 +162,23 @@ class Wandering(FakeFinder):
 
 def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
     finder = Wandering(MASK)
-    outcome = screen(None, workers=Close(finder))
+    close = FakeEngine(scores=[112 / 255, 1.0])  # the first is close to the operating point
+    outcome = screen(None, workers=LungReaders(finder, open_file=Coarse), engine=close)
     assert (outcome.status, finder.asked) == ("screened", 2) and "read_twice" in outcome.facts.notes
     assert np.flatnonzero(outcome.lungs.mask.any(axis=1)).tolist() == list(range(8, 16))
 
 
-class Swapped(Close):
-    """Another file has the name when it is read again."""
+class Swapped(LungReaders):
+    """Another file has the name when it is opened again."""
 
     def look(self, question: Look, *, model: Model | None) -> Seen:
         seen = super().look(question, model=model)
         return replace(seen, facts=replace(seen.facts, content_sha256=f"{len(self.turns)}" * 64))
 
 
-def test_a_file_that_is_another_one_when_it_is_read_again_fails() -> None:
-    readers = Swapped(FakeFinder(MASK))
-    outcome = screen(None, workers=readers)
+def test_a_file_that_is_another_one_when_it_is_turned_fails() -> None:
+    readers = Swapped(Looks(*3 * ({"rotated_90": 0.9},), {}))
+    outcome = wished(None, workers=readers, turns=True)
     assert (outcome.status, outcome.reason.code, len(readers.turns)) == ("failed", "changed", 2)
     assert outcome.facts.content_sha256 == "1" * 64
 

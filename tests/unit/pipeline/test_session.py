@@ -187,7 +187,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     elsewhere = tmp_path / "elsewhere.sqlite"
     with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
         export_run(elsewhere, 1, tmp_path / "out", spec=batch.spec)
-    with pytest.raises(UsageProblem, match="no run 1 in the history"):
+    with pytest.raises(UsageProblem, match="Run 1 was not found in the history"):
         export_run(elsewhere, 1, tmp_path / "out")
     assert '"disagree","rotated"' in paths[0].read_text(encoding="utf-8-sig")
     with pytest.raises(KeyError):

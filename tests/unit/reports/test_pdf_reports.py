@@ -89,7 +89,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     assert "lungs-1.0.0 0123456789ab" in text
     expected = {
         "en": (
-            "Abnormal: 1",
+            "Flagged: 1",
             "90.0 % (80.0–95.0)",
             "Not a frontal view",
             "0.80",
@@ -97,7 +97,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
             "Name, signature, date",
             "Folder FI-",
         ),
-        "uk": ("Відхилення: 1", "90,0 % (80,0–95,0)", "0,80", "псевдонім", "Підпис, прізвище, дата"),
+        "uk": ("Позначено: 1", "90,0 % (80,0–95,0)", "0,80", "псевдонім", "Підпис, прізвище, дата"),
     }
     for said in expected[language]:
         assert said in text
@@ -114,13 +114,13 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     assert text.count(NOTICES[language]) == 1
     said = {
         "en": (
-            "Abnormal",
+            "Flagged",
             "0.80",
             "Operating point “screening”: 0.50",
             "right lung 13.0 %",
             "Disagree",
         ),
-        "uk": ("Відхилення", "Робоча точка «screening»: 0,50", "13,0 %", "Незгода"),
+        "uk": ("Позначено", "Робоча точка «screening»: 0,50", "13,0 %", "Незгода"),
     }[language]
     for words in (*said, "Шевченко Тарас", "тінь ребра"):
         assert words in text, text
@@ -147,7 +147,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
             "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
-            "It is not known whether both images are of the same patient", "not a course of disease",
+            "Not known whether both images are of the same patient", "not a course of disease",
         ),
         "uk": (
             "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83", "Порівняти не можна.",
@@ -188,7 +188,7 @@ def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) ->
     last_page = printed("pdftotext", "-bbox", tmp_path / "run.pdf", "-").rpartition("<page")[2]
     words = re.findall(r'xMin="(.+?)" .*xMax="(.+?)" .*>(.+)</word>', last_page)
     starts = {text: float(left) for left, _, text in words}
-    for letter, beside in (("N", "2024-01-02"), ("m", "Abnormal")):
+    for letter, beside in (("N", "2024-01-02"), ("m", "Flagged")):
         ends = [float(right) for _, right, text in words if set(text) == {letter}]
         assert len(ends) > 1
         assert max(ends) + 2 / 25.4 * 72 < starts[beside]
@@ -239,7 +239,7 @@ def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path
     STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     assert b"/Subtype /Image" in only(tmp_path / "s").read_bytes()
     text = Wording(run_with([])).image(results_of([one])[0], problem=reason("missing"))
-    assert text.caption == "The image could not be read for this report: The file is no longer there."
+    assert text.caption == "The image could not be read for this report: The file no longer exists."
 
 
 def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> None:

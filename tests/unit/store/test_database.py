@@ -15,9 +15,10 @@ import pytest
 
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
-from fieldray.store.database import damage_mark, open_database, storage_problems
+from fieldray.store.database import damage_mark, storage_problems
 from fieldray.store.locks import swap_lock
 from fieldray.store.maintenance import repair, restore
+from fieldray.store.opening import open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from outcomes import image_ref, screened
@@ -175,7 +176,7 @@ def test_a_store_that_is_a_link_is_refused(tmp_path: Path, ending: str) -> None:
 BEGIN = """
 import sys
 from pathlib import Path
-from fieldray.store.database import open_database
+from fieldray.store.opening import open_database
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(20):

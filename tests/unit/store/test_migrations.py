@@ -20,9 +20,10 @@ from fieldray.domain.run import StoredAnswer
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import VERSION as PROGRAM
 from fieldray.store import migrations
-from fieldray.store.database import damage_mark, open_database
+from fieldray.store.database import damage_mark
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import backup, check, repair, restore
+from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
@@ -154,7 +155,7 @@ def test_a_deleted_run_leaves_no_trace_but_in_the_copy_which_is_named(tmp_path: 
 
 KILLED = """
 import os, sys
-from fieldray.store import database, migrations
+from fieldray.store import database, migrations, opening
 count = int(sys.argv[2])
 def counted(function):
     def call(*values, **named):
@@ -170,7 +171,7 @@ database.StoreConnection = Killed
 for module, name in ((migrations, "replace_durably"), (migrations, "keep_copy"), (migrations, "remove_files")):
     setattr(module, name, counted(getattr(module, name)))
 from pathlib import Path
-database.open_database(Path(sys.argv[1])).close()
+opening.open_database(Path(sys.argv[1])).close()
 print("done")
 """
 
@@ -248,7 +249,7 @@ def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_
 
 @pytest.mark.parametrize(
     ("number", "said"),
-    [(4_000, "made by Fieldray 0.4.0 or a later version"), (0, "made by a later version of Fieldray")],
+    [(4_000, "made by Fieldray 0.4.0 or a later version"), (0, "made by a later version")],
 )
 def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path: Path, number: int, said: str) -> None:
     path = tmp_path / "results.sqlite"
@@ -258,7 +259,7 @@ def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path
     before = path.read_bytes()
     with pytest.raises(StorageProblem, match=said) as problem:
         open_database(path)
-    assert f"This is Fieldray {PROGRAM}" in problem.value.reason.text
+    assert f"which Fieldray {PROGRAM} cannot read" in problem.value.reason.text
     assert path.read_bytes() == before
     with raises(UsageProblem, "store_not_ours"):
         restore(tmp_path / "home" / "results.sqlite", tmp_path)

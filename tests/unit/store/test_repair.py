@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.store.database import damage_mark, open_database
+from fieldray.store.database import damage_mark
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import check, repair, restore
+from fieldray.store.opening import open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from fieldray.store.work_list import HistoryQuery

@@ -17,7 +17,8 @@ from fieldray.domain.image import ImageHeader, Turn
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.store.database import StoreConnection, open_database
+from fieldray.store.database import StoreConnection
+from fieldray.store.opening import open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import result_hash
 from fieldray.store.work_list import HistoryQuery
@@ -196,7 +197,7 @@ def test_an_empty_store_has_nothing(store: ResultStore) -> None:
     with pytest.raises(KeyError):
         store.answer(1)
     for number in (1, 2**63, -(2**63) - 1, 10**30):
-        with pytest.raises(UsageProblem, match="no run"):
+        with pytest.raises(UsageProblem, match=f"Run {number} was not found"):
             store.run(number)
 
 

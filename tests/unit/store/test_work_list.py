@@ -223,6 +223,52 @@ def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
     assert query.listed(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).begins.tolist() == []
 
 
+def of_day(name: str, score: float, patient_id: str, day: str) -> Screened:
+    return image(name, score, patient_id=patient_id, study_instance_uid=f"{patient_id}.{day}", study_date=day)
+
+
+SEASONS = (
+    of_day("1.dcm", 0.99, "A", "20260615"),  # last season's film of a patient whose film of today is below
+    of_day("2.dcm", 0.2, "A", "20261129"),
+    of_day("3.dcm", 0.7, "B", "20261129"),
+    of_day("4.dcm", 0.8, "C", "20260101"),  # the newest one of C
+    of_day("5.dcm", 0.9, "D", "20261128"),
+    of_day("6.dcm", 0.3, "D", "20261129"),
+    of_day("7.dcm", 0.85, "D", ""),  # without a date it counts
+    of_day("8.dcm", 0.95, "unknown", "20251129"),  # of nobody known
+    of_day("9.dcm", 0.1, "unknown", "20261129"),
+)
+
+
+def test_a_patient_stands_where_the_newest_day_puts_her_and_earlier_films_lie_below(
+    store: ResultStore, query: HistoryQuery
+) -> None:
+    run_id = add(store, *SEASONS)
+    for limit in (None, 256):
+        found = query.listed(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=limit)
+        assert found.row_ids.tolist() == [8, 7, 6, 5, 4, 3, 2, 1, 9]
+        assert found.row_ids[found.is_earlier].tolist() == [5, 1]
+    assert listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
+    assert listed(query, run_id, category="abnormal") == [8, 7, 4, 3, 1, 5]  # both, today's first
+    assert listed(query, run_id, ResultOrder("class", True)) == [9, 2, 6, 3, 4, 7, 8, 5, 1]
+    assert listed(query, run_id, ResultOrder("score", True)) == [1, 8, 5, 7, 4, 3, 6, 2, 9]  # as somebody asked
+
+
+def test_a_film_of_today_that_comes_later_puts_the_earlier_one_below(store: ResultStore, query: HistoryQuery) -> None:
+    run_id = add(store, SEASONS[0], SEASONS[2])
+    assert listed(query, run_id) == [1, 2]
+    store.save(run_id, SEASONS[1], spec=SPEC)
+    assert listed(query, run_id, ResultOrder(by_patient=True)) == [2, 3, 1]
+
+
+def test_exports_have_todays_images_first_and_know_the_earlier_ones(store: ResultStore, query: HistoryQuery) -> None:
+    run_id = add(store, *SEASONS)
+    ordered = list(query.in_order(run_id))
+    assert [found.row_id for found in ordered] == listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
+    assert [found.row_id for found in ordered if found.leading.is_earlier] == [1, 5]
+    assert [brief.row_id for brief in query.briefs(run_id)] == listed(query, run_id)
+
+
 def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     rows = np.array([3, 5, 6, 8, 1], np.int64)

@@ -20,7 +20,7 @@ from fieldray.domain.run import Wishes
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
 from fieldray.imaging.reading import ImageFile, unpacked
-from fieldray.imaging.reduction import LUNGS_EXTENT, REFINEMENT, TargetSize, size_for_all, size_for_crop, target_size
+from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, size_for_all, size_for_crop, target_size
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
@@ -165,13 +165,6 @@ def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageR
     assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
 
 
-@pytest.mark.parametrize("spec", [WHOLE, CROPPED])
-def test_a_finer_look_that_another_device_asks_for_is_finer(ref: ImageRef, spec: InputSpec) -> None:
-    look(ref, spec, Boxed(), detail="finer")
-    finest = size_for_all(spec, times=REFINEMENT)
-    assert Files.asked[0] == finest
-
-
 class Coarse(PaintedFile):
     """Is read at half its resolution by its codec."""
 
@@ -196,9 +189,33 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
     network, of = FailsAtTheSecond(), tiny_model()
     worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.loading(of))
-    (seen,) = worker.look_for_each([Look(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs=True)])
+    (seen,) = worker.look_for_each([Look(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="here")])
     assert network.ran == 2 and "read_twice" in seen.facts.notes
-    assert seen.answer is None and seen.values is not None and seen.problem is None
+    assert (seen.answer, seen.stage, seen.problem) == (None, "inference", reason("worker_died"))
+
+
+@pytest.mark.parametrize("said", [[0.42, 0.9], [0.42, None], [0.42, BackendProblem(reason("worker_died"))]])
+def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | BackendProblem | None]) -> None:
+    """It runs an input itself where the device has gone meanwhile; where nothing ran the input, it says no more."""
+    asked = list[calls.Elsewhere]()
+
+    def elsewhere(question: calls.Elsewhere) -> calls.RanElsewhere:
+        asked.append(question)
+        found = said[len(asked) - 1]
+        if isinstance(found, BackendProblem):
+            raise found
+        return calls.RanElsewhere(scores=None if found is None else {"opacity": found})
+
+    network, of = FailsAtTheSecond(), tiny_model()
+    open_network = lambda _model, _file: cast("Any", network)  # noqa: E731
+    worker = Worker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
+    worker.load(calls.loading(of))
+    question = Look(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="elsewhere")
+    (seen,) = worker.look_for_each([question])
+    assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
+    assert "read_twice" in seen.facts.notes
+    assert (seen.values, seen.problem, seen.stage) == (None, None, "inference")
+    assert network.ran == (said[1] is None) and (seen.answer is not None) == (said[1] is None)
 
 
 @pytest.mark.parametrize("turn", [Turn(90), Turn(180), Turn(270), Turn(90, swaps_grey=True)])
@@ -266,7 +283,7 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
             noted.clear()
         worker = Worker(open_file=open_file, open_network=open_network)
         worker.load(calls.loading(*packs))
-        looks = [Look(ref=ref, finds=True, runs=True, pack=number) for number in range(len(packs))]
+        looks = [Look(ref=ref, finds=True, runs="here", pack=number) for number in range(len(packs))]
         return worker.look_for_each(looks)
 
     alone, asked, times = [], set[TargetSize | None](), 0

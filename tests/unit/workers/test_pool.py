@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from numpy.typing import NDArray
 
+from fieldray.domain.assessment import choose
 from fieldray.domain.image import Detail, ImageRef
 from fieldray.domain.model import InputSpec, Model
 from fieldray.errors import BackendProblem, ReaderProblem, Unreadable
@@ -28,7 +30,8 @@ from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.paths import child_command
-from fieldray.workers.calls import Look, Seen
+from fieldray.reasons import reason
+from fieldray.workers.calls import Look, RanElsewhere, Seen
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_bad_inputs, write_dicom
 from raised import raises
@@ -306,7 +309,7 @@ def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tm
         return ends.pop() if ends else child_command(service)
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        look = partial(pool.look, Look(ref=_image(tmp_path, "image.dcm"), runs=True), model=model)
+        look = partial(pool.look, Look(ref=_image(tmp_path, "image.dcm"), runs="here"), model=model)
         for ask in (look, partial(run, pool, model)):
             with raises(BackendProblem, "worker_died"):
                 ask()  # two were lost
@@ -315,8 +318,8 @@ def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tm
 
 
 @posix_only
-@pytest.mark.parametrize(("name", "starts"), [("image.dcm", 2), ("crash-once.dcm", 3)])
-def test_an_image_that_ends_its_child_in_the_classifier_comes_back_and_has_three_tries(
+@pytest.mark.parametrize(("name", "starts"), [("image.dcm", 4), ("crash-once.dcm", 5)])
+def test_an_image_that_ends_its_child_in_the_classifier_has_three_tries_and_is_shown_all_the_same(
     name: str, starts: int, tmp_path: Path
 ) -> None:
     begun: list[str] = []
@@ -326,17 +329,83 @@ def test_an_image_that_ends_its_child_in_the_classifier_comes_back_and_has_three
         return strange_command(strange("end_in_classifier"))
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        seen = pool.look(Look(ref=_image(tmp_path, name), runs=True), model=tiny_model())
-        assert (seen.problem, seen.answer, seen.stage, len(begun)) == (None, None, "inference", starts)
+        seen = pool.look(Look(ref=_image(tmp_path, name), runs="here"), model=tiny_model())
+        assert seen.problem == reason("worker_died") and seen.stage == "inference"
+        assert (seen.answer, seen.values, len(begun)) == (None, None, starts)
+        assert seen.facts.rows == IMAGE.shape[0] and seen.facts.thumbnail is not None
         with raises(BackendProblem, "worker_died"):
             run(pool, tiny_model())
     assert len(begun) == starts + 2
 
 
 @posix_only
+def test_what_ends_the_network_of_one_pack_says_nothing_of_the_others(tmp_path: Path) -> None:
+    def command(_service: str) -> list[str]:
+        return strange_command(strange("end_in_second"))
+
+    models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
+    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+        pool.load_as_group(models)
+        looks = [(Look(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in models]
+        first, second = pool.look_for_each(looks)
+    assert first.problem is None and first.answer is not None
+    assert (second.problem, second.stage, second.answer) == (reason("worker_died"), "inference", None)
+
+
+Said = Callable[[int, NDArray[np.uint8]], RanElsewhere]
+
+
+def looked_elsewhere(tmp_path: Path, said: Said, *, is_cancelled: Callable[[], bool] = lambda: False) -> list[Seen]:
+    """What a worker sees for two packs whose networks run where `said` says."""
+    models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
+    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
+        pool.load_as_group(models[::-1])
+        image = _image(tmp_path, "image.dcm")
+        looks = [(Look(ref=image, points=choose(one).points, runs="elsewhere"), one) for one in models]
+        return list(pool.look_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
+
+
+def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Path) -> None:
+    """Whatever number the pack has in the worker, which loads the two the other way round."""
+    asked = list[tuple[int, tuple[int, ...]]]()
+
+    def said(number: int, values: NDArray[np.uint8]) -> RanElsewhere:
+        asked.append((number, values.shape))
+        codes = ("opacity", "label1")[: number + 1]
+        return RanElsewhere(scores=dict.fromkeys(codes, 0.9), features=np.zeros(4, np.float32))
+
+    seen = looked_elsewhere(tmp_path, said)
+    assert asked == [(0, (1, 64, 64, 1)), (1, (1, 64, 64, 1))]
+    assert [(one.problem, one.answer, one.values, one.stage) for one in seen] == [(None, None, None, "inference")] * 2
+
+
+def test_a_worker_runs_itself_what_no_device_runs_and_leaves_what_cannot_be_run(tmp_path: Path) -> None:
+    def said(number: int, _values: NDArray[np.uint8]) -> RanElsewhere:
+        if number:
+            raise BackendProblem(reason("again_other_pack", pack="tiny"))
+        return RanElsewhere()
+
+    first, second = looked_elsewhere(tmp_path, said)
+    assert first.answer is not None and first.problem is None
+    assert (second.answer, second.problem) == (None, None)  # who was asked knows why
+
+
+def test_what_is_cancelled_while_a_device_was_waited_for_is_not_looked_at(tmp_path: Path) -> None:
+    asked = list[int]()
+
+    def said(number: int, _values: NDArray[np.uint8]) -> RanElsewhere:
+        asked.append(number)
+        return RanElsewhere()
+
+    with pytest.raises(PoolClosed):
+        looked_elsewhere(tmp_path, said, is_cancelled=lambda: True)
+    assert not asked
+
+
+@posix_only
 def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwhile(tmp_path: Path) -> None:
     first, second = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
-    looks = [(Look(ref=_image(tmp_path, "image.dcm"), runs=True), model) for model in (first, second)]
+    looks = [(Look(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in (first, second)]
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
         pool.load_as_group([first, second])
         run(pool, first)

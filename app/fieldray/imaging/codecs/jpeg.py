@@ -100,6 +100,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
 CODEC: Final = Codec(
     name="JPEG",
     transfer_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
+    lossy_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
     decode=_decode,
     reduced=_reduced,
     runtime_modules=("imagecodecs._jpeg8",),

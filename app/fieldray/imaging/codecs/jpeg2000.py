@@ -117,6 +117,7 @@ def _centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.ui
 CODEC: Final = Codec(
     name="JPEG 2000",
     transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL}),
+    lossy_syntaxes=frozenset({JPEG2000, HTJ2K}),
     decode=lambda frame: imagecodecs.jpeg2k_decode(_with_end(frame.source)),
     reduced=reduced_wavelets,
     runtime_modules=("imagecodecs._jpeg2k",),

@@ -25,6 +25,7 @@ def _decode(frame: Frame) -> NDArray[Any]:
 CODEC: Final = Codec(
     name="JPEG-LS",
     transfer_syntaxes=frozenset({JPEGLSLossless, JPEGLSNearLossless}),
+    lossy_syntaxes=frozenset({JPEGLSNearLossless}),
     decode=_decode,
     runtime_modules=("imagecodecs._jpegls",),
 )

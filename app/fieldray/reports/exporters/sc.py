@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from fieldray.reports.exporter import Exporter, StoredRun, folder_of, is_own_dicom, side_by_side
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, side_by_side
+from fieldray.reports.outputs import folder_of
 
 if TYPE_CHECKING:
     from fieldray.reports.exporter import ImageResult

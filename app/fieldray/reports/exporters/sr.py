@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
-from fieldray.reports.exporter import Exporter, StoredRun, folder_of, is_own_dicom
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
+from fieldray.reports.outputs import folder_of
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:

@@ -1,0 +1,74 @@
+"""What a class is worth, as two bars of 100 images in the colours and shapes of the classes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from fieldray.desktop.style import Theme, colour, draw_class
+from fieldray.desktop.widgets import label, lay_column, set_tip
+from fieldray.reports.worth import Bar, Worth
+
+_BAR: Final = 14
+_SHAPE: Final = 11
+_GAP: Final = 5
+_BETWEEN: Final = 14
+_LEAST_WIDTH: Final = 220
+
+
+class WorthBars(QWidget):
+    """Where the images are from, then a bar of those with the finding and one of those without it."""
+
+    def __init__(self, worth: Worth, theme: Theme) -> None:
+        super().__init__()
+        bars = [part for bar in worth.bars for part in (label(bar.title), BarStrip(bar, theme))]
+        lay_column(self, label(worth.title, role="heading"), *bars, spacing=3)
+        set_tip(self, *worth.exact)
+
+
+class BarStrip(QWidget):
+    """One bar, and below it the shape of each class with its number, and with its word where there is room."""
+
+    def __init__(self, bar: Bar, theme: Theme) -> None:
+        super().__init__()
+        self._bar, self._theme = bar, theme
+        self.setAccessibleName(bar.spoken)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setMinimumWidth(_LEAST_WIDTH)
+        self.setMaximumWidth(3 * _LEAST_WIDTH)
+
+    def sizeHint(self) -> QSize:
+        return QSize(_LEAST_WIDTH, _BAR + _GAP + self.fontMetrics().height() + _GAP)
+
+    def minimumSizeHint(self) -> QSize:
+        return self.sizeHint()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        x = 0.0
+        for part in self._bar.parts:
+            width = self.width() * part.number / 100
+            if width:
+                painter.fillRect(QRectF(x, 0, max(width - 1, 1), _BAR), colour(self._theme, part.category))
+            x += width
+        self._paint_numbers(painter)
+        painter.end()
+
+    def _paint_numbers(self, painter: QPainter) -> None:
+        """Shapes and numbers from the left on."""
+        measure, high = self.fontMetrics(), self.fontMetrics().height()
+        captions = [f"{part.word} {part.number}" for part in self._bar.parts]
+        room = sum(_SHAPE + _GAP + measure.horizontalAdvance(caption) + _BETWEEN for caption in captions)
+        if room - _BETWEEN > self.width():
+            captions = [str(part.number) for part in self._bar.parts]
+        x, top = 0.0, _BAR + _GAP
+        for part, caption in zip(self._bar.parts, captions, strict=True):
+            draw_class(painter, part.category, QRectF(x, top + (high - _SHAPE) / 2, _SHAPE, _SHAPE), self._theme)
+            width = measure.horizontalAdvance(caption) + 2
+            painter.setPen(colour(self._theme, "text"))
+            painter.drawText(QRectF(x + _SHAPE + _GAP, top, width, high), Qt.AlignmentFlag.AlignLeft, caption)
+            x += _SHAPE + _GAP + width + _BETWEEN

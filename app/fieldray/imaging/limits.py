@@ -1,0 +1,31 @@
+"""What a file may state of itself at most, checked before memory is allocated, and what is found that is no image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MAX_PIXELS: Final = 400_000_000
+MAX_FRAMES: Final = 300
+MAX_FILE_BYTES: Final = 2**30
+MAX_HEADER_BYTES: Final = 64 * 2**20
+# For a deflated data set or a member of a zip file, as long as only its header is wanted.
+MAX_INFLATED_HEADER_BYTES: Final = 8 * 2**20
+MAX_INDEX_RECORDS: Final = 20_000
+# As many as a zip file without extensions can list.
+MAX_ZIP_MEMBERS: Final = 65_535
+VALUE_REPRESENTATIONS: Final = frozenset(
+    b"AE AS AT CS DA DS DT FD FL IS LO LT OB OD OF OL OV OW PN SH SL SQ SS ST SV TM UC UI UL UN UR US UT UV".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFound:
+    """A DICOMDIR: the files that it refers to, as the components of their names."""
+
+    references: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ZipFound:
+    """A zip file."""

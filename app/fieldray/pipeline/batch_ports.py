@@ -1,0 +1,116 @@
+"""What a batch is given: the packs that go over the images, and its ports, which know decoders and engine for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from fieldray.domain.assessment import Assessment
+from fieldray.domain.finding import Outcome
+from fieldray.domain.image import ImageHeader, ImageRef
+from fieldray.domain.model import Manifest
+from fieldray.domain.run import (
+    PackOfRun,
+    PackSpec,
+    Resuming,
+    RunSpec,
+)
+from fieldray.imaging.discover import IsKnown
+from fieldray.imaging.quality import check_header
+from fieldray.imaging.source import Stamps
+from fieldray.paths import VERSION
+from fieldray.pipeline.watching import Watch
+from fieldray.reasons import Reason
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PackWork:
+    """What is told of one of the packs that go over the images.
+
+    check_header  why an image with this header is refused, None if it is not
+    doubts        what the answers of the pack in a run, all of them stored, say against the pack
+    """
+
+    spec: PackSpec
+    check_header: Callable[[ImageHeader], Reason | None]
+    doubts: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
+
+    @classmethod
+    def of(cls, assessment: Assessment, database: Path) -> Self:
+        """What a pack does in a run."""
+        model = assessment.model
+        return cls(
+            spec=pack_spec(assessment),
+            check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
+            doubts=partial(_doubts, database, model.manifest),
+        )
+
+
+def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason, ...]:
+    from fieldray.pipeline.doubts import doubts_of  # brings much along, and is wanted at the end of a run
+    from fieldray.store.work_list import HistoryQuery
+
+    with HistoryQuery(database) as query:
+        return doubts_of(query, query.run(pack.run_id), pack.position, manifest)
+
+
+def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
+    """What a run of these packs over these absolute paths is known by; a person asked the same of all of them."""
+    return RunSpec(
+        paths=tuple(map(str, paths)),
+        packs=tuple(map(pack_spec, assessments)),
+        program_version=VERSION,
+        ages_confirmed=assessments[0].ages_confirmed,
+        wishes=assessments[0].wishes,
+    )
+
+
+def pack_spec(assessment: Assessment) -> PackSpec:
+    """What a pack of a run is known by."""
+    model = assessment.model
+    return PackSpec(
+        pack_name=model.pack_name,
+        trust=model.trust,
+        fingerprint=model.fingerprint,
+        model_sha256=model.model_sha256,
+        settings_hash=assessment.settings_hash,
+        operating_points=tuple(point for point in assessment.points.values() if point),
+        lungs_pack=model.lungs_pack,
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class BatchPorts:
+    """What a batch is told to do, as functions: it knows neither decoders nor engine.
+
+    spec            what the run is asked for
+    packs           those that go over the images, in the order of the run's
+    discover        gives every image once, lazily, but those in files that are known; None where there is no more for
+                    the moment
+    noticed         what the search met that concerns no single image; asked once it is over
+    count           a quick estimate of how many images there are; gives up when the function passed returns True
+    content_hash    SHA-256 (hex) of an image's bytes, and the stamp of its file; raises OSError or FieldrayError
+    stamp_with      has the files stamped that are read from then on
+    screen          an image's outcomes, of the packs with these numbers; raises Cancelled, or a FieldrayError that ends
+                    the run
+    keeps_previews  whether the store gets small previews of the images
+    resuming        how results of earlier runs are taken over
+    watch           what is known of watched folders: `discover` has no end of its own then
+    release         ends what `screen` uses, at once, also while it is used; may be called twice
+    """
+
+    spec: RunSpec
+    packs: Sequence[PackWork]
+    discover: Callable[[IsKnown], Iterator[ImageRef | None]]
+    count: Callable[[Callable[[], bool]], int]
+    content_hash: Callable[[ImageRef], tuple[str, bytes]]
+    stamp_with: Callable[[Stamps], None]
+    screen: Callable[[ImageRef, Sequence[int]], Sequence[Outcome]]
+    release: Callable[[], None]
+    noticed: Callable[[], Sequence[Reason]] = tuple
+    keeps_previews: bool = True
+    resuming: Resuming = field(default_factory=Resuming)
+    watch: Watch | None = None

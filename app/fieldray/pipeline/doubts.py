@@ -1,0 +1,43 @@
+"""What speaks against the answers of a pack: that their images differ from its own, or cannot be told apart."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fieldray.audit import drift
+from fieldray.audit.drift import Drift
+from fieldray.domain.lungs import measured_evidence_limit
+from fieldray.domain.model import Manifest
+from fieldray.domain.run import PackOfRun, Run
+from fieldray.reasons import Reason, reason
+from fieldray.store.work_list import HistoryQuery
+
+_MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
+
+
+def drifts_of(
+    query: HistoryQuery, run: Run, position: int, manifest: Manifest | None, *, label: str = ""
+) -> tuple[Drift, ...]:
+    """How what a pack said in a run differs from its own images and from earlier runs, by this label, or its first."""
+    label = label or (manifest.labels[0].code if manifest else "")
+    limit = measured_evidence_limit(manifest) if manifest else None
+    of = PackOfRun(run.run_id, position)
+    now = drift.drift_counts(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
+    of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
+    samples = query.earlier_samples(run, position, limit=_MOST_COMPARED)
+    earlier = drift.drift_counts(samples, label, evidence_limit=limit)
+    return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
+
+
+def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
+    """What speaks against the answers of a pack in a run: files that cannot be told apart by their numbers, and images
+    that look like those of other patients than the pack's.
+
+    manifest  of the pack; without it nothing is known of the latter
+    """
+    shared = query.shared_instances(run.run_id, position=position)
+    notes = (reason("instances_shared", count=shared),) if shared else ()
+    if manifest is None:
+        return notes
+    drifts = drifts_of(query, run, position, manifest)
+    return (*notes, *(found.summary for found in drifts if found.of == "evidence" and found.is_out))

@@ -1,0 +1,175 @@
+"""What a class is worth: of 100 images with the finding, and of 100 without it, how many a pack puts into each class.
+
+Another hospital comes first: what was measured at a pack's own hospital promises little elsewhere. Window, start cards
+and documents show the same sentence and the same two bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fieldray.domain.finding import Category
+from fieldray.domain.model import Manifest, OperatingPoint
+from fieldray.domain.purpose import Classes, classes_measured, of_hundred
+from fieldray.formatting import class_lines, short_label
+from fieldray.translation import Translator
+
+
+@dataclass(frozen=True, slots=True)
+class BarPart:
+    """The images of 100 that come into one class; `word` is the class."""
+
+    category: Category
+    number: int
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """100 images, part by part; together the numbers are 100."""
+
+    title: str
+    parts: tuple[BarPart, ...]
+
+    @property
+    def spoken(self) -> str:
+        """The bar in words."""
+        return f"{self.title}: " + ", ".join(f"{part.word} {part.number}" for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What a class, or a pack as a whole, is worth.
+
+    sentence  the figures that matter most, those of another hospital first; that there are none is said here, too
+    title     where the images of the bars are from
+    bars      of images with the finding, and of images without it
+    exact     the same figures with 95 % confidence intervals, of all hospitals
+    """
+
+    sentence: str
+    title: str
+    bars: tuple[Bar, ...]
+    exact: tuple[str, ...]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All of it in words."""
+        return self.sentence, *(bar.spoken for bar in self.bars)
+
+
+def worth_of(
+    translator: Translator, manifest: Manifest | None, point: OperatingPoint | None, category: Category | None = None
+) -> Worth | None:
+    """What a class that a pack gives at a point is worth; without a class, what the pack is worth.
+
+    None where the pack's maker did not count the classes, and for a threshold that was chosen on this site's images.
+    """
+    measured = {classes.is_elsewhere: classes for classes in classes_measured(manifest, point)}
+    if not measured:
+        return None
+    shown = measured.get(True) or measured[False]
+    at = translator.text("At another hospital") if shown.is_elsewhere else translator.text("At the pack's own hospital")
+    return Worth(
+        sentence=_sentence(translator, measured, category),
+        title=at,
+        bars=tuple(_bar(translator, shown, truth, manifest) for truth in (True, False)),
+        exact=tuple(class_lines(translator, manifest, point)),
+    )
+
+
+def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manifest | None) -> Bar:
+    shares, text = classes.shares[truth], translator.text
+    count = next(iter(shares.values())).of
+    title = (
+        text("Of 100 with the finding ({count} counted)", count=count)
+        if truth
+        else text("Of 100 without the finding ({count} counted)", count=count)
+    )
+    numbers = of_hundred(shares)
+    parts = (
+        BarPart(category, numbers[category], short_label(translator, category, manifest))
+        for category in shares
+        if category not in ("refused", "failed") or numbers[category]
+    )
+    return Bar(title, tuple(parts))
+
+
+def _sentence(translator: Translator, measured: Mapping[bool, Classes], category: Category | None) -> str:
+    """The figure of a class that says how often that class misleads; without a class, all of them."""
+    values = _figures(measured, category)
+    if True in measured:
+        return _elsewhere(translator, values, category)
+    return f"{translator.text('Never measured at another hospital.')} {_own(translator, values, category)}"
+
+
+def _elsewhere(translator: Translator, values: Mapping[str, str], category: Category | None) -> str:
+    text = translator.text
+    if category is None:
+        return text(
+            "At another hospital the pack detects {found} of 100 images with the finding, misses {missed} and is "
+            "uncertain about {unclear}. Of 100 without the finding it flags {false} falsely and is uncertain about "
+            "{also_unclear}.",
+            **values,
+        )
+    if category == "normal":
+        return text(
+            "Of 100 images with the finding, {figure} are not flagged at another hospital, {own} at its own.", **values
+        )
+    if category == "unsure":
+        return text(
+            "At another hospital the pack is uncertain about {figure} of 100 images, at its own about {own}.", **values
+        )
+    return text(
+        "Of 100 images without the finding, {figure} are flagged at another hospital, {own} at its own.", **values
+    )
+
+
+def _own(translator: Translator, values: Mapping[str, str], category: Category | None) -> str:
+    text = translator.text
+    if category is None:
+        return text(
+            "At its own hospital the pack detects {found} of 100 images with the finding, misses {missed} and is "
+            "uncertain about {unclear}. Of 100 without the finding it flags {false} falsely and is uncertain about "
+            "{also_unclear}.",
+            **values,
+        )
+    if category == "normal":
+        return text("Of 100 images with the finding, {own} are not flagged at the pack's own hospital.", **values)
+    if category == "unsure":
+        return text("At its own hospital the pack is uncertain about {own} of 100 images.", **values)
+    return text("Of 100 images without the finding, {own} are flagged at the pack's own hospital.", **values)
+
+
+def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dict[str, str]:
+    """The figures of a sentence, "–" for those of a hospital where nothing was counted."""
+    if category is None:
+        shown = measured.get(True) or measured[False]
+        ill, well = (of_hundred(shown.shares[truth]) for truth in (True, False))
+        numbers = {"found": _flagged(ill), "missed": ill["normal"], "unclear": ill["unsure"]}
+        numbers |= {"false": _flagged(well), "also_unclear": well["unsure"]}
+        return {name: str(number) for name, number in numbers.items()}
+    figures = {name: measured.get(is_elsewhere) for name, is_elsewhere in (("figure", True), ("own", False))}
+    return {name: _misleads(classes, category) if classes else "–" for name, classes in figures.items()}
+
+
+def _misleads(classes: Classes, category: Category) -> str:
+    """Of 100 images: with the finding and below the zone; without the finding and flagged; in the zone."""
+    if category == "unsure":
+        count, of = classes.unsure
+        return str(round(100 * count / of))
+    numbers = of_hundred(classes.shares[category == "normal"])
+    return str(numbers["normal"] if category == "normal" else _flagged(numbers))
+
+
+def _flagged(numbers: Mapping[Category, int]) -> int:
+    """Read first is flagged, too."""
+    return numbers.get("abnormal", 0) + numbers.get("read_first", 0)
+
+
+def worth_of_pack(translator: Translator, manifest: Manifest) -> tuple[Worth, ...]:
+    """What a pack is worth at the first operating point of each thing that it looks for."""
+    points = (manifest.point(label.code) for label in manifest.labels)
+    found = (worth_of(translator, manifest, point) for point in points)
+    return tuple(one for one in found if one is not None)

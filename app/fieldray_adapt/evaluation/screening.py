@@ -1,0 +1,141 @@
+"""The images that figures are measured on, screened as `fieldray screen` does it.
+
+The lungs are found, images are refused or read first, and looked at in finer detail where that may change the class:
+a card counts what a person sees. Each operating point screens for itself, because detail is asked for near its edges.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.audit.units import Case, said_of
+from fieldray.domain.assessment import choose
+from fieldray.domain.finding import Outcome, why_of
+from fieldray.domain.image import ImageRef
+from fieldray.domain.model import Manifest, Model
+from fieldray.errors import PackProblem
+from fieldray.inference.engine import Engine
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.signing import own_key
+from fieldray.packs.verified import read_verified_manifest, write_pack
+from fieldray.pipeline.screen import PackPass, screen_with_packs
+from fieldray.settings import Settings
+from fieldray.workers.pool import number_of_workers, open_workers
+from fieldray_adapt.data.layouts import Row
+from fieldray_adapt.run import Progress
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Screening:
+    """What the program said of images: by operating point, the outcome of each row's image."""
+
+    rows: Sequence[Row]
+    outcomes: Mapping[str, Sequence[Outcome]]
+
+    def cases(self, label: str, targets: NDArray[np.float32]) -> dict[str, list[Case]]:
+        """By operating point, the images whose answer is known, as an audit counts them.
+
+        Parameters
+        ----------
+        label
+            Its code.
+        targets
+            (n,) 1, 0, or nan where nothing is known of the label.
+        """
+        return {
+            point: [
+                _case(number, row, outcome, label=label, truth=bool(target))
+                for number, (row, outcome, target) in enumerate(zip(self.rows, outcomes, targets, strict=True))
+                if not np.isnan(target)
+            ]
+            for point, outcomes in self.outcomes.items()
+        }
+
+    def scores(self, label: str) -> NDArray[np.float64]:
+        """(n,) calibrated scores at the first operating point, nan where an image has none."""
+        outcomes = next(iter(self.outcomes.values()))
+        return np.array([np.nan if (score := said_of(one, label)[0]) is None else score for one in outcomes])
+
+
+def _case(number: int, row: Row, outcome: Outcome, *, label: str, truth: bool) -> Case:
+    score, category = said_of(outcome, label)
+    return Case(
+        image=outcome.ref.key,
+        row_id=number,
+        patient=row.person,
+        truth=truth,
+        score=score,
+        category=category,
+        header=outcome.ref.header,
+        why=why_of(outcome),
+    )
+
+
+def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Progress) -> Screening:
+    """Screen each row's image on the CPU at each operating point of a pack.
+
+    Parameters
+    ----------
+    model
+        The pack, with its lung fields.
+    threads
+        How many images are screened at the same time; 0 for one on each core.
+    progress
+        Is told of `screened images`.
+
+    Raises EnvironmentProblem where no image can be read or run.
+    """
+    points = dict.fromkeys(point.name for point in model.manifest.operating_points)
+    settings = Settings({})
+    found: list[tuple[Outcome, ...]] = []
+    with (
+        open_workers(settings, threads or number_of_workers(settings)) as workers,
+        Engine(lambda _: None, cpu=workers) as engine,
+        ThreadPoolExecutor(workers.size) as pool,
+    ):
+        workers.load_as_group([model])
+        engine.open(model)
+        packs = [PackPass(choose(model, operating_point=name), engine) for name in points]
+        refs = [ImageRef(path=row.path) for row in rows]
+        for outcomes in pool.map(partial(screen_with_packs, packs=packs, workers=workers), refs):
+            found.append(outcomes)
+            progress("screened images", len(found), len(rows))
+    by_point = zip(points, zip(*found, strict=True), strict=True)
+    return Screening(rows=rows, outcomes=dict(by_point))
+
+
+def loaded_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
+    """A pack that is not written yet, as the program would load it from a drive on a computer that has no other pack.
+
+    Parameters
+    ----------
+    manifest, files
+        Of the pack, see `write_pack`.
+    lungs
+        The lung-field pack of the recipe, which lies beside the pack where those that ship do not serve.
+
+    Raises PackProblem, StorageProblem.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        home, drive = Path(name, "home"), Path(name, "drive")
+        key = own_key(home / "key.pem")
+        folder = write_pack(drive, manifest=manifest, files=files, card="Not measured yet.", golden=None, key=key)
+        library, signer = PackLibrary(home), read_verified_manifest(folder).fingerprint
+        library.keys.trust(signer)
+        try:
+            return library.load(folder, signer=signer)
+        except PackProblem:
+            if lungs is None:
+                raise
+        library.keys.trust(read_verified_manifest(lungs).fingerprint)
+        shutil.copytree(lungs, drive / lungs.name)
+        return library.load(folder, signer=signer)

@@ -1,0 +1,50 @@
+"""The manifest of a classifier that a run makes, before anything of it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from fieldray.domain.model import Calibration, Label, Manifest, OodGate, OperatingPoint, Requirement
+from fieldray.packs.verified import read_verified_manifest
+from fieldray_adapt.run import Run
+from fieldray_adapt.training.steps import converted_file, last_network
+
+
+def manifest_of(
+    run: Run, *, points: Sequence[OperatingPoint], calibration: Mapping[str, Calibration], gate: OodGate | None
+) -> Manifest:
+    """What a pack is for and how it judges: by the recipe, and by what was chosen on the validation images.
+
+    Its figures, warnings and provenance are still empty. Raises UsageProblem `step_missing`, PackProblem.
+    """
+    recipe, texts = run.recipe, run.recipe.pack
+    specification, _ = last_network(run)
+    return Manifest(
+        pack_id=texts.id,
+        version=texts.version,
+        names=texts.names,
+        descriptions=texts.descriptions,
+        intended_use=texts.intended_use,
+        limits=texts.limits,
+        input=recipe.input,
+        class_names=asdict(texts.class_names) if texts.class_names else None,
+        labels=tuple(
+            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
+        ),
+        outputs=converted_file(run, "int8").roles(specification),
+        operating_points=tuple(points),
+        calibration=calibration,
+        ood_gate=gate,
+        accepted=texts.accepted,
+        requires=_requires(run),
+    )
+
+
+def _requires(run: Run) -> tuple[Requirement, ...]:
+    """The lung-field pack it was trained and measured with, or a later version by the same key."""
+    if run.recipe.lungs is None:
+        return ()
+    found = read_verified_manifest(run.recipe.lungs)
+    pack_id, version = found.description.id, found.description.version
+    return (Requirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)

@@ -1,0 +1,305 @@
+"""Whether a site's own films, without labels, set a threshold; and whether the edges of *not sure* hold at hospitals.
+
+Films are screened as the program does it. A rule that fits a site sees scores alone: it moves them in log-odds to where
+those of the pack's own hospital lie. It is fitted on one half of the site's patients and judged on the other, 200
+times. The 150 films that it is fitted on are drawn to have a share with the finding: the site's own, or a small one as
+in screening.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.processes import CHECKOUT
+from fieldray.audit.figures import arrays, category_at
+from fieldray.audit.units import Case, rank
+from fieldray.bench.benchmark_case import Report, Table
+from fieldray.domain.finding import Category
+from fieldray.domain.metrics import Scores, Truth, logit, sigmoid, threshold_for_sensitivity
+from fieldray.domain.model import Model, OperatingPoint
+from fieldray.packs.library import PackLibrary
+from fieldray_adapt.data.dataset import targets_of
+from fieldray_adapt.data.image_set import read_rows
+from fieldray_adapt.data.layouts import Row, split_rows
+from fieldray_adapt.evaluation.screening import screen_rows
+from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
+from fieldray_adapt.recipes.shared import Source
+from fieldray_adapt.recipes.tables import Document
+
+Notify = Callable[[str], None]
+Logits = NDArray[np.float64]
+
+_SITES: Final[Mapping[str, tuple[str, ...]]] = {
+    "adult-normal-abnormal": ("india_da", "montgomery"),
+    "tuberculosis-adult": ("india_da", "montgomery"),
+    "pneumonia-paediatric": ("nih_children",),
+}
+_CHOOSE_ON: Final = ("india_da",)  # beside the recipe's own validation images: of no other hospital edges are chosen
+_FILMS: Final = 150
+_ROUNDS: Final = 200
+_PREVALENCES: Final = (None, 0.05)
+_WITHIN: Final = 0.10
+_STEPS: Final = 200
+_CATEGORIES: Final[tuple[Category, ...]] = ("read_first", "abnormal", "unsure", "normal", "refused")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Films:
+    """The images of one hospital as they were screened at the first operating point."""
+
+    name: str
+    cases: Sequence[Case]
+
+    @property
+    def truth(self) -> Truth:
+        """(n,) whether the finding is there."""
+        return np.array([case.truth for case in self.cases])
+
+    @property
+    def ranks(self) -> Scores:
+        """(n,) scores; infinite where read first, below all where there is no score."""
+        return np.array([rank(case) for case in self.cases])
+
+    @property
+    def patients(self) -> NDArray[np.str_]:
+        """(n,) whose image it is."""
+        return np.array([case.patient for case in self.cases])
+
+    @property
+    def logits(self) -> Logits:
+        """(n,) log-odds of the scores, nan where the score decides nothing."""
+        found = self.ranks
+        return np.where(np.isfinite(found), logit(np.where(np.isfinite(found), found, 0.5)), np.nan)
+
+
+# ---- rules: by which factor and by how much a site's log-odds are moved
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Reference:
+    """Log-odds of the own hospital's images: of all, of those without the finding; and the share with it."""
+
+    every: Logits
+    normal: Logits
+    share: float
+
+
+Rule = Callable[[Reference, Logits], tuple[float, float]]
+
+
+def _as_it_is(_own: Reference, _site: Logits) -> tuple[float, float]:
+    return 1.0, 0.0
+
+
+def _median(own: Reference, site: Logits) -> tuple[float, float]:
+    """The site's median to that of all images of the own hospital."""
+    return 1.0, float(np.median(own.every) - np.median(site))
+
+
+def _quarter(own: Reference, site: Logits) -> tuple[float, float]:
+    """The site's lowest quarter to that of the own hospital's images without the finding."""
+    return 1.0, float(np.quantile(own.normal, 0.25) - np.quantile(site, 0.25))
+
+
+def _two_quantiles(own: Reference, site: Logits) -> tuple[float, float]:
+    """The site's 10 % and 50 % to those of the own hospital's images without the finding."""
+    (low, middle), (own_low, own_middle) = np.quantile(site, (0.1, 0.5)), np.quantile(own.normal, (0.1, 0.5))
+    scale = float((own_middle - own_low) / max(middle - low, 1e-6))
+    return scale, float(own_middle - scale * middle)
+
+
+def _prior_shift(own: Reference, site: Logits) -> tuple[float, float]:
+    """The share with the finding by expectation and maximisation (Saerens, Neural Computation 14 (2002) 21)."""
+    share = own.share
+    for _ in range(_STEPS):
+        moved = site + _log_odds(share) - _log_odds(own.share)
+        share = float(np.clip(sigmoid(moved).mean(), 1e-3, 1 - 1e-3))
+    return 1.0, _log_odds(share) - _log_odds(own.share)
+
+
+def _log_odds(share: float) -> float:
+    return float(np.log(share / (1 - share)))
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "as it is": _as_it_is,
+    "median": _median,
+    "lowest quarter": _quarter,
+    "10 % and 50 %": _two_quantiles,
+    "prior shift": _prior_shift,
+}
+
+
+def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence: float | None) -> NDArray[np.float64]:
+    """Shares (rounds, 2) falsely referred, and detected, of the half that the rule was not fitted on."""
+    known = ~np.isnan(own.logits)
+    logits, truth = own.logits[known], own.truth[known]
+    reference = Reference(every=logits, normal=logits[~truth], share=float(truth.mean()))
+    generator, found = np.random.default_rng(0), []
+    people = np.unique(site.patients)
+    for _ in range(_ROUNDS):
+        half = generator.permutation(people)[: len(people) // 2]
+        is_fitted = np.isin(site.patients, half)
+        drawn = _drawn(site, is_fitted, prevalence, generator)
+        scale, shift = rule(reference, drawn)
+        ranks = np.where(np.isnan(site.logits), site.ranks, scale * site.logits + shift)
+        referred = ranks >= logit(np.array(threshold))
+        judged = ~is_fitted
+        found.append([referred[judged & ~site.truth].mean(), referred[judged & site.truth].mean()])
+    return np.array(found)
+
+
+def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, generator: np.random.Generator) -> Logits:
+    """Log-odds of films drawn from those chosen, with replacement, to have this share with the finding."""
+    usable = chosen & ~np.isnan(site.logits)
+    share = float(site.truth[usable].mean()) if prevalence is None else prevalence
+    wanted = {True: round(share * _FILMS), False: _FILMS - round(share * _FILMS)}
+    parts = [
+        generator.choice(site.logits[usable & (site.truth == truth)], number)
+        for truth, number in wanted.items()
+        if number
+    ]
+    return np.concatenate(parts)
+
+
+# ---- edges of not sure
+
+
+def edges(films: Films, point: OperatingPoint, recipe: Recipe) -> tuple[float, float]:
+    """Where *not sure* would begin and end, were they chosen on these films as the recipe chooses them."""
+    asked = next(own for own in recipe.evaluation.points if own.name == point.name)
+    scores, truth, _ = arrays([case for case in films.cases if case.score is not None])
+    low = threshold_for_sensitivity(scores, truth, wanted=asked.band_catches)
+    high = 1 - threshold_for_sensitivity(1 - scores, ~truth, wanted=asked.band_clears)
+    return min(low, point.threshold), max(high, point.threshold)
+
+
+def edges_that_hold_at_each(hospitals: Sequence[Films], point: OperatingPoint, recipe: Recipe) -> tuple[float, float]:
+    """The lowest beginning and the highest end that one of the hospitals asks for."""
+    found = [edges(films, point, recipe) for films in hospitals]
+    return min(low for low, _ in found), max(high for _, high in found)
+
+
+def seen(films: Films, point: OperatingPoint) -> dict[bool, Counter[Category]]:
+    """By truth, how many images a person sees in each class."""
+    found = {True: Counter[Category](), False: Counter[Category]()}
+    for case in films.cases:
+        found[case.truth][category_at(point, case.score, otherwise=case.category)] += 1
+    return found
+
+
+# ---- what is screened
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Hospitals:
+    """A pack, and the films it is measured on: the validation images of its recipe, by hospital, and of other sites."""
+
+    model: Model
+    recipe: Recipe
+    own: Films
+    parts: Sequence[Films]
+    sites: Sequence[Films]
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The first operating point."""
+        return self.model.manifest.operating_points[0]
+
+
+def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospitals:
+    """Screen the films of a pack that ships. Raises FieldrayError."""
+    path = CHECKOUT / "models" / "recipes" / f"{pack_id}.toml"
+    recipe = with_whole_paths(Document.read(path).parsed(Recipe), path)
+    (folder,) = (CHECKOUT / "models").glob(f"{pack_id}-*")
+    model = PackLibrary(home).load(folder)
+    rows = read_rows(recipe.data, folder=home)
+    parts = split_rows(rows, recipe.split, recipe.data)
+    validation = [row for row, part in zip(rows, parts, strict=True) if part == "validation"]
+
+    def films(name: str, rows: Sequence[Row]) -> Films:
+        label = recipe.kept_labels[0]
+        screening = screen_rows(
+            model, rows, threads=recipe.training.threads, progress=lambda *_: notify(f"{pack_id}: {name}")
+        )
+        cases = screening.cases(label.code, targets_of(rows, [label])[:, 0])
+        return Films(name=name, cases=next(iter(cases.values())))
+
+    named = {name: [row for row in validation if row.source == name] for name in {row.source for row in validation}}
+    by_hospital = [films(name, own) for name, own in sorted(named.items())]
+    sites = []
+    for name in _SITES[pack_id]:
+        source = Source(path=data / "index.csv", layout="index", name=name, where={"set": (name,)})
+        sites.append(films(name, read_rows([source], folder=home)))
+    whole = Films(name="own", cases=[case for part in by_hospital for case in part.cases])
+    return Hospitals(model=model, recipe=recipe, own=whole, parts=by_hospital, sites=sites)
+
+
+def report(data: Path, notify: Notify) -> Report:
+    """Measure every pack that ships. Raises FieldrayError."""
+    alarms, bands = list[list[str]](), list[list[str]]()
+    with tempfile.TemporaryDirectory() as home:
+        for pack_id in _SITES:
+            found = hospitals(data, pack_id, home=Path(home), notify=notify)
+            alarms += _alarm_rows(pack_id, found)
+            bands += _band_rows(pack_id, found)
+    head = ("pack", "site", "fitted on", "rule", "falsely referred", "5 to 95 %", "off", "within 10 points", "detected")
+    fit = Table(title="A threshold set by films without labels", columns=head, rows=tuple(map(tuple, alarms)))
+    columns = ("pack", "hospital", "edges", "", *_CATEGORIES)
+    edges_of = Table(
+        title="What a person sees, by the edges of not sure", columns=columns, rows=tuple(map(tuple, bands))
+    )
+    return Report(
+        kind="sites",
+        title="Other hospitals: thresholds and edges",
+        blocks=(fit, edges_of),
+        data={"falsely_referred": alarms, "classes": bands},
+    )
+
+
+def _alarm_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
+    """A row for each site, share with the finding among its films, and rule."""
+    threshold, own = found.point.threshold, found.own
+    wanted = float((own.ranks[~own.truth] >= threshold).mean())
+    yield [pack_id, "its own, validation", "", "", f"{wanted:.3f}", "", "", "", f"{_detected(own, threshold):.3f}"]
+    for site in found.sites:
+        for prevalence in _PREVALENCES:
+            for name, rule in RULES.items():
+                shares = fitted(rule, own, site, threshold=threshold, prevalence=prevalence)
+                alarms = shares[:, 0]
+                low, high = np.quantile(alarms, (0.05, 0.95))
+                yield [
+                    *(pack_id, site.name, "as found" if prevalence is None else f"{prevalence:.0%} with", name),
+                    f"{alarms.mean():.3f}",
+                    f"{low:.3f} to {high:.3f}",
+                    f"{alarms.mean() - wanted:+.3f}",
+                    f"{(np.abs(alarms - wanted) <= _WITHIN).mean():.2f}",
+                    f"{shares[:, 1].mean():.3f}",
+                ]
+
+
+def _detected(films: Films, threshold: float) -> float:
+    return float((films.ranks[films.truth] >= threshold).mean())
+
+
+def _band_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
+    """A row for each hospital, pair of edges, and truth."""
+    point = found.point
+    chosen_on = [*found.parts, *(site for site in found.sites if site.name in _CHOOSE_ON)]
+    low, high = edges_that_hold_at_each(chosen_on, point, found.recipe)
+    both = {"as it ships": point, "that hold at each": replace(point, unsure_low=low, unsure_high=high)}
+    for films in (*found.parts, *found.sites):
+        for name, own in both.items():
+            for truth, counts in seen(films, own).items():
+                span = f"{name}: {own.unsure_low:.3f} to {own.unsure_high:.3f}"
+                total = counts.total()
+                shown = [f"{counts[one]} ({counts[one] / total:.0%})" for one in _CATEGORIES] if total else []
+                yield [pack_id, films.name, span, f"{total} {'with' if truth else 'without'}", *shown]

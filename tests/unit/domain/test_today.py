@@ -1,0 +1,41 @@
+"""Which images of a run are of today: those of the newest day of each patient, and those without a date."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fieldray.domain.today import day_number, earlier_images, todays_first
+
+TODAY, SUMMER, SPRING = map(day_number, ("20261129", "20260615", "20260401"))
+
+
+def earlier(*images: tuple[int, int]) -> list[bool]:
+    people, days = zip(*images, strict=True) if images else ((), ())
+    return earlier_images(np.array(people, np.int64), np.array(days, np.int64)).tolist()
+
+
+def test_a_day_has_a_number_that_grows_by_one_a_day_whichever_way_it_is_written() -> None:
+    assert day_number("20261201") - TODAY == 2
+    assert day_number("2026.11.29") == day_number(" 2026-11-29") == TODAY
+
+
+@pytest.mark.parametrize("text", ["", "20261399", "20260230", "00000000", "today", "16660101"])
+def test_a_day_that_there_is_not_is_no_date(text: str) -> None:
+    assert day_number(text) == 0
+
+
+def test_only_the_newest_day_of_a_patient_is_of_today() -> None:
+    images = (7, SUMMER), (7, TODAY), (-3, SUMMER), (7, TODAY), (7, SPRING)
+    assert earlier(*images) == [True, False, False, False, True]
+
+
+def test_images_without_a_date_all_count() -> None:
+    assert earlier((7, 0), (7, 0)) == [False, False]
+    assert earlier((7, 0), (7, SUMMER), (7, TODAY)) == [False, True, False]
+    assert earlier((7, 0), (7, SUMMER)) == [False, False]
+    assert earlier() == []
+
+
+def test_those_of_earlier_days_are_behind_all_others_in_the_order_they_had() -> None:
+    assert todays_first(np.array([True, False, True, False])).tolist() == [1, 3, 0, 2]

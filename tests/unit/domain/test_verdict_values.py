@@ -1,0 +1,32 @@
+"""The values of a reader's verdict: one table, which window, reports, filters and audits read."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from fieldray.desktop.keys import KEYS
+from fieldray.domain.history import has_verdict
+from fieldray.domain.run import VERDICT_VALUES, Verdict, VerdictChoice
+from fieldray.formatting import verdict_text
+from fieldray.translation import Translator
+
+
+def test_the_table_has_every_value_with_words_and_a_key_of_its_own() -> None:
+    assert tuple(VERDICT_VALUES) == get_args(VerdictChoice)
+    translator = Translator("en")
+    for texts in (verdict_text(translator).values(), [one.column(translator) for one in VERDICT_VALUES.values()]):
+        assert len(set(texts)) == len(VERDICT_VALUES)
+    keys = {key.command: key.keys for key in KEYS}
+    assert all(keys[choice] == (value.key,) for choice, value in VERDICT_VALUES.items())
+
+
+def test_what_contradicts_the_program_is_a_disagreement_and_nothing_else_is() -> None:
+    found = {choice: (value.confirms, has_verdict(choice, "disagreed")) for choice, value in VERDICT_VALUES.items()}
+    assert found == {"agree": (True, False), "disagree": (False, True), "unsure": (None, False)}
+
+
+def test_an_unknown_value_is_an_error_and_no_disagreement() -> None:
+    with pytest.raises(ValueError, match="one of agree, disagree, unsure, not maybe"):
+        Verdict(choice="maybe")  # type: ignore[arg-type]

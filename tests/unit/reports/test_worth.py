@@ -1,0 +1,94 @@
+"""What a class is worth: another hospital first, and that nothing was measured there, in the same place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import shipped_packs
+from fieldray.domain.model import Manifest
+from fieldray.packs.manifest import domain_manifest
+from fieldray.packs.verified import read_verified_manifest
+from fieldray.reports.worth import worth_of, worth_of_pack
+from fieldray.translation import Translator
+from packs_factory import manifest as made_manifest
+
+ENGLISH = Translator()
+
+
+def shares(**counts: int) -> dict[str, object]:
+    of = sum(counts.values())
+    return {
+        name: {"count": count, "of": of, "value": count / of, "low": 0.0, "high": 1.0} for name, count in counts.items()
+    }
+
+
+OWN = {
+    "positive": shares(read_first=32, abnormal=95, unsure=37, normal=7, refused=1),
+    "negative": shares(read_first=5, abnormal=39, unsure=272, normal=299),
+}
+ELSEWHERE = {
+    "positive": shares(read_first=3, abnormal=6, unsure=24, normal=3),
+    "negative": shares(read_first=0, abnormal=0, unsure=21, normal=38),
+}
+
+
+def measured(**parts: object) -> Manifest:
+    """A pack with one label whose maker counted the classes at its first point."""
+    pack = made_manifest()
+    point = pack.operating_points[0]
+    of_parts = {part: {"classes": {point.name: classes}} for part, classes in parts.items()}
+    return replace(pack, metrics={"labels": {point.label: of_parts}})
+
+
+@pytest.mark.parametrize(
+    ("category", "said"),
+    [
+        ("normal", "Of 100 images with the finding, 8 are not flagged at another hospital, 4 at its own."),
+        ("abnormal", "Of 100 images without the finding, 0 are flagged at another hospital, 7 at its own."),
+        ("read_first", "Of 100 images without the finding, 0 are flagged at another hospital, 7 at its own."),
+        # 24 + 21 of 36 + 59 images; 37 + 272 of 172 + 615
+        ("unsure", "At another hospital the pack is uncertain about 47 of 100 images, at its own about 39."),
+    ],
+)
+def test_a_class_says_how_often_it_misleads_at_another_hospital_first(category: str, said: str) -> None:
+    pack = measured(test=OWN, external_test=ELSEWHERE)
+    found = worth_of(ENGLISH, pack, pack.operating_points[0], category)  # type: ignore[arg-type]
+    assert found is not None and (found.sentence, found.title) == (said, "At another hospital")
+
+
+def test_what_was_never_measured_elsewhere_is_said_where_the_figures_would_stand() -> None:
+    pack = measured(test=OWN)
+    found = worth_of(ENGLISH, pack, pack.operating_points[0], "normal")
+    assert found is not None
+    assert found.sentence == (
+        "Never measured at another hospital. "
+        "Of 100 images with the finding, 4 are not flagged at the pack's own hospital."
+    )
+    assert found.title == "At the pack's own hospital"
+
+
+def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
+    (found,) = worth_of_pack(ENGLISH, measured(test=OWN, external_test=ELSEWHERE))
+    assert found.sentence.startswith(
+        "At another hospital the pack detects 25 of 100 images with the finding, misses 8 and is uncertain about 67. "
+    )
+    assert [sum(part.number for part in bar.parts) for bar in found.bars] == [100, 100]
+    assert [bar.title for bar in found.bars] == [
+        "Of 100 with the finding (36 counted)", "Of 100 without the finding (59 counted)",
+    ]  # fmt: skip
+    assert found.bars[0].spoken.endswith("Read first 8, Abnormal 17, Uncertain 67, Not flagged 8")
+
+
+def test_nothing_is_said_of_what_nobody_counted() -> None:
+    pack = measured()
+    assert worth_of(ENGLISH, pack, pack.operating_points[0]) is None
+    assert worth_of(ENGLISH, None, pack.operating_points[0]) is None
+    assert worth_of_pack(ENGLISH, pack) == ()
+
+
+@pytest.mark.parametrize("folder", [shipped_packs.CHILDREN, shipped_packs.ADULTS, shipped_packs.TUBERCULOSIS])
+def test_a_pack_that_ships_says_what_it_is_worth(folder: Path) -> None:
+    assert worth_of_pack(Translator("uk"), domain_manifest(read_verified_manifest(folder).description))  # type: ignore[arg-type]
