@@ -204,8 +204,10 @@ class ResultPanel(QScrollArea):
             if row.category != "not_an_image":
                 column.addWidget(label(what_to_do(self._translator, row.category), role="muted"))
             if others := self._packs_for(outcome.reason):
-                said = self._translator.text("For patients of this age there is: {packs}.", packs=", ".join(others))
-                column.addWidget(label(said))
+                named = ", ".join(others)
+                column.addWidget(
+                    label(self._translator.text("For patients of this age there is: {packs}.", packs=named))
+                )
             self._add_wishes(column, row)
             return box
         for note in sorted(outcome.notes, key=lambda note: note.code in OF_MANY):

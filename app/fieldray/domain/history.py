@@ -310,7 +310,8 @@ class ResultFilter:
     category  the only class, None for all
     backend   what ran the model, "" for anything
     verdict   results with such a verdict, or those that nobody has read
-    text      part of the patient's name, the number, the study date or the file name, whatever its case
+    text      parts of the patient's name, the number, the study date or the file name, in any order, whatever their
+              case and accents
     staying   rows that stay whatever verdict is on them: those that were judged or read since the verdict was chosen
     """
 
