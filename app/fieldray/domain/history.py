@@ -267,9 +267,10 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionPlan:
-    """What deleting runs would take away, so that a person can be asked.
+    """What deleting runs, or one patient, would take away, so that a person can be asked.
 
-    run_ids        of the runs
+    run_ids        of the runs; of a patient those that have images of the patient, and stay
+    patient_id     of the patient whose images alone are deleted, in all runs; "" where whole runs are
     results        answers, those of images that are not present any more included
     verdicts       what a person said of them and nowhere else: lost for good
     verdicts_kept  verdicts on them that stay with the same result in another run
@@ -279,6 +280,7 @@ class DeletionPlan:
     results: int
     verdicts: int
     verdicts_kept: int
+    patient_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
