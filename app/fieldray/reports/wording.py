@@ -361,7 +361,8 @@ class Wording:
             return ()
         text = self.translator.text
         given = Field(text("Verdict of the reader"), verdict_text(self.translator)[verdict.choice])
-        return _filled((given, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
+        reader = Field(text("Reader"), cut(self._stored.options.reader))
+        return _filled((given, reader, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
         """The images that a person compared it with: their dates and names, and what came of it."""
