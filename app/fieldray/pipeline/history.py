@@ -192,7 +192,7 @@ def comparison_blocks(
                 run=of,
             )
             said.append(alone)
-        columns += [text("Run {number}", number=of), f"{text('Score')} ({of})"]
+        columns += [text("Run {number}", number=of), text("Score") + f" ({of})"]
     both = plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
     changed = plural(
         "{count} of these images has another class.", "{count} of these images have another class.", found.changed
