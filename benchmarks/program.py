@@ -30,7 +30,7 @@ from fieldray.pipeline.session import Session
 from fieldray.processes.wire import Message
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.workers.calls import Look
+from fieldray.workers.calls import AnalyseRequest
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
 
 _READY_S: Final = 60.0
@@ -105,7 +105,7 @@ def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
     """Let every worker look at one image of each kind, so that its codecs and networks are loaded."""
     with ThreadPoolExecutor(workers.size) as threads:
         for ref in refs:
-            list(threads.map(lambda again: workers.look(Look(ref=again), model=model), [ref] * workers.size))
+            list(threads.map(lambda again: workers.look(AnalyseRequest(ref=again), model=model), [ref] * workers.size))
 
 
 handle = ScreenService().handle

@@ -26,7 +26,7 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
 from fieldray.inference.backend import Answer
 from fieldray.reasons import Reason, reason
-from fieldray.workers.calls import Elsewhere, Look, RanElsewhere, Seen, loading
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, Elsewhere, RanElsewhere, loading
 from fieldray.workers.looking import Worker
 from fieldray.workers.pool import PoolClosed
 
@@ -55,7 +55,7 @@ class FakeReaders:
     def size(self) -> int:
         return 1
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
+    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         ref, name = question.ref, question.ref.path.name
         if self.closed.is_set():
             raise PoolClosed
@@ -70,32 +70,32 @@ class FakeReaders:
             raise BackendProblem(reason("worker_died"))
         if question.rules and (unsuitable := check_header(ref.header, question.rules)):
             facts = ReadFacts(content_sha256=hash_of(ref))
-            return Seen(facts=facts, problem=unsuitable, is_refusal=True)
+            return AnalysisResult(facts=facts, problem=unsuitable, is_refusal=True)
         spec = question.frame or (model and model.manifest.input)
         assert spec
         facts = ReadFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)
         if "blank" in name:
-            return Seen(facts=facts, problem=reason("blank"), is_refusal=True)
+            return AnalysisResult(facts=facts, problem=reason("blank"), is_refusal=True)
         if "cut" in name:
-            return Seen(facts=facts, problem=reason("truncated"))
+            return AnalysisResult(facts=facts, problem=reason("truncated"))
         grey = 255 if "bright" in name else 0
         values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
-        return Seen(facts=replace(facts, pixel_map=PIXEL_MAP), values=values, stage="inference")
+        return AnalysisResult(facts=replace(facts, pixel_map=PIXEL_MAP), values=values, stage="inference")
 
     def load_as_group(self, models: Sequence[Model]) -> None:
         """Nothing is loaded."""
 
     def look_for_each(
         self,
-        questions: Sequence[tuple[Look, Model | None]],
+        questions: Sequence[tuple[AnalyseRequest, Model | None]],
         *,
         run_elsewhere: RunElsewhere,
         is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> tuple[Seen, ...]:
+    ) -> tuple[AnalysisResult, ...]:
         """What `look` says, and each input run elsewhere; none is so close that it is looked at in finer detail."""
         self.looked.append(len(questions))
 
-        def seen(number: int, question: Look, model: Model | None) -> Seen:
+        def seen(number: int, question: AnalyseRequest, model: Model | None) -> AnalysisResult:
             found = self.look(question, model=model)
             if is_cancelled():
                 raise PoolClosed
@@ -250,15 +250,15 @@ class LungReaders(FakeReaders):
         assert self._run
         return self._run(question.number, question.values)
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
+    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         assert model
         self.turns.append(question.ref.turn)
         self._worker.load(loading(model if self._finder else replace(model, lungs=None)))
         return self._worker.look_for_each([replace(question, finds=self._finder is not None)])[0]
 
     def look_for_each(
-        self, questions: Sequence[tuple[Look, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
-    ) -> tuple[Seen, ...]:
+        self, questions: Sequence[tuple[AnalyseRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
+    ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions
         self._run = run_elsewhere
         return (self.look(question, model=model),)

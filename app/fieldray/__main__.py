@@ -69,11 +69,11 @@ def _main(arguments: list[str] | None) -> int:
     from fieldray.command_names import command_line_of, names_images, opens_window
     from fieldray.offline import stay_offline
 
-    beside = command_line_of(arguments[0]) if arguments else None
+    package = command_line_of(arguments[0]) if arguments else None
     stay_offline(
-        is_toolchain=beside is not None and beside.IS_TOOLCHAIN,
+        is_toolchain=package is not None and package.IS_TOOLCHAIN,
         shows_window=opens_window(arguments),
-        joins_cluster=beside is not None and beside.joins_cluster(arguments),
+        joins_cluster=package is not None and package.joins_cluster(arguments),
     )
     _prepare()
     if not names_images(arguments):
@@ -97,10 +97,10 @@ def _window(arguments: Sequence[str]) -> int:
 
 def _prepare() -> None:
     """What is around this process as the program needs it; console is imported where nothing foreign is left."""
-    from fieldray.surroundings import keep_foreign_code_out, leave_no_core
+    from fieldray.surroundings import disable_core_dumps, keep_foreign_code_out
 
     keep_foreign_code_out()
-    leave_no_core()
+    disable_core_dumps()
     from fieldray.commands.console import open_closed_streams
 
     open_closed_streams()

@@ -188,11 +188,11 @@ def command_parser(open_window: OpenWindow | None = None, *, asked: str | None =
             add_command(commands, name)
         elif name not in ADDED_BY:
             import_module(f"fieldray.commands.{name}").add_to(commands)
-    for beside in command_lines():
-        if asked is None or asked in beside.COMMANDS:
-            beside.add_to(commands)
+    for package in command_lines():
+        if asked is None or asked in package.COMMANDS:
+            package.add_to(commands)
         else:
-            for name, text in beside.COMMANDS.items():
+            for name, text in package.COMMANDS.items():
                 add_command(commands, name, text)
     return parser
 

@@ -49,7 +49,7 @@ class CommandLine(Protocol):
         """Add the commands with all of their options."""
 
 
-def modules_beside(name: str) -> Iterator[ModuleType]:
+def optional_modules(name: str) -> Iterator[ModuleType]:
     """The module of this name in each of the packages that are installed."""
     for package in PACKAGES:
         try:
@@ -62,7 +62,7 @@ def modules_beside(name: str) -> Iterator[ModuleType]:
 @functools.cache
 def command_lines() -> tuple[CommandLine, ...]:
     """What the packages beside this one say; fewer than `PACKAGES` where they are not installed."""
-    return tuple(cast("CommandLine", module) for module in modules_beside("command_line"))
+    return tuple(cast("CommandLine", module) for module in optional_modules("command_line"))
 
 
 def command_line_of(name: str) -> CommandLine | None:

@@ -234,7 +234,7 @@ def score_text(translator: Translator, score: float, point: OperatingPoint | Non
     return number(translator, score, digits=score_digits(score, point, least=least))
 
 
-def threshold_beside(translator: Translator, finding: Finding) -> str:
+def threshold_text(translator: Translator, finding: Finding) -> str:
     """The threshold beside a finding's score: both with the digits that tell them apart; empty without a point."""
     point = finding.point
     digits = score_digits(finding.score, point, least=2)

@@ -40,40 +40,40 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
     """Write `data` to `path`; its folder is made if absent. Raises StorageProblem (disk_full, not_writable)."""
-    with written_beside(path, mode=mode) as stream:
+    with writing_atomically(path, mode=mode) as stream:
         stream.write(data)
 
 
 @contextlib.contextmanager
-def written_beside(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]:
+def writing_atomically(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]:
     """A stream whose content appears at `path` when the block ends well, and vanishes when it does not.
 
     The folder is made if absent, for this user alone where the file is.
 
     Raises StorageProblem (disk_full, not_writable), and what the block raises.
     """
-    beside = unfinished(path)
+    temporary = unfinished(path)
     try:
         make_folder(path.parent, is_private=mode == PRIVATE)
         try:
-            with _created(beside, mode) as stream:
+            with _created(temporary, mode) as stream:
                 yield stream
                 _sync(stream)
-            beside.replace(path)
+            temporary.replace(path)
         except BaseException:
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
     except OSError as error:
         raise storage_problem(error, path) from error
 
 
-def replace_durably(beside: Path, path: Path) -> None:
+def replace_durably(temporary: Path, path: Path) -> None:
     """Bring a complete file to the disk and give it its name; what had the name before is gone. Raises OSError."""
-    with beside.open("r+b") as stream:
+    with temporary.open("r+b") as stream:
         _sync(stream)
-    beside.replace(path)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 
@@ -150,7 +150,7 @@ def exchanged(first: Path, second: Path) -> bool:
     return rename is not None and rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0
 
 
-def put_in_place(beside: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchanged) -> None:
+def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchanged) -> None:
     """Give a completed folder its name and remove the one that has it; both names are `path`'s or `unfinished`.
 
     Its files were brought to the disk by `write_new`; so are their names here, and its own. Linux exchanges the two in
@@ -158,30 +158,30 @@ def put_in_place(beside: Path, path: Path, *, exchange: Callable[[Path, Path], b
 
     Raises OSError.
     """
-    sync_folder(beside)
-    earlier = beside
+    sync_folder(temporary)
+    displaced = temporary
     try:
-        beside.rename(path)
+        temporary.rename(path)
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
-        if not exchange(beside, path):
-            earlier = _replaced(beside, path)
+        if not exchange(temporary, path):
+            displaced = _replaced(temporary, path)
     sync_folder(path.parent)
-    shutil.rmtree(earlier, ignore_errors=True)
+    shutil.rmtree(displaced, ignore_errors=True)
     sync_folder(path.parent)
 
 
-def _replaced(beside: Path, path: Path) -> Path:
+def _replaced(temporary: Path, path: Path) -> Path:
     """Rename what is at `path` and then `beside`; where the former is now."""
-    earlier = unfinished(path)
-    path.rename(earlier)
+    displaced = unfinished(path)
+    path.rename(displaced)
     try:
-        beside.rename(path)
+        temporary.rename(path)
     except OSError:
-        earlier.rename(path)
+        displaced.rename(path)
         raise
-    return earlier
+    return displaced
 
 
 def make_folder(folder: Path, *, is_private: bool = False) -> None:

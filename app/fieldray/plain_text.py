@@ -59,8 +59,8 @@ def look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Pairs of an earlier text and a different one that looks like it, each pair once."""
     first: dict[str, str] = {}
     for number in dict.fromkeys(numbers):
-        if number and (earlier := first.setdefault(look_alike(number), number)) != number:
-            yield earlier, number
+        if number and (first_number := first.setdefault(look_alike(number), number)) != number:
+            yield first_number, number
 
 
 def _shown(letter: str) -> str:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Final
 
 import fieldray
-from fieldray.command_names import modules_beside
+from fieldray.command_names import optional_modules
 from fieldray.plain_text import visible
 
 
@@ -67,7 +67,7 @@ NOTES: Final[Mapping[str, Template]] = {
     "turned_clockwise": "The image was turned 90 degrees clockwise before it was screened.",
     "turned_round": "The image was turned by 180 degrees before it was screened.",
     "grey_swapped_back": "The image was inverted (black and white swapped) before it was screened.",
-    "screened_anyway": "The image was refused, but a user had it screened all the same. The score may be "
+    "screened_anyway": "A user had this image screened, although the image is not suitable. The score may be "
                        "meaningless.",
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
     "view_unknown": "The view in the file is unknown: {view}. Check that the image is a frontal view.",
@@ -354,9 +354,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "less reliable.",
                             "{count} images are unlike the images that the pack was measured on. The scores may be "
                             "less reliable.", by="count"),
-    "asked_for_images": Plural("{count} image was turned, or was screened although refused, at a user's request. "
-                               "The result says so.",
-                               "{count} images were turned, or were screened although refused, at a user's "
+    "asked_for_images": Plural("{count} image was turned, or was screened although not suitable, at a user's "
+                               "request. The result says so.",
+                               "{count} images were turned, or were screened although not suitable, at a user's "
                                "request. The results say so.", by="count"),
     "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
     "again_busy": "A run is under way. Wait until the run is over or stop the run, then screen this image again.",
@@ -472,7 +472,7 @@ def templates_of_rooms() -> Mapping[str, Template]:
     """
     rooms = (f"fieldray.{found.name}.reasons" for found in pkgutil.iter_modules(fieldray.__path__) if found.ispkg)
     own = [import_module(name) for name in rooms if find_spec(name)]
-    return {code: text for module in (*own, *modules_beside("reasons")) for code, text in module.TEMPLATES.items()}
+    return {code: text for module in (*own, *optional_modules("reasons")) for code, text in module.TEMPLATES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) ->
                 del environment[name]  # an empty one means the current directory as well
 
 
-def leave_no_core() -> None:
+def disable_core_dumps() -> None:
     """A process that crashes leaves no image of its memory, in which names of patients are; its children neither."""
     if os.name == "posix":
         import resource
@@ -191,7 +191,7 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
 
 
 @functools.cache
-def step_back() -> None:
+def lower_priority() -> None:
     """From now on leave the CPU to what somebody is waiting for; at most once, for it cannot be taken back."""
     give_priority(os.getpid(), "lowered")
 

@@ -32,7 +32,8 @@ from fieldray_adapt.lungs.quantise import LUNG_QUANTISE
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.report import LUNG_REPORT
 from fieldray_adapt.lungs.train import LUNG_TRAIN
-from fieldray_adapt.networks.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
+from fieldray_adapt.networks.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler
+from fieldray_adapt.pack.card import with_edgetpu_section
 from fieldray_adapt.pack.step import PACK
 from fieldray_adapt.pack.written import WrittenPack
 from fieldray_adapt.prune.recipe import StudyRecipe
@@ -189,7 +190,7 @@ def compile_pack(
     model = replace(pack.model, files={**pack.model.files, "edgetpu": contents["edgetpu"]})
     for kind in kinds or system_kinds(BackendOptions()):
         say(f"{kind.entry.title}: {_golden_on(kind, model)}")
-    contents["card"] = with_section(model.card, contents).encode()
+    contents["card"] = with_edgetpu_section(model.card, contents).encode()
     description = structs.replace(
         signed.description,
         files=list_files(contents),

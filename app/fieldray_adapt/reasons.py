@@ -67,8 +67,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "teacher_unfit": "{path} does not have the weights of an EfficientNet-Lite0 under PyTorch's names.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
     "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
-    "evaluate_refused": "Of {count} images that the pack is measured on {scored} have a score when they are screened. The most "
-                        "frequent reason of the others: {why} Figures need scored images with and without the finding.",
+    "evaluate_refused": "Of {count} test images, {scored} have a score. The most frequent reason of the others: "
+                        "{why} The figures need images with a score, with and without the finding.",
     "pack_shortcut_close": "{label}: the shortcut check failed. The image border or a thumbnail alone reaches an "
                            "area under the ROC curve of {area}, the network {own}. The figures say little about the "
                            "lungs.",
@@ -80,8 +80,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                               "{label}: the smaller group (with or without the finding) has only {count} test "
                               "images. Check the width of the intervals.",
                               by="count"),
-    "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. They are "
-                         "refused, or, where the lungs are found, screened with a note.",
+    "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. They are not "
+                         "suitable, or, where the lungs are found, screened with a note.",
     "training_not_divided": "A recipe of the kind {kind} can only be trained by one process. Remove --mode and "
                             "--workers.",
 }

@@ -96,6 +96,23 @@ class ArchiveProgress:
     nodes: tuple[NodeProgress, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceOptions:
+    """How an archive is divided into pieces, and what workers do with one.
+
+    chunk_images     images in a piece
+    sends_files      whether the driver reads the files and sends them with each piece
+    screen, inspect  what workers run on a piece, and what they ask themselves before; importable there
+    waits_s          how long a worker may take for a number of images
+    """
+
+    chunk_images: int = CHUNK_IMAGES
+    sends_files: bool = False
+    screen: Screen = screen_piece
+    inspect: Inspect = problem_of_node
+    waits_s: Callable[[int], float] = patience_s
+
+
 class Archive:
     """One start of the driver on an output folder.
 
@@ -107,12 +124,6 @@ class Archive:
         Receives how far it is, often.
     note
         Receives the name of a node and what there is to say of it.
-    screen, inspect
-        What workers run on a piece, and what they ask themselves before; both have to be importable there.
-    sends_files
-        Whether the driver reads the files and sends them with each piece.
-    waits_s
-        How long a worker may take for a number of images.
     """
 
     def __init__(
@@ -124,16 +135,12 @@ class Archive:
         save: Callable[[Sequence[Outcome], bool], None],
         progress: Callable[[ArchiveProgress], None],
         note: Note,
-        chunk_images: int = CHUNK_IMAGES,
-        sends_files: bool = False,
-        screen: Screen = screen_piece,
-        inspect: Inspect = problem_of_node,
-        waits_s: Callable[[int], float] = patience_s,
+        options: PieceOptions = PieceOptions(),
     ) -> None:
         self._folder, self._request, self._images = folder, request, images
         self._save, self._show, self._note = save, progress, note
-        self._screen, self._inspect, self._sends_files = screen, inspect, sends_files
-        self._chunk_images, self._waits_s = chunk_images, waits_s
+        self._screen, self._inspect, self._sends_files = options.screen, options.inspect, options.sends_files
+        self._chunk_images, self._waits_s = options.chunk_images, options.waits_s
         self._left: deque[Piece] = deque()
         self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
         self._tasks: dict[str, _Task] = {}  # by the worker's address
@@ -349,8 +356,8 @@ class Archive:
 
     def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
         if whole := self._failed_in.get(piece.start):
-            first, earlier = piece.start - whole.start, self._folder.results(whole)
-            self._folder.keep(whole, replaced_rows(earlier, results, first=first, request=self._request))
+            first, previous = piece.start - whole.start, self._folder.results(whole)
+            self._folder.keep(whole, replaced_rows(previous, results, first=first, request=self._request))
         else:
             self._folder.keep(piece, results)
         self._save(outcomes, False)

@@ -37,7 +37,14 @@ from fieldray.domain.run import Publish, RunSpec
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.paths import scratch_folder
-from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
+from fieldray.persistence import (
+    FileLock,
+    HeldError,
+    make_private,
+    storage_problem,
+    write_atomically,
+    writing_atomically,
+)
 from fieldray.pipeline.run_recorder import open_store, require_kept
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
@@ -152,7 +159,10 @@ class ArchiveFolder:
         progress  receives the number so far
         """
         count = 0
-        with written_beside(self._list) as stream, pq.ParquetWriter(stream, _LIST_SCHEMA, compression="zstd") as writer:
+        with (
+            writing_atomically(self._list) as stream,
+            pq.ParquetWriter(stream, _LIST_SCHEMA, compression="zstd") as writer,
+        ):
             rest = iter(refs)
             while group := list(itertools.islice(rest, _ROW_GROUP)):
                 rows = [{"path": os.fsencode(ref.path), "ref": ref_text(ref), "state": state} for ref, state in group]

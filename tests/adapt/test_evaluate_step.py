@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from fieldray.domain.metrics import Share, auc
 from fieldray.domain.model import Estimate
 from fieldray.domain.purpose import performance
 from fieldray.errors import UsageProblem
+from fieldray.packs.cards import parts
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import reason
 from fieldray.reports.audit_files import plain_classes
@@ -238,7 +240,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
 
 
 def test_a_class_of_which_no_image_is_scored_is_told_with_the_reason() -> None:
-    with pytest.raises(UsageProblem, match=r"Of 20 images that the pack is measured on 0 have a score.*frontal chest"):
+    with pytest.raises(UsageProblem, match=r"Of 20 test images, 0 have a score.*frontal chest"):
         figures({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
 
 
@@ -311,6 +313,11 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card and "- data_licence: CC0\n" in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
+    ukrainian = parts(card)["uk"]
+    assert "В іншій лікарні, на знімках якої нічого не навчали й не вибирали: знімків 20, пацієнтів 20" in ukrainian
+    assert "| balanced | зі знахідкою |" in ukrainian and "Зі знімків іншої лікарні: " in ukrainian
+    assert "не має файлу, скомпільованого для Edge TPU.\n\n- Прогноз" in ukrainian
+    assert re.search(r"- AUC [01],\d{3} \(від [01],\d{3} до [01],\d{3}\)", ukrainian)
     # nobody of the recipe is measured
     assert not data_problems(run.recipe, every_image=True)
     table = tmp_path / "elsewhere.csv"

@@ -172,7 +172,7 @@ def test_images_that_are_left_out_are_said(tmp_path: Path) -> None:
 
 
 def test_a_card_says_of_how_many_images_no_patient_is_known() -> None:
-    folder = resources.files("fieldray_adapt") / "templates"
+    folder = resources.files("fieldray_adapt") / "templates" / "en"
     text = (folder / "classifier_card.md").read_text(encoding="utf-8")
     block = Template(text[text.index("{% block split %}") : text.index("{% block sections %}")], trim_blocks=True)
     assert block.render(data={"without_patient": 0}).strip() == "Split by patient; no patient is on two sides."

@@ -23,14 +23,13 @@ from fieldray.packs.verified import read_card, read_pack, read_verified_manifest
 from fieldray_adapt.command import compile_pack
 from fieldray_adapt.networks.edgetpu import (
     MIB,
-    card_section,
     compile_for_edgetpu,
     describe,
     estimate_ms,
     placement_of,
     placement_step,
 )
-from fieldray_adapt.pack.card import card
+from fieldray_adapt.pack.card import card, edgetpu_section
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.steps import specification_of
 from packs_factory import make_lung_fields
@@ -143,7 +142,7 @@ def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_t
     operators = len(placement_of(files["litert"]).operators)
     assert f"{said}{operators} of {operators} operators mapped, 1 subgraph(s)\n- Weights kept on" in text
     assert "ms per image on USB 3: an estimate, not measured\n\n## Data\n" in text
-    exact = card_section(files | {"edgetpu": COMPILED})
+    exact = edgetpu_section(files | {"edgetpu": COMPILED})
     assert "has a file compiled" in exact and "(exact): 1 of 1 operators" in exact and "an estimate" not in exact
 
 
@@ -217,7 +216,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     assert found.pack_name == "tiny-1.0.0" and found.fingerprint != fingerprint(shipped)
     assert model.files["edgetpu"] == COMPILED and found.description.minimum_edgetpu_runtime == 14
     assert found.description.provenance == {"compiled_from": f"tiny-1.0.0@{fingerprint(shipped)}"}
-    assert model.card == f"# Tiny\n\n{card_section(model.files)}\n" and "(exact)" in model.card
+    assert model.card == f"# Tiny\n\n{edgetpu_section(model.files)}\n" and "(exact)" in model.card
     assert "edgetpu" not in read_verified_manifest(shipped).description.files
     # one's own is replaced where it is, and says everything once
     assert compiled(place, packs=None) == place

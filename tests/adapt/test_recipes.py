@@ -183,7 +183,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     found = _problems(tmp_path, CSV)
     assert found[0].startswith("line 5: network.weights names") and "start.npz, which is not there" in found[0]
     assert "line 9: data[1] cannot be used" in found[1] and "no column named label" in found[1]
-    assert "It has: path, lable, patient, split" in found[1]
+    assert "The columns are: path, lable, patient, split" in found[1]
     assert "line 14: data[2] cannot be used" in found[2] and "the folder does not exist" in found[2]
     assert len(found) == 3
     with pytest.raises(UsageProblem, match="3 problems"):

@@ -22,7 +22,7 @@ from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Model
 from fieldray.reasons import reason
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from outcomes import refused, screened
 from program import write_images
 from tiny_models import tiny_model
@@ -36,14 +36,14 @@ class Darker(FakeReaders):
         self._grey = grey
         self.kinds: list[str] = []
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
+    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         ref, is_full = question.ref, question.detail == "full"
         spec = model.manifest.input
         if is_full and "bad" in ref.path.name:
-            return Seen(problem=reason("truncated"))
+            return AnalysisResult(problem=reason("truncated"))
         self.kinds.append(ref.path.suffix)
         values = np.full((1, spec.height, spec.width, 1), self._grey - 10 * is_full, np.uint8)
-        return Seen(values=values, facts=ReadFacts(pixel_map=PixelMap(1, 0, 1, 0)))
+        return AnalysisResult(values=values, facts=ReadFacts(pixel_map=PixelMap(1, 0, 1, 0)))
 
 
 def program(grey: int) -> Program:

@@ -24,7 +24,7 @@ from fieldray.errors import EnvironmentProblem, StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.rows import ref_of
-from fieldray_cluster.archive import Archive, ArchiveProgress
+from fieldray_cluster.archive import Archive, ArchiveProgress, PieceOptions
 from fieldray_cluster.archive_folder import ArchiveFolder, list_images
 from fieldray_cluster.archive_worker import (
     ArchiveRequest,
@@ -170,7 +170,8 @@ class Begun:
         with self.folder.open_list() as images:
             told = {"save": save, "progress": progress.append, "note": note}
             choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "inspect": STAND_INS["inspect"], **options}
-            archive = Archive(self.folder, self.request, images, **told, **choices)  # type: ignore[arg-type]
+            pieces = PieceOptions(**choices)  # type: ignore[arg-type]
+            archive = Archive(self.folder, self.request, images, **told, options=pieces)  # type: ignore[arg-type]
             archive.run(connection)
             counts = Counter(outcome.ref.path.name for outcome in saved)
             assert len(counts) == len(images) and set(counts.values()) == {1}

@@ -96,7 +96,7 @@ def test_what_is_refused_is_screened_if_asked_for_and_only_then(
     anyway = ["screened_anyway", "inverted"]
     assert result("--anyway") == (None, anyway, False)
     shown = fieldray("history", "show", "1").out
-    assert "a user had it screened all the same" in shown and "The image is inverted" in shown
+    assert "A user had this image screened" in shown and "The image is inverted" in shown
     assert result() == ("inverted", [], False)
     assert result("--turn") == ("inverted", [], False)
     both = ["grey_swapped_back", "screened_anyway", "not_frontal_chest"]

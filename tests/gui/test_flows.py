@@ -258,17 +258,17 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     desk.open_row(5)
     assert not panel.wishes[0].isEnabled()
     session.may_screen.set()
-    desk.until(lambda: "The image was refused, but a user had it screened" in texts(panel))
+    desk.until(lambda: "A user had this image screened" in texts(panel))
     assert session.wishes == [(5, Wishes(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the file says LL" in texts(panel)
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows
-    assert "a user had it screened" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+    assert "A user had this image screened" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     (back,) = panel.wishes
     session.again = refused(5, reason("view", view="LL"))
     back.click()
-    desk.until(lambda: "The image was refused, but a user had it screened" not in texts(panel))
+    desk.until(lambda: "A user had this image screened" not in texts(panel))
     desk.until(lambda: "Read the image yourself" in texts(panel))
     assert session.wishes[-1] == (5, Wishes())
     assert [wish.text() for wish in panel.wishes] == ["Screen it anyway"]

@@ -279,6 +279,15 @@ def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:
     shown.close()
 
 
+@pytest.mark.parametrize(("language", "title"), [("en", "Card"), ("uk", "Картка")])
+def test_a_model_card_is_read_in_the_language_of_the_window(desk: Desk, language: str, title: str) -> None:
+    desk.application.change_settings({"language": language})
+    desk.bench.packs.card_read.emit("# Card\n<!-- uk -->\n# Картка\n")
+    shown = desk.dialog(DocumentDialog)
+    assert shown.page.toPlainText().strip() == title
+    shown.close()
+
+
 # ---- constancy
 
 

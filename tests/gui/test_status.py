@@ -35,6 +35,7 @@ def rows(desk: Desk) -> list[list[str]]:
 
 def test_the_chip_of_the_device_opens_the_page_and_escape_leaves_it(desk: Desk) -> None:
     desk.screen()
+    desk.until(lambda: desk.window.toolbar.backend_chip.text() == "CPU\nready")
     open_page(desk)
     desk.rooms.publish(Speed(fps_now=18.3, fps_min=16.1, fps_avg=17.0, fps_max=19.0, first_ms=71.5, p95_ms=60.0))
     desk.until(lambda: "18.3" in texts(desk.window.status_page))

@@ -154,7 +154,7 @@ def read(path: Path) -> dict[str, Any]:
                     "not_present": query.not_present(run.run_id),
                     "earlier_verdicts": [
                         [one.image, one.category, one.verdict.choice, one.verdict.note]
-                        for one in query.earlier_verdicts(run.run_id)
+                        for one in query.superseded_verdicts(run.run_id)
                     ],
                     "results": [_said(found) for found in query.rows(run.run_id)],
                 }

@@ -21,13 +21,13 @@ from fieldray.persistence import (
     exchanged,
     make_folder,
     make_private,
-    put_in_place,
+    replace_atomically,
     require_plain,
     sync_folder,
     unfinished,
     write_atomically,
     write_new,
-    written_beside,
+    writing_atomically,
 )
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permissions of POSIX")
@@ -56,7 +56,7 @@ def test_the_new_content_replaces_the_old_and_nothing_else_is_left(tmp_path: Pat
 def test_what_breaks_in_the_middle_leaves_the_old(tmp_path: Path, error: type[BaseException]) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
-    with pytest.raises(error), written_beside(path) as stream:
+    with pytest.raises(error), writing_atomically(path) as stream:
         stream.write(b"half")
         raise error
     assert path.read_bytes() == b"old"
@@ -171,21 +171,21 @@ def test_a_folder_takes_a_free_name_and_that_of_another_and_nothing_else_is_left
 ) -> None:
     path = tmp_path / "folder"
     for content in (b"first", b"second"):
-        put_in_place(completed(path, content), path, exchange=exchange)
+        replace_atomically(completed(path, content), path, exchange=exchange)
         assert (path / "file").read_bytes() == content
         assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_cannot_take_the_name_leaves_the_other_there(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    put_in_place(completed(path, b"first"), path)
+    replace_atomically(completed(path, b"first"), path)
 
     def lost(first: Path, second: Path) -> bool:
         shutil.rmtree(first)
         return False
 
     with pytest.raises(FileNotFoundError):
-        put_in_place(completed(path, b"second"), path, exchange=lost)
+        replace_atomically(completed(path, b"second"), path, exchange=lost)
     assert (path / "file").read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -70,8 +70,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_price": "A cost must be a number of 0 or more, not {value}.",
     "audit_pairs_one_class": "Run {run} has {images} images with a label too. Of these, {both} have a score in both "
                              "runs. Of those, all have the condition, or none has. A comparison needs both.",
-    "audit_no_score": Plural("{count} image with a label has no score, because it was refused or failed.",
-                             "{count} images with a label have no score, because they were refused or failed.",
+    "audit_no_score": Plural("{count} image with a label has no score: not suitable or failed.",
+                             "{count} images with a label have no score: not suitable or failed.",
                              by="count"),
     "audit_few": Plural("The smaller group (with or without the condition) has only {count} score. That is too few "
                         "to judge a pack. Check the width of the intervals.",

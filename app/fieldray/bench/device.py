@@ -163,8 +163,8 @@ def measure(
     }
     for repetition in range(effort.repeats):
         for level in rotated(levels, repetition):
-            beside = f", {level.name}" if len(levels) > 1 else ""
-            notify(f"repetition {repetition + 1} of {effort.repeats}{beside}")
+            under_load = f", {level.name}" if len(levels) > 1 else ""
+            notify(f"repetition {repetition + 1} of {effort.repeats}{under_load}")
             with parallel_load(level, cores=cores) as processes:
                 load = measured_load(processes, cores=cores, within_s=settle_s)
                 for case, scope in itertools.product(rotated(cases, repetition), scopes):

@@ -29,7 +29,7 @@ from fieldray.packs.naming import PackCandidate
 from fieldray.packs.signing import TrustStore
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
-from fieldray.workers.calls import Look
+from fieldray.workers.calls import AnalyseRequest
 
 Weight = Literal["stop", "change", "well"]
 
@@ -123,7 +123,7 @@ def try_screening(load: Callable[[], Model]) -> Trial:
             (ref,) = find_images(None, count=1, drawn_in=Path(folder))
             began_s = time.perf_counter()
             with one_worker() as readers:
-                seen = readers.look(Look(ref=ref, runs="here"), model=model)
+                seen = readers.look(AnalyseRequest(ref=ref, runs="here"), model=model)
                 if seen.answer is None:
                     raise FieldrayError(seen.problem or reason("wrong_answer"))
                 seconds = time.perf_counter() - began_s

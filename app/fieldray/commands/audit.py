@@ -14,6 +14,7 @@ from fieldray.commands.options import (
     load_pack,
     pack_library,
     pinned_name,
+    say_update,
     write_json,
 )
 from fieldray.commands.screen import add_screening_options, screened
@@ -174,6 +175,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     request = _request(options)
     _require_all(options, request)
     if options.stored is not None:
+        say_update(console)
         model = _model_of_run(options, console, results_path())
         _audit(options, console, request, database=results_path(), of=options.stored, model=model)
         return 0
@@ -305,10 +307,10 @@ def _print(report: AuditReport, console: Console) -> None:
     from fieldray.reports.document import lines
     from fieldray.translation import Translator
 
-    told = AuditText(report, Translator())
-    *others, _ = told.after_charts()
-    shown = told.disagreements(_SHOWN)
-    console.print_lines(("", told.title, *lines((*told.before_charts(), *others, shown))))
+    texts = AuditText(report, Translator())
+    *others, _ = texts.after_charts()
+    shown = texts.disagreements(_SHOWN)
+    console.print_lines(("", texts.title, *lines((*texts.before_charts(), *others, shown))))
     if (left := len(report.audit.disagreements) - len(shown.rows)) > 0:
         console.print_line(f"  and {left} more; --json FILE and --out DIR have all of them")
 

@@ -222,8 +222,8 @@ def _measured(
         given = {case: images[case.model.manifest.input] for case in cases}
         effort = Effort(repeats=options.repeats, images=options.images)
         measured = measure(given, effort, notify=console.bar)
-    whose = f"images of {options.folder}" if options.folder else "images drawn by the program"
-    return measured, problems, f"{len(refs)} {whose}"
+    source = f"images of {options.folder}" if options.folder else "images drawn by the program"
+    return measured, problems, f"{len(refs)} {source}"
 
 
 def _measured_after_rehearsal(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
-from fieldray.commands.options import add_report_options, given_pack_of_run, report_options, write_json
+from fieldray.commands.options import add_report_options, given_pack_of_run, report_options, say_update, write_json
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path, user_data
 from fieldray.persistence import clear_abandoned
@@ -124,6 +124,7 @@ def _month(text: str) -> datetime.date:
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Print the runs; the exit code. Raises StorageProblem, UsageProblem."""
+    say_update(console)
     from fieldray.domain.history import RunFilter
     from fieldray.reports.content import CATEGORY_TEXTS, runs_text
 
@@ -147,6 +148,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
 
 def run_show(options: argparse.Namespace, console: Console) -> int:
     """Print the results of a run; the exit code. Raises UsageProblem (history_no_run), StorageProblem."""
+    say_update(console)
     from fieldray.domain.history import has_verdict
     from fieldray.pipeline.history import History
     from fieldray.reports.content import class_texts
@@ -191,6 +193,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
     """Print how two runs differ; the exit code. Raises UsageProblem, StorageProblem."""
+    say_update(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
     from fieldray.reports.document import lines
@@ -207,6 +210,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
 
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Write the results of a run; the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
+    say_update(console)
     from fieldray.pipeline.export import export_run
     from fieldray.workers.pool import number_of_workers, open_workers
 
@@ -231,6 +235,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
     """Print what was screened in a month; the exit code. Raises UsageProblem, StorageProblem."""
+    say_update(console)
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
     from fieldray.reports.content import month_text
@@ -249,6 +254,7 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
 
 def run_delete(options: argparse.Namespace, console: Console) -> int:
     """Delete runs, or say what would be deleted; the exit code. Raises UsageProblem, StorageProblem."""
+    say_update(console)
     from fieldray.pipeline.history import deletion_sentences, plan_sentences
 
     history = _history()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.commands.console import given_text
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
-from fieldray.paths import user_data
+from fieldray.paths import results_path, user_data
 from fieldray.plain_text import as_cell
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions, default_exporters, exporters
@@ -188,8 +188,8 @@ def choice_line(candidate: PackCandidate) -> str:
     from fieldray.domain.purpose import patients
 
     manifest = candidate.manifest
-    whose = f"{manifest.names['en']}. {patients(manifest.accepted).text}" if manifest else ""
-    return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(whose)}".rstrip()
+    description = f"{manifest.names['en']}. {patients(manifest.accepted).text}" if manifest else ""
+    return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(description)}".rstrip()
 
 
 # ---- what is written of a run
@@ -255,3 +255,11 @@ def _formats(text: str) -> Sequence[str]:
     if not set(names) <= exporters().keys():
         raise argparse.ArgumentTypeError(f"choose from {', '.join(exporters())}")
     return names
+
+
+def say_update(console: Console) -> None:
+    """Say that the store is brought to this version, which may take minutes, before a command waits for that."""
+    from fieldray.store.opening import is_older
+
+    if is_older(results_path()):
+        console.print_error(reason("store_updating").text)

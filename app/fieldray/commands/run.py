@@ -32,6 +32,7 @@ from fieldray.domain.run import (
     StoredAnswer,
     StoredImage,
     StoreRepaired,
+    StoreUpdating,
 )
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text, pack_headings
@@ -210,7 +211,7 @@ class RunReport:
                     self._console.print_error(f"{event.backend}: {why.text}")
                 case RunChanged():
                     self._note_state(event)
-                case StoreRepaired():
+                case StoreRepaired() | StoreUpdating():
                     self._console.print_error(event.reason.text)
                 case _:
                     pass
@@ -230,12 +231,12 @@ class RunReport:
         }
         trust = signer.get(model.trust, f"signed with key {model.fingerprint}")
         manifest = model.manifest
-        whose = patients(manifest.accepted).text
+        intended = patients(manifest.accepted).text
         if manifest.accepted.ages_years:
             said = "Confirmed for files that state no age (--ages-confirmed)."
             unsaid = "PNG and JPEG files state no age; --ages-confirmed says that all patients are of these ages."
-            whose = f"{whose} {said if ages_confirmed else unsaid}"
-        self._console.print_line(f"Pack {model.pack_name} ({trust}). {whose}")
+            intended = f"{intended} {said if ages_confirmed else unsaid}"
+        self._console.print_line(f"Pack {model.pack_name} ({trust}). {intended}")
         if model.lungs_pack:
             self._console.print_line(f"Lung fields: {model.lungs_pack}")
         for point in points:

@@ -41,6 +41,7 @@ from fieldray.domain.run import (
     Speed,
     StoreRepaired,
     StoreUnwritable,
+    StoreUpdating,
 )
 from fieldray.errors import FieldrayError
 from fieldray.pipeline.history import RunWithPacks
@@ -277,7 +278,7 @@ class Controller(QObject):
                 self.packs.take_drives(event)
             case DeviceChanged():
                 self._take_device(event)
-            case StoreRepaired() | StoreUnwritable():
+            case StoreRepaired() | StoreUnwritable() | StoreUpdating():
                 self.board.post_reason("store", event.reason, level="warning")
 
     def _take_run(self, event: RunChanged) -> None:

@@ -44,6 +44,7 @@ from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, obey,
 from fieldray.desktop.worklist import WorkList
 from fieldray.domain.prior import Prior
 from fieldray.domain.run import VerdictChoice
+from fieldray.packs.cards import parts
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -262,7 +263,8 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _show_card(self, card: str) -> None:
-        DocumentDialog(self._translator.text("Model card"), card, self._translator, self).open()
+        text = self._translator.pick(parts(card))
+        DocumentDialog(self._translator.text("Model card"), text, self._translator, self).open()
 
     def _show_card_of_run(self) -> None:
         """The model card of the pack whose result is shown."""

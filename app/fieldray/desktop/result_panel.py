@@ -215,7 +215,7 @@ class ResultPanel(QScrollArea):
         for said in found:
             self._add_finding(column, said)
         if asked_for(outcome):
-            self._add_wish(column, self._translator.text("Undo: refuse the image again"), Wishes())
+            self._add_wish(column, self._translator.text("Undo: the image is not suitable"), Wishes())
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -282,20 +283,20 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
 def backend_label(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """What runs the model now, and its state."""
+    """What runs the model now, and its state; how many processes and threads is read on the status page."""
     # A further pack, which the CPU runs, says nothing of the device of the first one.
     found = sorted(backends.values(), key=lambda event: bool(event.backend == CPU.name))
     used = next((event for event in found if event.in_use), None)
     used = used or next(iter(backends.values()), None)
     if used is None:
         return translator.text("CPU"), translator.text("not in use")
-    return backend_text(translator, used, devices)
+    return backend_text(translator, replace(used, detail=""), devices)
 
 
 def backend_text(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """A backend by its name and port, and its state."""
+    """A backend by its name and port, and its state; the runtime, processes and threads of one that is ready."""
     states = {
         "stopped": translator.text("not in use"),
         "starting": translator.text("starting…"),

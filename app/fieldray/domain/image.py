@@ -377,5 +377,5 @@ class ImageRef:
         """
         header = self.header
         person = (header.patient_name, header.patient_birth_date, header.patient_sex)
-        whose = known_person(header.patient_id) or "^".join(filter(None, person))
-        return f"{self.study}\n{whose}" if header.study_instance_uid and whose else self.study
+        known_as = known_person(header.patient_id) or "^".join(filter(None, person))
+        return f"{self.study}\n{known_as}" if header.study_instance_uid and known_as else self.study

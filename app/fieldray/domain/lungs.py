@@ -32,7 +32,8 @@ ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "ro
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
 _LEAST_LUNG_SHARE: Final = 0.03
 _LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest are no lung
-_MOST_BESIDE: Final = 0.5  # a part larger than this share of the largest may be the lung, and one of those two the arm
+# A part larger than this share of the largest may be the lung, and one of those two the arm.
+_MAX_LATERAL_PART: Final = 0.5
 _LEAST_ABOVE: Final = 0.5  # what shares fewer of its columns with one of the two largest parts lies beside both
 _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is both lungs grown together
 _BORDER: Final = 0.01  # so near to the border of the image, as a share of its side, the mask touches it
@@ -321,7 +322,7 @@ def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.ui
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
     sizes[0] = 0
-    is_other = (sizes < _LEAST_PART * sizes.max()) | _lie_beside(parts, sizes)
+    is_other = (sizes < _LEAST_PART * sizes.max()) | _lie_laterally(parts, sizes)
     is_other[0] = not sizes.any()  # the soft edge around a lung belongs to it; without a lung it is the edge of nothing
     if not is_other.any():
         return shares, parts
@@ -329,23 +330,23 @@ def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.ui
     return np.where(is_none, np.uint8(0), shares), np.where(is_none, np.intp(0), parts)
 
 
-def _lie_beside(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
+def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
     """By number, whether a part is an arm or a corner of the image: beside the two largest, and far smaller.
 
     A part of a lung that something divides lies above or below the rest of it.
     """
-    is_beside = np.zeros(len(sizes), bool)
+    is_lateral = np.zeros(len(sizes), bool)
     if np.count_nonzero(sizes) < 3:
-        return is_beside
+        return is_lateral
     first, second, *others = np.argsort(-sizes, kind="stable")
     filled = {number: np.flatnonzero((parts == number).any(axis=0)) for number in (first, second)}
     for number in others:
-        if not _LEAST_PART * sizes[first] <= sizes[number] < _MOST_BESIDE * sizes[first]:
+        if not _LEAST_PART * sizes[first] <= sizes[number] < _MAX_LATERAL_PART * sizes[first]:
             continue
         columns = np.flatnonzero((parts == number).any(axis=0))
         shared = [np.mean((columns >= own[0]) & (columns <= own[-1])) for own in filled.values()]
-        is_beside[number] = max(shared) < _LEAST_ABOVE
-    return is_beside
+        is_lateral[number] = max(shared) < _LEAST_ABOVE
+    return is_lateral
 
 
 def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, float]:
@@ -503,8 +504,8 @@ def third_facts(
     cells = grey[np.ix_(*(np.arange(n) * size // n for n, size in zip(is_lung.shape, grey.shape, strict=True)))]
     rows, columns = (np.flatnonzero(is_lung.any(axis=axis)) for axis in (1, 0))
     inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
-    beside = cells[inside][~is_lung[inside]]
-    around = float(np.median(beside)) if beside.size else 255.0
+    without_lung = cells[inside][~is_lung[inside]]
+    around = float(np.median(without_lung)) if without_lung.size else 255.0
     lungs, greys = halves(is_lung, middle), halves(cells, middle).astype(np.float64)
     undecided = halves((shares >= UNDECIDED[0]) & (shares <= UNDECIDED[1]), middle)
     airs = [np.percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]

@@ -161,8 +161,8 @@ class PatientCount:
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """What a person should know of the run."""
         counts = {"other_patients": self.others, "ages_not_stated": self.unknown}
-        whose = patients(accepted).text
-        return tuple(reason(code, count=count, patients=whose) for code, count in counts.items() if count)
+        intended = patients(accepted).text
+        return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)
 
 
 # ---- what a header's words mean

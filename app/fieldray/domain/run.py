@@ -136,6 +136,13 @@ class StoreRepaired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUpdating:
+    """The file of results is of an earlier version and is brought to this one first; `reason` says so."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUnwritable:
     """Results cannot be kept; `reason` says why. Told before anything is screened."""
 
@@ -152,6 +159,7 @@ Event = (
     | Speed
     | DrivesChanged
     | StoreRepaired
+    | StoreUpdating
     | StoreUnwritable
 )
 Publish = Callable[[Event], None]
@@ -341,7 +349,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierVerdict:
+class SupersededVerdict:
     """A verdict on something that its place in a run does not hold any more: other bytes, another score, or nothing.
 
     image           the key of the image (`ImageRef.key`)

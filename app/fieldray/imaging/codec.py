@@ -153,7 +153,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     above = whole - bits - shift
     aligned: Stored = (stored << above) >> (above + shift)
     # An overlay or garbage makes an image rougher. What makes it smoother is its own: Bits Stored is wrong.
-    is_own = _variation(aligned) > _variation(stored) or _is_noise(aligned, beside=lambda: stored)
+    is_own = _variation(aligned) > _variation(stored) or _is_noise(aligned, alternative=lambda: stored)
     return stored if is_own and not shift else aligned
 
 
@@ -166,13 +166,13 @@ def _are_swapped(values: Stored) -> bool:
     """Whether values of 16 bits are noise, and an image once their bytes are exchanged: some old writers did that."""
     if values.dtype.itemsize != 2 or values.ndim != 2 or values.shape[1] < 2:
         return False
-    return _is_noise(values, beside=values.byteswap)
+    return _is_noise(values, alternative=values.byteswap)
 
 
-def _is_noise(values: Stored, *, beside: Callable[[], Stored]) -> bool:
+def _is_noise(values: Stored, *, alternative: Callable[[], Stored]) -> bool:
     """Whether values are noise, and others in their place, made only then, an image."""
     roughness = _roughness(values)
-    return roughness > _NOISE and _FAR_SMOOTHER * _roughness(beside()) < roughness
+    return roughness > _NOISE and _FAR_SMOOTHER * _roughness(alternative()) < roughness
 
 
 def _variation(values: Stored) -> float:

@@ -85,8 +85,10 @@ def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collectio
     ages = sorted(age for age in (header.patient_age_years, header.contrary_age_years) if age is not None)
     accepted = rules.ages_years
     if accepted is not None and not all(accepted[0] <= int(age) <= accepted[1] for age in ages):
-        whose = {"age": int(ages[0]), "youngest": accepted[0], "oldest": accepted[1]}
-        yield reason("age", **whose) if len(ages) == 1 else reason("ages_contradict", other=int(ages[1]), **whose)
+        age_facts = {"age": int(ages[0]), "youngest": accepted[0], "oldest": accepted[1]}
+        yield (
+            reason("age", **age_facts) if len(ages) == 1 else reason("ages_contradict", other=int(ages[1]), **age_facts)
+        )
     if accepted is not None and not ages and _is_born_too_late(header, accepted[0]):
         born = header.patient_birth_date[:4]
         yield reason("born_too_late", born=born, youngest=accepted[0], oldest=accepted[1])
@@ -189,10 +191,10 @@ def _has_little_detail(image: Image) -> bool:
 
 def _roughness(grey: NDArray[np.float32]) -> float:
     """How far pixels in the middle of an image are from the mean of their four neighbours: a standard deviation."""
-    beside = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
+    sideways = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     margins = [max(0, side // 8 - 1) for side in grey.shape]
     middle = tuple(slice(margin, side - 2 - margin) for margin, side in zip(margins, grey.shape, strict=True))
-    return float((grey[1:-1, 1:-1] - beside / 4)[middle].std())
+    return float((grey[1:-1, 1:-1] - sideways / 4)[middle].std())
 
 
 def _tilt(mask: Mask, cells: PixelMap) -> int:
@@ -202,9 +204,9 @@ def _tilt(mask: Mask, cells: PixelMap) -> int:
     rows, columns = np.nonzero(mask)
     shape, middle = cells.row_scale / cells.column_scale, (rows.mean(), columns.mean())
     down, across = (rows - middle[0]) * shape, columns - middle[1]
-    along, beside = (of(np.radians(_TILTS))[:, None, None] for of in (np.cos, np.sin))
-    away = 2 * (across * along + down * beside - np.array(_SHIFTS)[:, None] * np.ptp(columns))
-    row = np.rint((down - away * beside) / shape + middle[0]).astype(np.intp)
+    along, sideways = (of(np.radians(_TILTS))[:, None, None] for of in (np.cos, np.sin))
+    away = 2 * (across * along + down * sideways - np.array(_SHIFTS)[:, None] * np.ptp(columns))
+    row = np.rint((down - away * sideways) / shape + middle[0]).astype(np.intp)
     column = np.rint(across - away * along + middle[1]).astype(np.intp)
     inside = (row >= 0) & (row < mask.shape[0]) & (column >= 0) & (column < mask.shape[1])
     fits = (mask[row.clip(0, mask.shape[0] - 1), column.clip(0, mask.shape[1] - 1)] & inside).sum(axis=2)

@@ -333,6 +333,14 @@ class Debouncer:
         return "plugged" if self._is_seen else "unplugged"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPace:
+    """How often the system's list is looked at, and how long after a change the Edge TPU runtime is asked."""
+
+    interval_s: float = LOOK_INTERVAL_S
+    ask_after_s: float = 3.0
+
+
 class DeviceWatch:
     """A thread that looks; the callbacks are called from it.
 
@@ -353,8 +361,7 @@ class DeviceWatch:
         ask: AskLibrary = ask_library,
         has_board: HasBoard = may_have_board,
         clock: Clock = "std",
-        interval_s: float = LOOK_INTERVAL_S,
-        ask_after_s: float = 3.0,
+        pace: WatchPace = WatchPace(),
     ) -> None:
         self._publish = publish
         self._plugged = plugged
@@ -363,11 +370,10 @@ class DeviceWatch:
         self._ask = ask
         self._has_board = has_board
         self._notes = (reason("coral_max_clock"),) if clock == "max" else ()
-        self._interval_s = interval_s
-        self._ask_after_s = ask_after_s
+        self._pace = pace
         self._steady = Debouncer()
         self._devices: tuple[UsbDevice, ...] = ()
-        self._ask_at_s: float | None = time.monotonic() + ask_after_s / 3
+        self._ask_at_s: float | None = time.monotonic() + pace.ask_after_s / 3
         self._published: DeviceChanged | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="edgetpu-watch", daemon=True)
@@ -388,7 +394,7 @@ class DeviceWatch:
                 self._look()
             except Exception:
                 log.exception("looking for the Edge TPU failed; the next look may not")
-            self._ends.wait(self._interval_s)
+            self._ends.wait(self._pace.interval_s)
 
     def _look(self) -> None:
         devices, now_s = self._find(), time.monotonic()
@@ -398,7 +404,7 @@ class DeviceWatch:
         if change == "flapping":
             self._ask_at_s = None
         elif change or (devices and devices != self._devices):
-            self._ask_at_s = now_s + self._ask_after_s
+            self._ask_at_s = now_s + self._pace.ask_after_s
         self._devices = devices
         if self._ask_at_s is not None and now_s >= self._ask_at_s:
             self._ask_at_s = None

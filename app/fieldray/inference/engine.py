@@ -107,8 +107,8 @@ class _Runner:
     detail: str = ""
     reason: Reason | None = None
     image_s: float = 0.0
-    is_hopeless: bool = False
-    chances: int = 0
+    has_given_up: bool = False
+    forced_retries: int = 0
     absent: Reason | None = None
     is_chosen: bool = True
     is_over: bool = False
@@ -127,7 +127,7 @@ class _Runner:
     @property
     def is_out(self) -> bool:
         """Whether it will not run an image again by itself."""
-        return self.is_hopeless or self.unavailable_reason is not None
+        return self.has_given_up or self.unavailable_reason is not None
 
     @property
     def is_ready(self) -> bool:
@@ -254,8 +254,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         with self._changing():
             for runner in self._runners:
                 if runner.entry.name == name:
-                    runner.is_hopeless, runner.absent = False, None
-                    runner.chances += 1
+                    runner.has_given_up, runner.absent = False, None
+                    runner.forced_retries += 1
 
     def lost(self, name: BackendName, why: Reason) -> None:
         """A device is disconnected: end its process now, in case it has not noticed; does not wait."""
@@ -351,8 +351,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _mark_chosen(self) -> None:
         """One that was given up is tried again."""
         for runner in self._runners:
-            runner.is_chosen, runner.is_hopeless = runner.entry.name in self._chosen, False
-            runner.chances += 1
+            runner.is_chosen, runner.has_given_up = runner.entry.name in self._chosen, False
+            runner.forced_retries += 1
 
     def _watch_devices(self) -> None:
         """Watch for the devices that come and go, each from the moment it is wanted."""
@@ -417,7 +417,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             runner.former = None
         delay_s = 0.0
         while self._pause(runner, delay_s):
-            why, chances = None, runner.chances
+            why, forced_retries = None, runner.forced_retries
             try:
                 self._start(runner)
                 self._run_inputs(runner)
@@ -428,7 +428,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 why = unexpected(error)
             backend, runner.backend = runner.backend, None
             if why:  # first of all, what it had goes to others
-                delay_s = self._lose(runner, why, chances=chances)
+                delay_s = self._lose(runner, why, forced_retries=forced_retries)
             if backend:
                 backend.close()
         self._enter(runner, "stopped")
@@ -488,7 +488,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._changed.wait(_IDLE_CHECK_S)
         return None
 
-    def _lose(self, runner: _Runner, why: Reason, *, chances: int) -> float:
+    def _lose(self, runner: _Runner, why: Reason, *, forced_retries: int) -> float:
         """Give the input back; how long to wait before the next start, in seconds.
 
         That a device was never connected is not worth reporting: it is just stopped. One that came since the start,
@@ -502,14 +502,14 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         runner.failures += unavailable_reason is None
         delay_s = _RESTART_DELAY_S * _BACK_OFF ** max(0, runner.failures - 1)
         is_permanent = why.code in PERMANENT or (kind is not None and why.code in kind.permanent)
-        is_hopeless = is_permanent or runner.failures > _RESTARTS
-        if is_hopeless:
+        has_given_up = is_permanent or runner.failures > _RESTARTS
+        if has_given_up:
             runner.failures, delay_s = 0, 0.0
         one, runner.input, runner.ready_since_s = runner.input, None, None
         with self._changing():
             is_absent = kind is not None and why.code in kind.absent
             runner.state, runner.detail, runner.reason = "stopped" if is_absent else "unavailable", "", why
-            runner.is_hopeless = is_hopeless and runner.chances == chances
+            runner.has_given_up = has_given_up and runner.forced_retries == forced_retries
         if one:
             one.answer.set_exception(_Lost(why))
         return delay_s

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
 from fieldray.inference.litert import Network, load_runtime, memory_problem
-from fieldray.inference.worker import OPEN, RUN, Opening, Run
+from fieldray.inference.worker import OPEN, RUN, InferRequest, Opening
 from fieldray.processes.child import served
 
 
@@ -41,7 +41,7 @@ class Service:
         where = self._device.detail if self._device else f"1 x {question.threads}"
         return f"{runtime.name} {runtime.version}, {where}"
 
-    def run(self, question: Run) -> Answer:
+    def run(self, question: InferRequest) -> Answer:
         """Run an image. Raises BackendProblem, ValueError before a network is loaded."""
         if self._network is None:
             raise ValueError("no network is open")

@@ -56,14 +56,14 @@ class Opening:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Run:
+class InferRequest:
     """Run one image (height, width, channels) uint8."""
 
     values: NDArray[np.uint8]
 
 
 OPEN: Final = Call("open", Opening, str)  # what the child opened, for the log and the status line
-RUN: Final = Call("run", Run, Answer)
+RUN: Final = Call("run", InferRequest, Answer)
 
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
@@ -145,7 +145,7 @@ class WorkerBackend:
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
         """Run an image (height, width, channels) uint8. Raises BackendProblem."""
-        return self._ask(RUN, Run(values=image), timeout_s=self._run_timeout_s)
+        return self._ask(RUN, InferRequest(values=image), timeout_s=self._run_timeout_s)
 
     def close(self) -> None:
         """Let the child end cleanly."""

@@ -52,7 +52,7 @@ from fieldray.packs.naming import (
     version_key,
 )
 from fieldray.packs.reading import guarded, manifest_error, pack_array, read_file, unpack_array
-from fieldray.persistence import SHARED, make_folder, put_in_place, storage_problem, unfinished, write_new
+from fieldray.persistence import SHARED, make_folder, replace_atomically, storage_problem, unfinished, write_new
 from fieldray.reasons import reason
 
 _MANIFEST_LIMIT: Final = 2**17  # twenty times what one needs; every listing parses it
@@ -287,16 +287,18 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
     try:
         _refuse_others(folder, signing.verify(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME]))
         make_folder(folder.parent)
-        beside = unfinished(folder)
-        beside.mkdir(mode=0o700)
+        temporary = unfinished(folder)
+        temporary.mkdir(mode=0o700)
         try:
             for name, data in contents.items():
-                write_new(beside / name, data, mode=SHARED)  # a drive is pulled out as soon as the program says "done"
-            read_pack(beside)
-            beside.chmod(0o755)
-            put_in_place(beside, folder)
+                write_new(
+                    temporary / name, data, mode=SHARED
+                )  # a drive is pulled out as soon as the program says "done"
+            read_pack(temporary)
+            temporary.chmod(0o755)
+            replace_atomically(temporary, folder)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise storage_problem(error, folder) from error
     return folder

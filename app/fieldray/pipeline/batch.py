@@ -21,14 +21,14 @@ from typing import Final
 
 from fieldray.domain.finding import Failed, Outcome, as_one_image
 from fieldray.domain.image import ImageRef
-from fieldray.domain.run import PackOfRun, Progress, Publish, Resuming, RunChanged, RunSpec, RunState
+from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import Stamps
-from fieldray.pipeline.batch_ports import BatchPorts, PackWork, spec_of
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork, spec_of
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, images_done, open_store
 from fieldray.pipeline.screen import PackPass, screen_with_packs
-from fieldray.pipeline.statistics import Every, Pace, Statistics
+from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
@@ -242,10 +242,12 @@ class Batch:
         points = {pack.pack_name: ", ".join({point.name: 0 for point in pack.operating_points}) for pack in packs}
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
         notes = [reason("points_differ", packs=said)] if len(set(points.values())) > 1 else []
-        self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []), *notes)
+        self._enter(
+            "running", *([reason("run_elsewhere", process=store.other_process)] if store.other_process else []), *notes
+        )
         done, pace, watch = 0, Pace(clock=time.monotonic), self._ports.watch
         pace.restart(0)
-        progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
+        progress, speed = RateLimiter(_PROGRESS_EVERY_S), RateLimiter(_SPEED_EVERY_S)
         for item in self._arrivals():
             if isinstance(item, _Done):
                 if watch is None or watch.keeps(item.doubtful, is_new=item.is_new):
@@ -416,18 +418,15 @@ def assemble(
     workers: Workers,
     database: Path,
     publish: Publish,
-    fresh: bool,
-    keeps_previews: bool = True,
-    resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
-    watches: bool = False,
+    options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
     """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
 
     passes  of the packs that go over the images in one pass, one most often
 
-    One that `watches` ends when it is cancelled; raises UsageProblem (watch_no_folder).
+    One that watches ends when it is cancelled; raises UsageProblem (watch_no_folder).
     """
-    watch = Watch(paths) if watches else None
+    watch = Watch(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
     screen = partial(screen_with_packs, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
 
@@ -448,10 +447,15 @@ def assemble(
         stamp_with=workers.stamp_with,
         screen=lambda ref, wanted: screen(ref, [passes[number] for number in wanted]),
         release=release,
-        keeps_previews=keeps_previews,
-        resuming=resuming,
+        keeps_previews=options.keeps_previews,
+        resuming=options.resuming,
         watch=watch,
     )
     return Batch(
-        ports, database=database, publish=publish, threads=workers.size + _AHEAD, fresh=fresh, statistics=statistics
+        ports,
+        database=database,
+        publish=publish,
+        threads=workers.size + _AHEAD,
+        fresh=options.is_fresh,
+        statistics=statistics,
     )

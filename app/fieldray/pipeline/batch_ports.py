@@ -114,3 +114,19 @@ class BatchPorts:
     keeps_previews: bool = True
     resuming: Resuming = field(default_factory=Resuming)
     watch: Watch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """How a run goes over its images.
+
+    is_fresh        whether it begins anew, although an unfinished run of the same request is there
+    keeps_previews  whether the store gets small previews of the images
+    resuming        how results of earlier runs are taken over
+    watches         whether what comes into the folders is screened too, until the run is cancelled
+    """
+
+    is_fresh: bool = False
+    keeps_previews: bool = True
+    resuming: Resuming = Resuming()  # noqa: RUF009 - it is frozen
+    watches: bool = False

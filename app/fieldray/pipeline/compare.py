@@ -48,7 +48,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.work_list import HistoryQuery
 from fieldray.surroundings import give_priority
-from fieldray.workers.calls import Look
+from fieldray.workers.calls import AnalyseRequest
 from fieldray.workers.pool import Workers, open_workers
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
     """One image with its lungs; its header is held against the rules of `finder`. Raises EnvironmentProblem."""
     if ref.problem:
         return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    seen = readers.look(Look(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
+    seen = readers.look(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
         ref = replace(ref, kind=seen.kind, header=seen.header)

@@ -24,9 +24,9 @@ def drifts_of(
     of = PackOfRun(run.run_id, position)
     now = drift.drift_counts(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
     of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
-    samples = query.earlier_samples(run, position, limit=_MOST_COMPARED)
-    earlier = drift.drift_counts(samples, label, evidence_limit=limit)
-    return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
+    samples = query.previous_samples(run, position, limit=_MOST_COMPARED)
+    previous = drift.drift_counts(samples, label, evidence_limit=limit)
+    return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, previous, against="earlier"))
 
 
 def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:

@@ -41,8 +41,8 @@ from fieldray.reports.images import MapNames, overlay_spec, write_class_map, wri
 from fieldray.settings import TABLE, Settings, Value
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
-from fieldray.surroundings import step_back
-from fieldray.workers.calls import Look
+from fieldray.surroundings import lower_priority
+from fieldray.workers.calls import AnalyseRequest
 from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
         results=(),
         packs=tuple(_stored_pack(query, run, at, manifest_of(one, packs)) for at, one in enumerate(run.spec.packs)),
         not_present=query.not_present(run.run_id),
-        earlier_verdicts=query.earlier_verdicts(run.run_id),
+        superseded_verdicts=query.superseded_verdicts(run.run_id),
         pseudonym_key=pseudonym_key(user_data()),
     )
 
@@ -316,7 +316,7 @@ def _write(
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
         frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
-        seen = readers.look(Look(ref=outcome.ref, frame=frame), model=None)
+        seen = readers.look(AnalyseRequest(ref=outcome.ref, frame=frame), model=None)
     except (UsageProblem, StorageProblem, PoolClosed):
         raise
     except FieldrayError as problem:
@@ -421,7 +421,7 @@ def _for_reports(model: Model) -> Model:
 
 
 def _export(order: Order) -> Exported:
-    step_back()
+    lower_priority()
     settings, notes, step = Settings(order.settings), list[Reason](), -1
 
     def progress(done: int, total: int) -> None:

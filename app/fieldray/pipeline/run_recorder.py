@@ -224,7 +224,9 @@ class ResultsByContent:
     def _outcome(self, pack: PackWork, ref: ImageRef, content_sha256: str) -> Outcome | None:
         last = _ANY_ANSWER if self.ports.watch else self.last_answer
         with self._lock:
-            known = self.query.earlier(pack.spec, content_sha256=content_sha256, frame=ref.frame, up_to_answer_id=last)
+            known = self.query.reusable_outcome(
+                pack.spec, content_sha256=content_sha256, frame=ref.frame, up_to_answer_id=last
+            )
         if known is None or known.ref.header.deciding != ref.header.deciding:
             return None
         if isinstance(known, Screened) and not asked_for(known) and pack.check_header(ref.header) is not None:

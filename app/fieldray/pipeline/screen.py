@@ -30,7 +30,7 @@ from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProb
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTES, Reason, reason
-from fieldray.workers.calls import Look, RanElsewhere, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, RanElsewhere
 from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -118,10 +118,10 @@ class _Judgement:
         """Of each pack. Raises as `screen_with_packs`."""
         return [self._outcome(number, seen) for number, seen in enumerate(self._seen())]
 
-    def _seen(self) -> Sequence[Seen]:
+    def _seen(self) -> Sequence[AnalysisResult]:
         """What a worker sees for each pack; an error that ends the look is what was seen."""
         if self.ref.problem:
-            problem = Seen(problem=self.ref.problem, is_refusal=self.ref.problem_is_refusal, stage="discover")
+            problem = AnalysisResult(problem=self.ref.problem, is_refusal=self.ref.problem_is_refusal, stage="discover")
             return [problem] * len(self.packs)
         try:
             questions = [(self._question(one), one.assessment.model) for one in self.packs]
@@ -129,16 +129,16 @@ class _Judgement:
                 questions, run_elsewhere=self._run_elsewhere, is_cancelled=self.is_cancelled
             )
         except Exception as error:
-            return [self._ended(error, Seen())] * len(self.packs)
+            return [self._ended(error, AnalysisResult())] * len(self.packs)
 
-    def _question(self, one: PackPass) -> Look:
+    def _question(self, one: PackPass) -> AnalyseRequest:
         """What a worker is asked: to run the classifier itself, or to have it run by the device that is in use.
 
         Waits until one is in use; raises Cancelled, BackendProblem.
         """
         assessment = one.assessment
         name = one.engine.serving(assessment.model, is_cancelled=self.is_cancelled)
-        return Look(
+        return AnalyseRequest(
             ref=self.ref,
             rules=assessment.model.manifest.accepted,
             points=assessment.points,
@@ -164,7 +164,7 @@ class _Judgement:
         self.predictions[number] = prediction
         self.observe(prediction)
 
-    def _outcome(self, number: int, seen: Seen) -> Outcome:
+    def _outcome(self, number: int, seen: AnalysisResult) -> Outcome:
         assessment = self.packs[number].assessment
         try:
             if seen.answer:
@@ -177,7 +177,7 @@ class _Judgement:
         except Exception as error:
             return self._judged(assessment, self._ended(error, seen), None)
 
-    def _ended(self, error: Exception, seen: Seen) -> Seen:
+    def _ended(self, error: Exception, seen: AnalysisResult) -> AnalysisResult:
         """What was seen of an image that an error ended. Raises what ends more than this image."""
         if isinstance(error, Cancelled):
             raise error
@@ -203,7 +203,9 @@ class _Judgement:
             if why := one.engine.unavailable_reason:
                 raise BackendProblem(why) from error
 
-    def _judged(self, assessment: Assessment, seen: Seen, prediction: Prediction | Exception | None) -> Outcome:
+    def _judged(
+        self, assessment: Assessment, seen: AnalysisResult, prediction: Prediction | Exception | None
+    ) -> Outcome:
         ref = self.ref
         if seen.header is not None:  # judged and stored is the header of these bytes, not what discovery saw
             ref = replace(ref, kind=seen.kind, header=seen.header)
@@ -216,7 +218,7 @@ class _Judgement:
         return _judge(ref, assessment, seen, prediction)
 
 
-def _judge(ref: ImageRef, assessment: Assessment, seen: Seen, prediction: Prediction) -> Outcome:
+def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, prediction: Prediction) -> Outcome:
     """With the lungs found, the image is known to be a chest X-ray: one unlike the pack's own is judged, and noted."""
     facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, assessment.model.manifest
     gate = manifest.ood_gate

@@ -27,6 +27,7 @@ from fieldray.domain.run import (
     Publish,
     Resuming,
     StoreUnwritable,
+    StoreUpdating,
     Verdict,
     Wishes,
 )
@@ -38,6 +39,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
+from fieldray.store.opening import is_older
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
 
 if TYPE_CHECKING:
@@ -111,6 +113,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._shows = SessionLock(self.database)
         if self._shows.problem:
             publish(StoreUnwritable(reason=self._shows.problem.reason))
+        with contextlib.suppress(OSError):  # whoever opens it says what is wrong with the file
+            if is_older(self.database):
+                publish(StoreUpdating(reason=reason("store_updating")))
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -157,6 +162,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             models = self._models_to_run()
             from fieldray.imaging.discover import existing  # these bring much along
             from fieldray.pipeline.batch import assemble
+            from fieldray.pipeline.batch_ports import BatchOptions
             from fieldray.pipeline.screen import PackPass
 
             assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
@@ -168,10 +174,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 workers=self._working(),
                 database=self.database,
                 publish=self._publish,
-                fresh=fresh,
-                keeps_previews=bool(self._settings["keep_previews"]),
-                resuming=replace(resuming, verifies=whole),
-                watches=watches,
+                options=BatchOptions(
+                    is_fresh=fresh,
+                    keeps_previews=bool(self._settings["keep_previews"]),
+                    resuming=replace(resuming, verifies=whole),
+                    watches=watches,
+                ),
             )
             batch.start()  # where no thread is to be had, there is no run that anybody could wait for
             self._batch = batch

@@ -168,7 +168,7 @@ class Pace:
         return images / pace if pace > 0 else None
 
 
-class Every:
+class RateLimiter:
     """Says at most once in so many seconds that it is time."""
 
     def __init__(self, seconds: float) -> None:

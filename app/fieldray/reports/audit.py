@@ -129,7 +129,10 @@ class AuditText(AuditWords):
                 )
             ]
         out = [translator.reason(drift.summary) for drift in drifts if drift.is_out]
-        steady = translator.text("Drift: none found in the scores, refusals and exposure that were compared.")
+        steady = translator.text(
+            "Drift: none found in the scores, the share of images that are not suitable, and "
+            "the exposure that were compared."
+        )
         return out or [steady]
 
     def proposal(self) -> str:

@@ -29,7 +29,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, RunSummary
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.run import EarlierVerdict, Run, StoredAnswer
+from fieldray.domain.run import Run, StoredAnswer, SupersededVerdict
 from fieldray.formatting import NamesClasses, border_digits, category_label, score_digits
 from fieldray.plain_text import visible
 from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, unnamed
@@ -276,12 +276,12 @@ def about_run(stored: StoredRun) -> dict[str, object]:
         "notes": [{"code": doubt.code, "text": doubt.text} for doubt in stored.doubts],
         "not_present": [called(image) for image in stored.not_present],
         "earlier_verdicts": [
-            _earlier_verdict(given) | {"image": called(given.image)} for given in stored.earlier_verdicts
+            _superseded_verdict(given) | {"image": called(given.image)} for given in stored.superseded_verdicts
         ],
     }
 
 
-def _earlier_verdict(given: EarlierVerdict) -> dict[str, Value]:
+def _superseded_verdict(given: SupersededVerdict) -> dict[str, Value]:
     return {
         "content_sha256": given.content_sha256,
         "category": CATEGORY_TEXTS[given.category],

@@ -133,8 +133,8 @@ class Subject:
         pack, options = self.stored.pack, self.stored.options
         run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
         made = (pack.model_sha256, pack.settings_hash, self.stored.run.spec.program_version)
-        whose = (self.ref.study_key, self.header.patient_id)
-        common = (kind, what, *made, *run, self.study_uid, *whose, options.language)
+        subject_key = (self.ref.study_key, self.header.patient_id)
+        common = (kind, what, *made, *run, self.study_uid, *subject_key, options.language)
         if what == "series":
             return made_uid(*common)
         found, verdict = self.outcome.findings, self.result.verdict

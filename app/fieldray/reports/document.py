@@ -18,7 +18,7 @@ from fieldray.formatting import (
     measured_sentence,
     point_sentence,
     score_text,
-    threshold_beside,
+    threshold_text,
 )
 from fieldray.plain_text import visible
 from fieldray.reports.worth import Worth, worth_of
@@ -56,7 +56,7 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
     text, point, score = translator.text, finding.point, score_text(translator, finding.score, finding.point)
     if point is None:
         return Scale(mark=finding.score, spoken=text("Score {score}", score=score))
-    threshold = threshold_beside(translator, finding)
+    threshold = threshold_text(translator, finding)
     return Scale(
         mark=position_on_scale(finding.score, point.threshold),
         low=position_on_scale(point.unsure_low, point.threshold),
@@ -96,7 +96,7 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
             score=score_text(translator, found.score, found.point),
             sentence=decision_sentence(translator, found),
             scale=_scale(translator, found),
-            point=point_sentence(translator, found.point, threshold_beside(translator, found)) if found.point else "",
+            point=point_sentence(translator, found.point, threshold_text(translator, found)) if found.point else "",
             measured=measured_sentence(translator, found.point) if found.point else "",
             worth=worth_of(translator, manifest, found.point, outcome.category),
         )

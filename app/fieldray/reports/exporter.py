@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fieldray.domain.image import ImageHeader, ImageRef, ShownImage
     from fieldray.domain.model import Manifest
     from fieldray.domain.prior import PairRecord
-    from fieldray.domain.run import EarlierVerdict, PackSpec, Run, StoredAnswer
+    from fieldray.domain.run import PackSpec, Run, StoredAnswer, SupersededVerdict
 
     ImageResult = tuple[StoredAnswer, ShownImage | Reason]
     ReadPreview = Callable[[StoredAnswer], ShownImage | None]
@@ -117,7 +117,7 @@ class StoredRun:
     packs             by their position, like those of the run
     position          of the pack that `pack`, `counts`, `doubts` and `manifest` tell of: see `of`
     not_present       images that were there once and are not any more
-    earlier_verdicts  verdicts on results that have changed since
+    superseded_verdicts  verdicts on results that have changed since
     options           what a person chose
     pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
     read_preview      the preview that is kept with a result, for an image that cannot be read any more
@@ -131,7 +131,7 @@ class StoredRun:
     packs: tuple[StoredPack, ...] = (StoredPack(),)
     position: int = 0
     not_present: tuple[str, ...] = ()
-    earlier_verdicts: tuple[EarlierVerdict, ...] = ()
+    superseded_verdicts: tuple[SupersededVerdict, ...] = ()
     options: ReportOptions = PLAIN
     pseudonym_key: bytes = b""
     read_preview: ReadPreview = lambda _result: None

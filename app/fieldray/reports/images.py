@@ -225,7 +225,7 @@ def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool
     if lungs is None or not lungs.mask.any():
         return False
     mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
-    write_own(_beside(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
+    write_own(_companion(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
     return True
 
 
@@ -260,8 +260,8 @@ def write_class_map(
         "image_columns": facts.columns,
     }
     text = json.dumps(about, indent=1) + "\n"
-    write_own(_beside(stem, ".map.json"), "json", text.encode(), inputs=inputs)
-    write_own(_beside(stem, ".map.npy"), "map", npy_bytes(logits), inputs=inputs)
+    write_own(_companion(stem, ".map.json"), "json", text.encode(), inputs=inputs)
+    write_own(_companion(stem, ".map.npy"), "map", npy_bytes(logits), inputs=inputs)
 
 
 def write_overlay(
@@ -270,7 +270,7 @@ def write_overlay(
     """Write the image with heat map and outline; `grey` is the image at `overlay_spec`. Raises as `write_lungs`."""
     shown = ShownImage(pixels=grey, rows=outcome.facts.rows, columns=outcome.facts.columns)
     canvas = image_as_shown(outcome, shown, manifest)
-    write_own(_beside(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
+    write_own(_companion(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
 
 
 def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
@@ -290,7 +290,7 @@ def npy_bytes(numbers: NDArray[np.float32]) -> bytes:
     return NPY_START[:10] + header.ljust(512 - 11) + b"\n" + values.tobytes()
 
 
-def _beside(stem: Path, suffix: str) -> Path:
+def _companion(stem: Path, suffix: str) -> Path:
     return stem.with_name(stem.name + suffix)
 
 
@@ -315,7 +315,7 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
     Raises UsageProblem, StorageProblem.
     """
     if comparison.aligned is None or comparison.current is None:
-        _remove_earlier(folder, inputs=inputs)
+        _remove_previous(folder, inputs=inputs)
         return ()
     aligned, comment = comparison.aligned, pair_notice()
     contents = {
@@ -334,7 +334,7 @@ def require_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
         require_own(folder / name, kind, inputs=inputs)
 
 
-def _remove_earlier(folder: Path, *, inputs: Sequence[Path]) -> None:
+def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
     require_pair_files(folder, inputs=inputs)
     for name in _FILES:
         try:

@@ -25,11 +25,11 @@ from fieldray.persistence import (
     PRIVATE_FOLDER,
     is_plain,
     make_folder,
-    put_in_place,
+    replace_atomically,
     storage_problem,
     unfinished,
     write_new,
-    written_beside,
+    writing_atomically,
 )
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import exporters
@@ -127,7 +127,7 @@ def own_text(
     Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     require_free(path, kind, inputs=inputs)
-    with written_beside(path) as stream:
+    with writing_atomically(path) as stream:
         text = io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", newline="")
         try:
             yield text
@@ -139,7 +139,7 @@ def own_text(
 def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
     """Write bytes as `own_text` writes a text. Raises the same."""
     require_free(path, kind, inputs=inputs)
-    with written_beside(path) as stream:
+    with writing_atomically(path) as stream:
         stream.write(data)
 
 
@@ -153,20 +153,20 @@ def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> I
     Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     _require_free_folder(path, kind, inputs)
-    beside = unfinished(path)
+    temporary = unfinished(path)
     try:
         make_folder(path.parent, is_private=True)
-        beside.mkdir(mode=PRIVATE_FOLDER)
-        yield beside
+        temporary.mkdir(mode=PRIVATE_FOLDER)
+        yield temporary
         _require_free_folder(path, kind, inputs)
-        if any(beside.iterdir()):
-            put_in_place(beside, path)
+        if any(temporary.iterdir()):
+            replace_atomically(temporary, path)
         elif os.path.lexists(path):
             shutil.rmtree(path)
     except OSError as error:
         raise storage_problem(error, path) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) -> None:

@@ -187,7 +187,7 @@ class Document(FPDF):
             self.set_x(column.left)
             self._lines(column.width, height, text)
 
-    def beside(self, left: Callable[[], None], right: Callable[[], None]) -> None:
+    def side_by_side(self, left: Callable[[], None], right: Callable[[], None]) -> None:
         """Draw two columns from one height on, one below the other where the first needs a further page."""
         top, page = self.y, self.page
         left()

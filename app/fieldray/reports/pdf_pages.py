@@ -59,8 +59,8 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
     for result in stored.results:
         if result.outcome.category != "not_an_image":
             results.setdefault(result.outcome.ref.study_key, []).append(result)
-    together = itertools.chain.from_iterable(results.values())
-    images = stored.read_images(together, _IMAGE_SIDE)
+    all_results = itertools.chain.from_iterable(results.values())
+    images = stored.read_images(all_results, _IMAGE_SIDE)
     taken = set[str]()
     for study in results.values():
         name = _free_name(wording.study_name(study[0].outcome.ref), taken)
@@ -93,7 +93,7 @@ def _study(images: list[tuple[StoredAnswer, ShownImage | Reason]], wording: Word
             document.fields(text.priors)
         document.rule()
         pack, made = (*one.pack(), *one.run_fields()), (*text.image, *one.provenance())
-        document.beside(
+        document.side_by_side(
             partial(document.fields, pack, column=_LEFT, label=22, size=_SMALL),
             partial(document.fields, made, column=_RIGHT, label=22, size=_SMALL),
         )
@@ -139,11 +139,11 @@ def image_page(
     document.rule()
     left = Column(MARGIN, 2 * _IMAGE_WIDTH + 1 if len(images) > 1 else _HALF)
     right = Column(MARGIN + left.width + _GAP, WIDTH - left.width - _GAP)
-    document.beside(
+    document.side_by_side(
         partial(_figures, document, text, images, ends, column=left), partial(_result, document, text, column=right)
     )
     document.ln(2)
-    document.beside(partial(_known, document, text), partial(_points, document, text.findings))
+    document.side_by_side(partial(_known, document, text), partial(_points, document, text.findings))
 
 
 def _figures(

@@ -64,7 +64,7 @@ from fieldray.translation import Translator
 _MOST_OF_A_NOTE: Final = 2000
 _MOST_REGIONS: Final = 12
 _WIDTHS: Final = (10.0, 36.0, 19.0, 38.0, 40.0, 15.0, 20.0)  # of the list of all images, mm
-_WIDTHS_BESIDE: Final = (9.0, 30.0, 19.0, 28.0)  # of its first columns where those of several packs follow
+_WIDTHS_WITH_PACKS: Final = (9.0, 30.0, 19.0, 28.0)  # of its first columns where those of several packs follow
 
 
 class Wording:
@@ -128,8 +128,8 @@ class Wording:
         """The pack that made the results, and what it is for."""
         text, manifest = self.translator.text, self._stored.manifest
         name = self.translator.pick(manifest.names) if manifest else ""
-        whose = signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
-        fields = [Field(text("Pack"), _joined(name, self._pack.pack_name)), Field(text("Signer"), whose)]
+        signer_text = signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
+        fields = [Field(text("Pack"), _joined(name, self._pack.pack_name)), Field(text("Signer"), signer_text)]
         if manifest is None:
             return (
                 *fields,
@@ -178,7 +178,7 @@ class Wording:
             found = {self.of(result): result for result in results}
             rows.append((*about, *(one.answer(found[one]) if one in found else "" for one in packs)))
             categories.append(tuple(found[one].outcome.category if one in found else "not_assessed" for one in packs))
-        widths = (*_WIDTHS_BESIDE, *[(sum(_WIDTHS) - sum(_WIDTHS_BESIDE)) / len(packs)] * len(packs))
+        widths = (*_WIDTHS_WITH_PACKS, *[(sum(_WIDTHS) - sum(_WIDTHS_WITH_PACKS)) / len(packs)] * len(packs))
         columns = (*headings, *self._headings())
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
@@ -222,11 +222,11 @@ class Wording:
 
     def run_remarks(self) -> tuple[str, ...]:
         """What a person should know of the pack's answers, and with the first pack of the run as a whole."""
-        absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
+        absent, superseded = len(self._stored.not_present), len(self._stored.superseded_verdicts)
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
             "{count} verdicts were given on results that have changed since. The verdicts are in the JSON export.",
-            earlier,
+            superseded,
         )
         is_unsigned, is_first = self._pack.trust == "legacy", self._stored.position == 0
         pseudonyms = self.translator.text(
@@ -236,7 +236,7 @@ class Wording:
             *map(self.translator.reason, self._stored.doubts),
             *([self.translator.reason(reason("unsigned_operating_point_unknown"))] if is_unsigned else ()),
             *([self.translator.reason(reason("not_present", count=absent))] if absent and is_first else ()),
-            *([changed] if earlier and is_first else ()),
+            *([changed] if superseded and is_first else ()),
             *([pseudonyms] if is_first and not self._is_named else ()),
         )
 

@@ -433,7 +433,7 @@ _READ: Final = f"""{_COPY_VERDICT}
 """
 
 # Verdicts on no answer that is present in the run: on earlier answers of the run, or on its images in other runs.
-EARLIER_VERDICTS: Final = """
+SUPERSEDED_VERDICTS: Final = """
     SELECT verdicts.*, image_key FROM verdicts JOIN answers ON answers.id = answer_id
     JOIN images ON images.id = answers.image_id
     WHERE images.run_id = :run_id AND (verdicts.result_hash != answers.result_hash OR absent_s IS NOT NULL)
@@ -449,7 +449,7 @@ EARLIER_VERDICTS: Final = """
 """
 
 
-class Bringing:
+class VerdictCarryOver:
     """Brings verdicts to the answers of newer runs; keeps in mind which results were judged at all."""
 
     def __init__(self, execute: Execute) -> None:

@@ -158,7 +158,7 @@ def transaction(connection: StoreConnection) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def durably(connection: sqlite3.Connection) -> Iterator[None]:
+def synchronous_writes(connection: sqlite3.Connection) -> Iterator[None]:
     """What is committed inside has reached the disk when the commit returns (sqlite.org/pragma.html)."""
     connection.execute("PRAGMA synchronous = FULL")
     try:
@@ -167,12 +167,12 @@ def durably(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("PRAGMA synchronous = NORMAL")
 
 
-def wipe_from_now_on(connection: sqlite3.Connection) -> None:
+def enable_secure_delete(connection: sqlite3.Connection) -> None:
     """Overwrite with zeros what is deleted."""
     connection.execute("PRAGMA secure_delete = ON")
 
 
-def build_again(connection: sqlite3.Connection) -> bool:
+def vacuum(connection: sqlite3.Connection) -> bool:
     """Build the file again without what is not needed, and take the log of changes over; whether that came to its end.
 
     Another program that reads just now keeps the log from being cut; a full disk keeps the file from being built. What
@@ -219,16 +219,16 @@ def remove_files(path: Path) -> None:
 
 def keep_copy(path: Path, copy: Path) -> None:
     """Give a file a second name; where a file has only one, copy it. Raises OSError."""
-    beside = unfinished(copy)
+    temporary = unfinished(copy)
     try:
         try:
-            os.link(path, beside)
+            os.link(path, temporary)
         except OSError:
-            make_empty(beside)
-            shutil.copyfile(path, beside)
-        replace_durably(beside, copy)
+            make_empty(temporary)
+            shutil.copyfile(path, temporary)
+        replace_durably(temporary, copy)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def free_name(path: Path, word: str, ending: str = "") -> Path:

@@ -22,11 +22,11 @@ from fieldray.persistence import clear_abandoned
 from fieldray.reasons import reason
 from fieldray.store.database import (
     StoreConnection,
-    build_again,
+    enable_secure_delete,
     pictures_path,
     storage_problems,
     transaction,
-    wipe_from_now_on,
+    vacuum,
 )
 from fieldray.store.locks import RunLocks
 from fieldray.store.opening import open_database
@@ -58,7 +58,7 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
     before = size_of(path)
     clear_abandoned(path.parent)
     with _connection(path) as connection:
-        wipe_from_now_on(connection)
+        enable_secure_delete(connection)
         connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
         locks = RunLocks(path)
         try:
@@ -73,7 +73,7 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
                 locks.finish(run_id)
         finally:
             locks.release()
-        is_wiped = build_again(connection) and are_wiped
+        is_wiped = vacuum(connection) and are_wiped
     return Deletion(
         plan=plan,
         freed_bytes=before - size_of(path),
@@ -109,7 +109,7 @@ def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int
     query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
     for row in connection.execute(query).fetchall():
         if row["state"] != "finished" and not locks.hold(row["id"]):
-            raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.rival))
+            raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.other_process))
 
 
 def _set_aside(path: Path) -> Iterator[Path]:
@@ -146,7 +146,7 @@ def compact(path: Path) -> tuple[int, bool]:
     before = size_of(path)
     with closing(open_database(path)) as connection, storage_problems(path):
         _, are_wiped = keep_only(path, _needed(connection))
-        is_small = build_again(connection)
+        is_small = vacuum(connection)
     return before - size_of(path), is_small and are_wiped
 
 

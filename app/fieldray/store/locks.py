@@ -103,7 +103,7 @@ class RunLocks:
     def __init__(self, database: Path) -> None:
         self._database = database
         self._held: dict[int, FileLock] = {}
-        self.rival: str | None = None
+        self.other_process: str | None = None
 
     def hold(self, run_id: int) -> bool:
         """Hold a run unless somebody else does; whether this store holds it. If not, `rival` is the other process."""
@@ -112,7 +112,7 @@ class RunLocks:
         try:
             self._held[run_id] = FileLock(_run_lock(self._database, run_id), holder=str(os.getpid()), wait_s=_LOOK_S)
         except HeldError as error:
-            self.rival = error.holder
+            self.other_process = error.holder
             return False
         return True
 
@@ -129,7 +129,7 @@ class RunLocks:
         self._held.clear()
 
 
-def as_it_stands(database: Path, run: Run) -> Run:
+def with_live_state(database: Path, run: Run) -> Run:
     """A run as read, or interrupted: what was killed wrote no end, but nobody holds its lock any more.
 
     One stays as it is where the system does not say who holds it.

@@ -203,10 +203,10 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: 
 
     SQLite copies pages as they are, damaged or not. Raises StorageProblem (database_damaged) where they are.
     """
-    beside = unfinished(target)
+    temporary = unfinished(target)
     try:
-        make_empty(beside)
-        with _as_damage_of(source), closing(sqlite3.connect(beside, isolation_level=None)) as copy:
+        make_empty(temporary)
+        with _as_damage_of(source), closing(sqlite3.connect(temporary, isolation_level=None)) as copy:
             connection.execute("BEGIN")  # what is committed meanwhile is not of this moment
             connection.execute("SELECT COUNT(*) FROM sqlite_master")
             connection.backup(copy, pages=_PAGES, progress=lambda _, left, total: progress(1 - left / max(1, total)))
@@ -214,9 +214,9 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: 
             copy.execute("PRAGMA journal_mode = DELETE")
             with damage_noticed(source):
                 _require_whole(copy)
-        replace_durably(beside, target)
+        replace_durably(temporary, target)
     finally:
-        remove_files(beside)
+        remove_files(temporary)
 
 
 @contextlib.contextmanager
@@ -238,57 +238,59 @@ def restore(path: Path, folder: Path) -> Path | None:
 
     Raises UsageProblem (store_no_backup, store_not_ours), StorageProblem (store_in_use while anybody has it open).
     """
-    source, beside = folder / path.name, unfinished(path)
+    source, temporary = folder / path.name, unfinished(path)
     if not source.exists():
         raise UsageProblem(reason("store_no_backup", path=source))
     with storage_problems(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_abandoned(path.parent)
         try:
-            _fetch(source, beside, RESULTS)
+            _fetch(source, temporary, RESULTS)
             if pictures_path(source).exists():
-                _fetch(pictures_path(source), pictures_path(beside), PICTURES)
+                _fetch(pictures_path(source), pictures_path(temporary), PICTURES)
             with swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
-                replaced = _swap(path, beside)
-                if pictures_path(beside).exists():
+                replaced = _swap(path, temporary)
+                if pictures_path(temporary).exists():
                     discard(path)
-                    replace_durably(pictures_path(beside), pictures_path(path))
+                    replace_durably(pictures_path(temporary), pictures_path(path))
             return replaced
         finally:
-            remove_files(beside)
-            remove_files(pictures_path(beside))
+            remove_files(temporary)
+            remove_files(pictures_path(temporary))
 
 
 _NOT_OURS: Final = ("database_newer", "database_of_later", "database_too_old", "not_plain")
 
 
-def _fetch(source: Path, beside: Path, tables: Tables) -> None:
+def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
     """Bring a file here, and require that it is whole and one of this program's. Raises UsageProblem."""
     try:
-        for found, target in zip((source, *companions(source)[:1]), (beside, *companions(beside)[:1]), strict=True):
+        for found, target in zip(
+            (source, *companions(source)[:1]), (temporary, *companions(temporary)[:1]), strict=True
+        ):
             require_plain(found)
             if found.exists():  # the log of changes too, where somebody copied the files of a store at work
                 make_empty(target)
                 shutil.copyfile(found, target)
-        if stated_version(beside) == 0:  # an empty file would become an empty store
+        if stated_version(temporary) == 0:  # an empty file would become an empty store
             raise UsageProblem(reason("store_not_ours", path=source))
-        if is_older(beside, tables):
-            migrate(beside, keeps_old=False)
-        _check_file(beside, tables, lambda _share: None)
-        require_exclusive(beside)  # with all that its log of changes holds
+        if is_older(temporary, tables):
+            migrate(temporary, keeps_old=False)
+        _check_file(temporary, tables, lambda _share: None)
+        require_exclusive(temporary)  # with all that its log of changes holds
     except StorageProblem as problem:
         if not is_damage(problem) and problem.reason.code not in _NOT_OURS:
             raise
         raise UsageProblem(reason("store_not_ours", path=source)) from problem
 
 
-def _swap(path: Path, beside: Path) -> Path | None:
+def _swap(path: Path, temporary: Path) -> Path | None:
     """The old file gets another name, which is returned, and the new one its own. Raises StorageProblem, OSError."""
     if has_session(path):
         raise StorageProblem(reason("store_in_use", path=path))
     if not path.exists() and not damage_mark(path).exists():
         quarantine_companions(path)  # they would be read as those of the next
-        replace_durably(beside, path)
+        replace_durably(temporary, path)
         return None
     try:
         require_unmarked(path)
@@ -298,10 +300,10 @@ def _swap(path: Path, beside: Path) -> Path | None:
         if not is_damage(problem):
             raise
         with _put_aside(path) as aside:
-            replace_durably(beside, path)
+            replace_durably(temporary, path)
         return aside if aside.exists() else None
     keep_copy(path, replaced := free_name(path, "replaced"))
-    replace_durably(beside, path)
+    replace_durably(temporary, path)
     return replaced
 
 
@@ -355,9 +357,9 @@ def _put_aside(path: Path) -> Iterator[Path]:
 
     Only when that came to its end the mark goes: until then nobody else opens a file there. Raises OSError.
     """
-    aside, earlier = free_name(path, "damaged"), numbered(path, "damaged")
-    if not path.exists() and earlier:
-        aside = earlier[max(earlier)]  # it was interrupted after this step before
+    aside, older_copies = free_name(path, "damaged"), numbered(path, "damaged")
+    if not path.exists() and older_copies:
+        aside = older_copies[max(older_copies)]  # it was interrupted after this step before
     else:
         for companion, ending in zip(companions(path), COMPANIONS, strict=True):
             if companion.exists():  # moved first: beside a new database they would be taken for its own
@@ -372,10 +374,10 @@ def _put_aside(path: Path) -> Iterator[Path]:
 
 def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
     """Build the new database from what can be read in the old one; the number of rows kept per table."""
-    beside = unfinished(path)
+    temporary = unfinished(path)
     clear_abandoned(path.parent)
     try:
-        with closing(opened_to_read(aside)) as source, closing(open_database(beside)) as target:
+        with closing(opened_to_read(aside)) as source, closing(open_database(temporary)) as target:
             source.row_factory = target.row_factory = sqlite3.Row
             target.execute("PRAGMA foreign_keys = OFF")  # a verdict whose result is lost waits for it
             with transaction(target):
@@ -385,9 +387,9 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
                 list_images(target)
             complete(target)
         quarantine_companions(path)
-        replace_durably(beside, path)
+        replace_durably(temporary, path)
     finally:
-        remove_files(beside)
+        remove_files(temporary)
     return kept
 
 

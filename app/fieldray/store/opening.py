@@ -87,13 +87,13 @@ def is_older(path: Path, tables: Tables = RESULTS) -> bool:
 def _make(path: Path, tables: Tables) -> None:
     """Make a new file under another name and rename it."""
     clear_abandoned(path.parent)
-    beside = unfinished(path)
+    temporary = unfinished(path)
     try:
-        with contextlib.closing(make_file(beside, tables, version_for(tables))) as connection:
+        with contextlib.closing(make_file(temporary, tables, version_for(tables))) as connection:
             complete(connection)
-        replace_durably(beside, path)
+        replace_durably(temporary, path)
     finally:
-        remove_files(beside)
+        remove_files(temporary)
 
 
 def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> None:

@@ -20,14 +20,14 @@ from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, Outcome
 from fieldray.errors import StorageProblem
 from fieldray.store.database import (
     StoreConnection,
-    build_again,
+    enable_secure_delete,
     files_of,
     is_damage,
     pictures_path,
     remove_files,
     storage_problems,
     transaction,
-    wipe_from_now_on,
+    vacuum,
 )
 from fieldray.store.opening import open_database
 from fieldray.store.schema import PICTURES
@@ -164,12 +164,12 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
         return 0, True
     try:
         with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
-            wipe_from_now_on(connection)
+            enable_secure_delete(connection)
             connection.execute(_MAKE_NEEDED)
             with transaction(connection):
                 connection.executemany("INSERT INTO needed VALUES (?, ?)", needed)
                 deleted = connection.execute(_DELETE_UNNEEDED).rowcount
-            return deleted, build_again(connection)
+            return deleted, vacuum(connection)
     except StorageProblem as problem:
         if not is_damage(problem):
             raise

@@ -52,6 +52,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                      "{freed_mb} MB smaller.", by="count"),
     "store_copying": "Copying the results: {percent} %",
     "store_checking": "Checking the results: {percent} %",
+    "store_updating": "Updating the results database for this version of the program. This may take some minutes. Do not turn "
+    "the computer off.",
     "store_no_results": "There are no results in {path} yet.",
     "store_backup_exists": "{path} already exists. Name another folder.",
     "store_no_backup": "There are no results in {path}. Name the folder of a backup.",

@@ -29,28 +29,27 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, ResultKind, without_preview
 from fieldray.domain.run import (
-    EarlierVerdict,
     PackSpec,
     Run,
     RunSpec,
     RunState,
     StoredAnswer,
     StoredImage,
+    SupersededVerdict,
     Verdict,
 )
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import TakenOver
-from fieldray.store.database import StoreConnection, damage_noticed, durably, storage_problems, transaction
-from fieldray.store.locks import RunLocks, as_it_stands
+from fieldray.store.database import StoreConnection, damage_noticed, storage_problems, synchronous_writes, transaction
+from fieldray.store.locks import RunLocks, with_live_state
 from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.rows import (
     RUNS,
     answer_columns,
     checked,
-    earlier_verdict_of,
     image_columns,
     kind_of,
     pack_spec_text,
@@ -58,6 +57,7 @@ from fieldray.store.rows import (
     run_of,
     spec_text,
     stored_of,
+    superseded_verdict_of,
     verdict_of,
 )
 from fieldray.store.schema import image_key, image_text, reason_text
@@ -143,7 +143,7 @@ class ResultQuery:
         return self._made(self._run_of, rows)[0]
 
     def _run_of(self, row: sqlite3.Row) -> Run:
-        return as_it_stands(self.path, run_of(row))
+        return with_live_state(self.path, run_of(row))
 
     def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredAnswer]:
         """The answers for the images that are present in a run, in the order these were first saved.
@@ -219,9 +219,9 @@ class ResultQuery:
         rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
 
-    def earlier_verdicts(self, run_id: int) -> tuple[EarlierVerdict, ...]:
+    def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
         """Verdicts on a run's images on no answer present in it: on other bytes, or in other runs. The oldest first."""
-        return self._made(earlier_verdict_of, self._all(bookkeeping.EARLIER_VERDICTS, run_id=run_id))
+        return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
         """The highest number of an image given out so far, 0 in an empty file."""
@@ -238,7 +238,9 @@ class ResultQuery:
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
         return bool(self._all(query, pack.model_sha256, pack.settings_hash))
 
-    def earlier(self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int) -> Outcome | None:
+    def reusable_outcome(
+        self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int
+    ) -> Outcome | None:
         """The newest outcome of these bytes with the same model and settings, unless it failed."""
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ? AND settings_hash = ?
                     AND status != 'failed' AND answers.id <= ? ORDER BY answers.id DESC LIMIT 1"""
@@ -292,12 +294,12 @@ class ResultStore(ResultQuery):
         self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * WRITE_WAIT_S)}")
         self._connection.create_function("is_another", 2, bookkeeping.is_another)
         self._locks = RunLocks(path)
-        self._verdicts = bookkeeping.Bringing(self._all)
+        self._verdicts = bookkeeping.VerdictCarryOver(self._all)
 
     @property
-    def rival(self) -> str | None:
+    def other_process(self) -> str | None:
         """The process that works on the run which `open_run` would have continued, None if there is none."""
-        return self._locks.rival
+        return self._locks.other_process
 
     def close(self) -> None:
         """Close the connection and let others continue the run."""
@@ -514,7 +516,7 @@ class ResultStore(ResultQuery):
         A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot. Raises
         StorageProblem (verdict_misplaced) where the answer is of another image, as after a backup was put back.
         """
-        with storage_problems(self.path), durably(self._connection), self._judging(answer_id, judged):
+        with storage_problems(self.path), synchronous_writes(self._connection), self._judging(answer_id, judged):
             found = self.verdict(answer_id, judged)
             if found != verdict and found not in over:
                 return found

@@ -42,12 +42,12 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import (
     DriftSample,
-    EarlierVerdict,
     PackSpec,
     Run,
     RunSpec,
     RunState,
     StoredAnswer,
+    SupersededVerdict,
     Verdict,
     VerdictChoice,
 )
@@ -427,9 +427,9 @@ def verdict_of(row: sqlite3.Row) -> Verdict:
     return Verdict(choice=literal(row["choice"], VerdictChoice), note=row["note"])
 
 
-def earlier_verdict_of(row: sqlite3.Row) -> EarlierVerdict:
-    """The earlier verdict of a row, with the result that it was given on. Raises ValueError, TypeError."""
-    return EarlierVerdict(
+def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
+    """The superseded verdict of a row, with the result that it was given on. Raises ValueError, TypeError."""
+    return SupersededVerdict(
         verdict=verdict_of(row),
         image=image_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),

@@ -348,7 +348,7 @@ class HistoryQuery(ResultQuery):
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._made(sample_of, self._all(query, *of, limit))
 
-    def earlier_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
+    def previous_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """Samples of the newest `limit` other images of these folders in earlier runs.
 
         The runs had this model and these settings; folders are compared by `domain.run.site_of`.

@@ -23,7 +23,7 @@ from fieldray.domain.run import Wishes
 from fieldray.imaging.archive import Members, Search
 from fieldray.imaging.beginning import Beginning, Identified
 from fieldray.inference.backend import Answer
-from fieldray.inference.worker import Run
+from fieldray.inference.worker import InferRequest
 from fieldray.processes.child import Call
 from fieldray.reasons import Reason
 
@@ -61,7 +61,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Look:
+class AnalyseRequest:
     """Look at an image as far as wanted: read it, find its lungs, run the classifier.
 
     rules      of the header, held against that of the very bytes that are decoded; None for no rules
@@ -88,7 +88,7 @@ class Look:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Seen:
+class AnalysisResult:
     """What was seen of an image, as far as it went. Raises ValueError at birth for what no image can give.
 
     kind, header  of the bytes that were read; None if none were read, or nobody asked
@@ -137,7 +137,7 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class RunOf(Run):
+class PackInferRequest(InferRequest):
     """Run an input by the classifier of the pack with this number."""
 
     pack: int = 0
@@ -158,7 +158,7 @@ class Show:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Levels:
+class PixelArray:
     """The grey levels (h, w) of a stored preview, which is a JPEG."""
 
     pixels: NDArray[np.uint8]
@@ -185,13 +185,13 @@ class RanElsewhere:
 
 LOAD: Final = Call("load", Load, Loaded)
 # One image as each of several packs wants it, and what each saw, in their order; it is read once.
-LOOK: Final = Call("look", tuple[Look, ...], tuple[Seen, ...])
-RUN: Final = Call("run", RunOf, Answer)
+LOOK: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
+RUN: Final = Call("run", PackInferRequest, Answer)
 # What a worker asks the program while it looks.
 ELSEWHERE: Final = Call("elsewhere", Elsewhere, RanElsewhere)
 IMAGE: Final = Call("image", Show, Image)
 SHOWN: Final = Call("shown", Show, ShownImage)
-PREVIEW: Final = Call("preview", bytes, Levels)
+PREVIEW: Final = Call("preview", bytes, PixelArray)
 HASH: Final = Call("hash", Show, str)
 MEMBERS: Final = Call("members", Search, Members)
 IDENTIFY: Final = Call("identify", Beginning, Identified)

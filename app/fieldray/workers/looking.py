@@ -38,7 +38,7 @@ from fieldray.processes.child import served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
-from fieldray.surroundings import step_back
+from fieldray.surroundings import lower_priority
 from fieldray.workers import calls
 
 
@@ -102,10 +102,10 @@ class _View:
     """How far one image was looked at by a pack, whose question has this number."""
 
     number: int
-    question: calls.Look
+    question: calls.AnalyseRequest
     pack: _Pack
     shared: _Shared
-    seen: calls.Seen
+    seen: calls.AnalysisResult
     overruled: tuple[Reason, ...] = ()
     read_s: float = 0.0
     needed: TargetSize | None = None  # for a finer look
@@ -161,7 +161,7 @@ class Worker:
     def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
         return _Loaded(model, self._open_network(model, files[model.model_sha256]))
 
-    def look_for_each(self, questions: Sequence[calls.Look]) -> tuple[calls.Seen, ...]:
+    def look_for_each(self, questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
         """What each of several packs sees of one image, which is opened once; never raises for the image."""
         first = questions[0]
         stamps = Stamps(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
@@ -169,15 +169,15 @@ class Worker:
         try:
             file = self._open_file(first.ref, stamps=stamps)
         except InputProblem as error:
-            unread = calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
+            unread = calls.AnalysisResult(problem=error.reason, is_refusal=isinstance(error, Unusable))
             return (unread,) * len(questions)
         shared = _Shared(file, opened_s=time.perf_counter() - began_s)
         return tuple(self._seen(number, question, shared) for number, question in enumerate(questions))
 
-    def _seen(self, number: int, question: calls.Look, shared: _Shared) -> calls.Seen:
+    def _seen(self, number: int, question: calls.AnalyseRequest, shared: _Shared) -> calls.AnalysisResult:
         file, pack = shared.file, self._packs[question.pack] if self._packs else _Pack(None, None)
         facts = ReadFacts(content_sha256=file.content_sha256, stamp=file.stamp)
-        view = _View(number, question, pack, shared, calls.Seen(facts=facts), read_s=shared.opened_s)
+        view = _View(number, question, pack, shared, calls.AnalysisResult(facts=facts), read_s=shared.opened_s)
         try:
             self._look(view)
         except InputProblem as error:
@@ -195,7 +195,7 @@ class Worker:
             with contextlib.suppress(InputProblem):
                 self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
 
-    def run(self, question: calls.RunOf) -> Answer:
+    def run(self, question: calls.PackInferRequest) -> Answer:
         """What a classifier says of an input that was made before. Raises BackendProblem."""
         classifier = self._packs[question.pack].classifier if self._packs else None
         if classifier is None:
@@ -371,7 +371,7 @@ def _file(question: calls.Show) -> ImageFile:
 
 def _shown(question: calls.Show) -> ShownImage:
     image = _file(question).shown(question.side)
-    step_back()
+    lower_priority()
     rows, columns = image.size
     pixels = thumbnail(image, min(question.side, int(max(image.extent))))
     return ShownImage(pixels=pixels, rows=rows, columns=columns)
@@ -384,9 +384,9 @@ with contextlib.suppress(BackendProblem):
 _worker: Final = Worker()
 
 
-def _look(questions: Sequence[calls.Look]) -> tuple[calls.Seen, ...]:
+def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
     seen = _worker.look_for_each(questions)
-    step_back()  # a run must not slow down the computer; its first result and images to be shown may
+    lower_priority()  # a run must not slow down the computer; its first result and images to be shown may
     return seen
 
 
@@ -396,7 +396,7 @@ handle: Final = served(
     (calls.RUN, _worker.run),
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
-    (calls.PREVIEW, lambda question: calls.Levels(unpacked(question))),
+    (calls.PREVIEW, lambda question: calls.PixelArray(unpacked(question))),
     (calls.HASH, lambda question: content_hash(question.ref)[0]),
     (calls.MEMBERS, functools.partial(search, is_own_report=is_own_report)),
     (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=is_own_report)),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fieldray.processes.child import Call
     from fieldray.processes.serving import Handler
     from fieldray.settings import Settings
-    from fieldray.workers.calls import Look, RanElsewhere, Seen
+    from fieldray.workers.calls import AnalyseRequest, AnalysisResult, RanElsewhere
 
     RunElsewhere = Callable[[int, NDArray[np.uint8]], RanElsewhere]
 
@@ -136,7 +136,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """From now on a child that needs one of these models loads all of them: they look at the same images."""
         self._group = tuple(models)
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
+    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         """Look at an image. Never raises for a bad file.
 
         One that ends its child is tried once more, and one that does so in the classifier twice. Raises BackendProblem
@@ -147,11 +147,11 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     def look_for_each(
         self,
-        questions: Sequence[tuple[Look, Model | None]],
+        questions: Sequence[tuple[AnalyseRequest, Model | None]],
         *,
         run_elsewhere: RunElsewhere | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> tuple[Seen, ...]:
+    ) -> tuple[AnalysisResult, ...]:
         """As `look`, for several models that are loaded together; the image, one and the same, is read once.
 
         run_elsewhere  runs an input for the question at this position that says so, in the thread that asks
@@ -167,7 +167,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 why = seen.problem or error.reason
                 return (replace(seen, problem=why, stage=seen.stage if seen.problem else "inference", values=None),)
 
-        def look_alone(number: int) -> Seen:
+        def look_alone(number: int) -> AnalysisResult:
             run = run_elsewhere and (lambda _, values: run_elsewhere(number, values))
             (seen,) = self.look_for_each([questions[number]], run_elsewhere=run, is_cancelled=is_cancelled)
             return seen
@@ -176,11 +176,11 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     def _look_for_each(
         self,
-        questions: Sequence[tuple[Look, Model | None]],
+        questions: Sequence[tuple[AnalyseRequest, Model | None]],
         *,
         run_elsewhere: RunElsewhere | None,
         is_cancelled: Callable[[], bool],
-    ) -> tuple[Seen, ...]:
+    ) -> tuple[AnalysisResult, ...]:
         """Raises _LostInClassifier where a classifier ended its child: of several models at the first time."""
         from fieldray.domain.finding import ReadFacts
         from fieldray.workers import calls
@@ -190,7 +190,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         key = self._stamps.key.hex() if self._stamps else ""
         begun = self._given_up
 
-        def asked(loaded: Sequence[Model]) -> tuple[Look, ...]:
+        def asked(loaded: Sequence[Model]) -> tuple[AnalyseRequest, ...]:
             return tuple(
                 replace(
                     one,
@@ -223,15 +223,15 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             stage: Stage = "inference" if error.reason.code == "lungs_failed" else "decode"
             facts = ReadFacts(content_sha256=self._hash_if_readable(ref, error))
             is_refusal = isinstance(error, Unusable)
-            lost = calls.Seen(problem=error.reason, is_refusal=is_refusal, stage=stage, facts=facts)
+            lost = calls.AnalysisResult(problem=error.reason, is_refusal=is_refusal, stage=stage, facts=facts)
             return (lost,) * len(questions)
 
     def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
         """A network's input made of an image, of the whole image where it is cropped; None where it cannot be read."""
         from fieldray.domain.image import Tensor
-        from fieldray.workers.calls import Look
+        from fieldray.workers.calls import AnalyseRequest
 
-        seen = self.look(Look(ref=ref, frame=spec), model=None)
+        seen = self.look(AnalyseRequest(ref=ref, frame=spec), model=None)
         if seen.values is None or seen.facts.pixel_map is None:
             return None
         return Tensor(values=seen.values, pixel_map=seen.facts.pixel_map)
@@ -241,10 +241,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         Raises FieldrayError: BackendProblem where it ended them all, PoolClosed, ReaderProblem.
         """
-        from fieldray.workers.calls import RUN, RunOf
+        from fieldray.workers.calls import RUN, PackInferRequest
 
-        def asked(loaded: Sequence[Model]) -> RunOf:
-            return RunOf(values=values, pack=_index(model, loaded))
+        def asked(loaded: Sequence[Model]) -> PackInferRequest:
+            return PackInferRequest(values=values, pack=_index(model, loaded))
 
         return self._ask(RUN, asked, models=[model], is_cancelled=is_cancelled)
 
@@ -327,9 +327,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """Have a child load models, and those that go with them, unless it has them. Raises BackendProblem."""
         from fieldray.workers import calls
 
-        together = self._group
-        if all(any(one is of for of in together) for one in models):
-            models = together
+        group = self._group
+        if all(any(one is of for of in group) for one in models):
+            models = group
         if len(child.models) == len(models) and all(map(operator.is_, child.models, models)):
             return
         child.models = ()

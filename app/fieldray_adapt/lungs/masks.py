@@ -70,7 +70,7 @@ def double_images(pairs: Sequence[Pair]) -> Iterator[Reason]:
             continue
         if first.row.person != pair.row.person or first.evaluate_only != pair.evaluate_only:
             detail = f"{pair.row.path.name} is also {first.row.origin}, there of the patient {first.row.patient}: it "
-            yield pair.problem(detail + "would be on two sides of the split")
+            yield pair.problem(detail + "would be in two parts of the split")
         else:
             yield pair.problem(f"{pair.row.path.name} is also {first.row.origin}")
 

@@ -11,7 +11,6 @@ models: an estimate. For a compiled file the bytes are read from the file and ar
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import subprocess
 import tempfile
@@ -261,23 +260,6 @@ def describe(placement: Placement) -> str:
     if placement.least_runtime is not None:
         lines.append(f"Needs the Edge TPU runtime version {placement.least_runtime} or later")
     return "\n".join(lines)
-
-
-def card_section(files: Mapping[str, bytes]) -> str:
-    """What the card of a pack with these files by role says of the Edge TPU, in Markdown."""
-    placement = placement_of(files.get("edgetpu", files["litert"]))
-    has = "a file" if placement.compiled else "no file"
-    lines = "\n".join(f"- {line.strip()}" for line in describe(placement).splitlines())
-    return f"## Edge TPU\n\nThis pack has {has} compiled for the Edge TPU.\n\n{lines}\n"
-
-
-# Where a card speaks of the Edge TPU, or should.
-_SECTION: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
-
-
-def with_section(card: str, files: Mapping[str, bytes]) -> str:
-    """A card that says of the Edge TPU what holds for these files."""
-    return _SECTION.sub(lambda _: card_section(files) + "\n", f"{card.rstrip()}\n\n", count=1)
 
 
 PROGRAM: Final = "edgetpu_compiler"

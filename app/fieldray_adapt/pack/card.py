@@ -1,17 +1,22 @@
 """The model card: what a pack is, what it was made from, what was measured, and what speaks against the figures.
 
-A card is a template in `templates`, filled with the facts of its kind of pack; what stands on every card is `card.md`.
+A card is one Markdown file with a part for each language of `templates`, English first. A part is a template, filled
+with the facts of its kind of pack; what stands on every card is `card.md`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from fieldray.packs.cards import joined, parts
 from fieldray.reasons import Reason, reason
+from fieldray.translation import SOURCE, Translator
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
     CrossFigures,
@@ -20,7 +25,7 @@ from fieldray_adapt.evaluation.figures import (
     LabelFigures,
     as_text,
 )
-from fieldray_adapt.networks.edgetpu import card_section
+from fieldray_adapt.networks.edgetpu import describe, placement_of
 from fieldray_adapt.networks.specification import Specification, multiply_adds, parameters
 from fieldray_adapt.prune.tasks import PrunedNetwork
 from fieldray_adapt.recipes.classifier import NO_WEIGHTS, PackTexts, Recipe
@@ -30,26 +35,57 @@ _CLOSE: Final = 0.05
 _SHORTCUT_AUC: Final = 0.65
 _FEW: Final = 100  # test images of the rarer kind: Wilson's interval of nine in ten is wider than +/- 6 points
 _MANY_REFUSED: Final = 0.05
+# Where a part speaks of the Edge TPU; one of before it did, which is English, should before its data.
+_EDGETPU: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
+
+Warnings = Callable[[Translator], Sequence[Reason]]
+"""What speaks against a pack, with the names of its labels in the language of the reader."""
 
 
-def _template(name: str) -> Template:
+def languages() -> tuple[str, ...]:
+    """The languages that there are templates for, English first."""
+    folders = (resources.files("fieldray_adapt") / "templates").iterdir()
+    return (SOURCE, *sorted({folder.name for folder in folders if (folder / "card.md").is_file()} - {SOURCE}))
+
+
+def _template(name: str, language: str) -> Template:
     environment = Environment(
         loader=PackageLoader("fieldray_adapt"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters |= {"as_text": as_text, "form": format}
-    return environment.get_template(name)
+    translator = Translator(language)
+    environment.filters |= {
+        "as_text": lambda found, form=".3f": _interval(found, form, language),
+        "form": lambda value, form: _number(format(value, form), language),
+        "pick": translator.pick,
+    }
+    return environment.get_template(f"{language}/{name}")
 
 
-def filled(name: str, **facts: Any) -> str:
-    """The Markdown of a template, filled. Raises jinja2.UndefinedError where a fact is missing."""
-    return _template(name).render(facts)
+def filled(name: str, *, language: str = SOURCE, **facts: Any) -> str:
+    """The Markdown of a language's template, filled. Raises jinja2.UndefinedError where a fact is missing."""
+    return _template(name, language).render(facts)
 
 
-def label_section(code: str, meaning: str, results: LabelFigures) -> str:
+def label_section(code: str, meaning: str, results: LabelFigures, *, language: str = SOURCE) -> str:
     """What a card says of a label on the test images, and at another hospital."""
-    macros: Any = _template("classifier_label.md").make_module({"verdict": _verdict, "rows_of": _group_rows})
+    facts = {"verdict": _verdict, "rows_of": _group_rows}
+    macros: Any = _template("classifier_label.md", language).make_module(facts)
     return str(macros.measured(code, meaning, results))
+
+
+def _number(written: str, language: str) -> str:
+    """A number with the decimal mark of the language, and the mark between groups of three digits."""
+    return written if language == SOURCE else written.translate(str.maketrans(",.", "\u202f,"))
+
+
+def _interval(found: Any, form: str, language: str) -> str:
+    """The counts of a share, the value and its interval, in words."""
+    if language == SOURCE:
+        return as_text(found, form)
+    counts, _, value = as_text(found, form).rpartition(": ")
+    counts = f"{counts.replace(' of ', ' із ')}: " if counts else ""
+    return counts + _number(value.replace("(", "(від ").replace(" to ", " до "), language)
 
 
 def card(
@@ -59,14 +95,35 @@ def card(
     specification: Specification,
     files: Mapping[str, bytes],
     tools: Mapping[str, str],
-    warnings: Sequence[Reason] = (),
+    warnings: Warnings = lambda _: (),
     **facts: Any,
 ) -> str:
     """The Markdown of a pack's card by the template of its kind, and its making. `files` are the networks by role."""
     sizes = {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification)}
     sizes["size_bytes"] = len(files["litert"])
-    own = {"specification": specification, "edgetpu": card_section(files), "tools": tools, "warnings": warnings}
-    return filled(name, texts=texts, **own, **sizes, **facts)
+    own = {"texts": texts, "specification": specification, "tools": tools, **sizes, **facts}
+    made = {}
+    for language in languages():
+        translator = Translator(language)
+        said = [translator.reason(warning) for warning in warnings(translator)]
+        section = edgetpu_section(files, language=language)
+        made[language] = filled(name, language=language, edgetpu=section, warnings=said, **own)
+    return joined(made)
+
+
+def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> str:
+    """What the card of a pack with these files by role says of the Edge TPU, in Markdown."""
+    placement = placement_of(files.get("edgetpu", files["litert"]))
+    return filled("edgetpu.md", language=language, placement=placement, described=describe(placement))
+
+
+def with_edgetpu_section(text: str, files: Mapping[str, bytes]) -> str:
+    """A card that says of the Edge TPU, in every part, what holds for these files."""
+    made = parts(text)
+    for language in made.keys() & set(languages()):
+        section = f"{edgetpu_section(files, language=language)}\n"
+        made[language] = _EDGETPU.sub(section.replace("\\", r"\\"), f"{made[language].rstrip()}\n\n", count=1)
+    return joined(made)
 
 
 def model_card(
@@ -82,14 +139,15 @@ def model_card(
     """The card's Markdown. `results` are the evaluation's figures, `cross` those of a cross-validation by label, where
     there was one, and `pruned` the iterations of the prune step.
     """
-    meanings = {label.code: label.meaning["en"] for label in recipe.kept_labels}
     return card(
         "classifier_card.md",
         recipe.pack,
         specification=specification,
         files=files,
         tools=tools,
-        warnings=warnings_of(results, meanings=meanings),
+        warnings=lambda translator: warnings_of(
+            results, meanings={label.code: translator.pick(label.meaning) for label in recipe.kept_labels}
+        ),
         recipe=recipe,
         data=results.data,
         results=results,
@@ -106,16 +164,9 @@ def _group_rows(groups: Groups) -> list[tuple[str, str, GroupFigures]]:
 
 
 def _verdict(area: float, shortcuts: Mapping[str, float]) -> str:
-    """In words, how far what cannot be the finding explains the result."""
+    """How far what cannot be the finding explains the result: "close" to the network, "high" below it, or "low"."""
     best = max(shortcuts.values())
-    if best > area - _CLOSE:
-        return "**These come close to the network: a figure on this data set says little about lungs.**"
-    if best > _SHORTCUT_AUC:
-        return (
-            "**The network is above both, but these are far above 0.5: the data set gives its classes away by more "
-            "than the lungs, and any figure on it is optimistic.**"
-        )
-    return "The network is well above both."
+    return "close" if best > area - _CLOSE else "high" if best > _SHORTCUT_AUC else "low"
 
 
 def warnings_of(results: ClassifierFigures, *, meanings: Mapping[str, str]) -> list[Reason]:

@@ -37,13 +37,13 @@ class Context:
     batch: float = 1.0
 
     @classmethod
-    def between(cls, earlier: Iteration, last: Iteration) -> Context:
+    def between(cls, before: Iteration, last: Iteration) -> Context:
         """What the last of two iterations changed; it has settings."""
         used = last.settings.batch_size if last.settings else math.nan
         return cls(
-            size=last.parameters / earlier.parameters,
-            loss=max(last.loss, 1e-6) / max(earlier.loss, 1e-6),
-            time=last.seconds_per_image / earlier.seconds_per_image,
+            size=last.parameters / before.parameters,
+            loss=max(last.loss, 1e-6) / max(before.loss, 1e-6),
+            time=last.seconds_per_image / before.seconds_per_image,
             batch=(last.batch_size_proposed or used) / used,
         )
 

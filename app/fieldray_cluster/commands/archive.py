@@ -122,7 +122,7 @@ def _screened(
     database: Path,
 ) -> tuple[ArchiveProgress, int]:
     """Screen what is left; how far it is, and the number of the run that has it all. Raises FieldrayError."""
-    from fieldray_cluster.archive import Archive
+    from fieldray_cluster.archive import Archive, PieceOptions
     from fieldray_cluster.archive_folder import open_run
 
     keeps_previews = bool(dict(request.settings)["keep_previews"])
@@ -137,8 +137,7 @@ def _screened(
             save=run.save,
             progress=lambda progress: _show(console, progress),
             note=lambda node, why: console.print_error(f"{node}: {why.text}"),
-            chunk_images=options.chunk,
-            sends_files=options.send_files,
+            options=PieceOptions(chunk_images=options.chunk, sends_files=options.send_files),
         )
         progress = archive.run(connection_of(options))
         run.finish()

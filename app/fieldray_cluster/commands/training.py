@@ -240,8 +240,8 @@ def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: 
 
 def _print_advice(console: Console, measured: Measured, mode: Mode, server: Server | None, workers: int) -> None:
     servers = (server,) if server else SERVERS
-    told = advice(measured, mode=mode, most_workers=workers, servers=servers)
-    console.print_lines(sentence.text for sentence in told)
+    advised = advice(measured, mode=mode, most_workers=workers, servers=servers)
+    console.print_lines(sentence.text for sentence in advised)
 
 
 def _print_table(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:

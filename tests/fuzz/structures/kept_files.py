@@ -22,7 +22,6 @@ from fieldray.reports.outputs import is_own_report
 from fieldray.settings import TABLE, load
 from fieldray.store.rows import (
     brief_of,
-    earlier_verdict_of,
     kind_of,
     outcome_columns,
     outcome_of,
@@ -32,6 +31,7 @@ from fieldray.store.rows import (
     sample_of,
     spec_text,
     stored_of,
+    superseded_verdict_of,
     verdict_of,
 )
 from fuzz.structures.dicom_files import PLACES
@@ -252,7 +252,7 @@ def _shown(row: Any) -> object:
 _TAKEN: Final[Mapping[str, tuple[Callable[[Any], object], ...]]] = {
     "result": (stored_of, _shown, sample_of, kind_of),
     "run": (run_of,),
-    "verdict": (verdict_of, earlier_verdict_of),
+    "verdict": (verdict_of, superseded_verdict_of),
 }
 
 

@@ -145,15 +145,15 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         found: list[tuple[str, Message]] = []
         rules = HeaderRules(modalities=("DX",), body_parts=(), views=())
         for name in ("a.dcm", "ct.dcm", "text"):
-            look = calls.Look(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
+            look = calls.AnalyseRequest(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
             found.append(("look", handle(sent((look,), call="look"))))
         show = calls.Show(ref=ImageRef(path=path), side=64)
         found += [(name, handle(sent(show, call=name))) for name in ("image", "shown", "hash")]
-    (seen,) = received(found[0][1], tuple[calls.Seen, ...])
+    (seen,) = received(found[0][1], tuple[calls.AnalysisResult, ...])
     answered = replace(seen, values=None, lungs=lungs(), answer=_scores(), sequence=3)
     found += [("look", sent(each)) for each in ((answered,), (answered, seen))]
     found.append(("members", sent(_members())))
-    found.append(("preview", sent(calls.Levels(scaled(image, 8)[:64, :64]))))
+    found.append(("preview", sent(calls.PixelArray(scaled(image, 8)[:64, :64]))))
     found.append(("run", sent(_scores())))
     found += [("comparison", each) for each in _comparisons()]
     return tuple(found)

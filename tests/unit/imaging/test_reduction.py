@@ -30,7 +30,7 @@ from fieldray.imaging.reduction import (
     target_size,
 )
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.workers.calls import Look
+from fieldray.workers.calls import AnalyseRequest
 from fieldray.workers.pool import Workers
 from phantoms import LOSSLESS, LOSSY, saved, scaled, write_collection, write_dicom
 from raised import raises
@@ -387,6 +387,8 @@ def test_a_long_image_of_thirty_thousand_rows_is_reduced(tmp_path: Path) -> None
 def test_the_other_process_says_so_too(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS)
     with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
-        looks = [Look(ref=ImageRef(path=path), frame=SPEC, detail=detail) for detail in ("needed", "finer", "full")]
+        looks = [
+            AnalyseRequest(ref=ImageRef(path=path), frame=SPEC, detail=detail) for detail in ("needed", "finer", "full")
+        ]
         reads = [pool.look(look, model=None) for look in looks]
     assert [read.is_approximate for read in reads] == [True, True, False]

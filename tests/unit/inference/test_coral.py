@@ -22,6 +22,7 @@ from fieldray.inference.coral_status import (
     DeviceWatch,
     LibraryAnswer,
     UsbDevice,
+    WatchPace,
     find_on_linux,
     find_usb_devices,
     has_board_on_linux,
@@ -255,8 +256,7 @@ class World:
             ask=self.ask,
             has_board=lambda: self.has_board,
             clock=clock,
-            interval_s=0.005,
-            ask_after_s=0.03,
+            pace=WatchPace(interval_s=0.005, ask_after_s=0.03),
         )
 
     def ask(self) -> LibraryAnswer:
@@ -319,7 +319,9 @@ def test_a_failing_look_does_not_end_the_watch() -> None:
             raise problems.pop()
         return READY
 
-    watch = DeviceWatch(world.hear, plugged=lambda: None, unplugged=lambda why: None, find=find, interval_s=0.001)
+    watch = DeviceWatch(
+        world.hear, plugged=lambda: None, unplugged=lambda why: None, find=find, pace=WatchPace(interval_s=0.001)
+    )
     watch.start()
     assert world.wait_for(1).state == "ready"
     watch.close()

@@ -21,7 +21,7 @@ from fieldray.errors import BackendProblem, Cancelled, StorageProblem
 from fieldray.inference.engine import TRIES_PER_IMAGE, Engine
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from raised import raises
 from tiny_models import tiny_manifest, tiny_model
 from waiting import WAIT_S, Events, wait_for
@@ -295,7 +295,7 @@ def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -
     """Another pack is opened while a worker reads the image: its answer must not be stored as that of the first."""
 
     class Slow(FakeReaders):
-        def look(self, question: Look, *, model: Model | None) -> Seen:
+        def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
             engine.open(next(opened))
             return super().look(question, model=model)
 

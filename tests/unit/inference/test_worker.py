@@ -21,7 +21,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
 from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
 from fieldray.inference.service import Service
-from fieldray.inference.worker import Opening, Run, WorkerBackend
+from fieldray.inference.worker import InferRequest, Opening, WorkerBackend
 from fieldray.processes.child import Child, received, sent, served
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
@@ -165,7 +165,7 @@ def test_an_answer_no_network_can_give_is_not_born(change: Any) -> None:
 def test_the_service_opens_and_runs() -> None:
     service = Service()
     assert service.open(opening()).endswith(", 1 x 1")
-    answer = service.run(Run(values=tiny_inputs()[0]))
+    answer = service.run(InferRequest(values=tiny_inputs()[0]))
     assert answer.scores[0] == pytest.approx(tiny_scores(tiny_inputs()[:1])[0, 0], abs=0.008)
     with pytest.raises(ValueError, match="opened already"):
         service.open(opening())
@@ -173,6 +173,6 @@ def test_the_service_opens_and_runs() -> None:
 
 def test_the_service_refuses_what_is_out_of_order() -> None:
     with pytest.raises(ValueError, match="no network"):
-        Service().run(Run(values=tiny_inputs()[0]))
+        Service().run(InferRequest(values=tiny_inputs()[0]))
     with pytest.raises(KeyError):
         served()(Message({"call": "erase", "value": {}}))

@@ -26,9 +26,10 @@ from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.run import Event, ImageDone
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.batch import Batch, assemble
+from fieldray.pipeline.batch_ports import BatchOptions
 from fieldray.pipeline.screen import PackPass
 from fieldray.store.results import ResultQuery
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from fieldray.workers.pool import Workers
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from tiny_models import tiny_manifest, tiny_model
@@ -49,8 +50,8 @@ class Meanwhile:
         return getattr(self._pool, name)
 
     def look_for_each(
-        self, questions: Sequence[tuple[Look, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
-    ) -> tuple[Seen, ...]:
+        self, questions: Sequence[tuple[AnalyseRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
+    ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions
         self._change(question.ref)
         assert model
@@ -103,7 +104,7 @@ class Screening:
             workers=Meanwhile(pool, changes or {}),
             database=self.database,
             publish=self._publish,
-            fresh=fresh,
+            options=BatchOptions(is_fresh=fresh),
         )
         self.batch.start()
         assert self.batch.join(60)

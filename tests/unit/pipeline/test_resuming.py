@@ -25,14 +25,14 @@ from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, Ru
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, assemble
-from fieldray.pipeline.batch_ports import BatchPorts, PackWork
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork
 from fieldray.pipeline.run_recorder import ResultsByContent
 from fieldray.pipeline.screen import PackPass
 from fieldray.reasons import reason
 from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from fieldray.workers.pool import PoolClosed
 from outcomes import image_ref, operating_point, pack_spec, run_spec, screened
 from program import write_images
@@ -58,7 +58,7 @@ class Readers(FakeReaders):
     def stamp_with(self, stamps: Stamps) -> None:
         self._stamps = stamps
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
+    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         ref, found = question.ref, super().look(question, model=model)
         data, state = read_with_state(ref)
         assert self._stamps
@@ -86,7 +86,7 @@ class Run:
             workers=self.readers,
             database=self.database,
             publish=self._publish,
-            **{"fresh": False, **options},
+            options=BatchOptions(**options),
         )
         self.batch.start()
         assert self.batch.join(20)
@@ -249,7 +249,7 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
         )
         assert (found.ref, notes_of(found)) == (wished.ref, wished.notes)
         assert reason("asked_for_images", count=1) in again.notes
-    afresh = Run(images, fresh=True)
+    afresh = Run(images, is_fresh=True)
     assert {notes_of(event.image.leading.outcome) for event in afresh.ready} == {()}
     assert afresh.notes == ()
 

@@ -18,7 +18,7 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
 from fieldray.pipeline.screen import PackPass, screen_image, screen_with_packs
 from fieldray.reasons import reason
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from raised import raises
 from tiny_models import tiny_manifest, tiny_model
 
@@ -168,7 +168,7 @@ class Noted(FakeReaders):
         super().__init__()
         self._grey, self._notes = grey, notes
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
+    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         seen = super().look(question, model=model)
         values = np.full_like(seen.values, self._grey)
         return replace(seen, values=values, facts=replace(seen.facts, notes=self._notes))

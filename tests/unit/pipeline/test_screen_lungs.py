@@ -21,7 +21,7 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.inference.backend import Answer
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from raised import raises
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_manifest, tiny_model
@@ -171,7 +171,7 @@ def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
 class Swapped(LungReaders):
     """Another file has the name when it is opened again."""
 
-    def look(self, question: Look, *, model: Model | None) -> Seen:
+    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         seen = super().look(question, model=model)
         return replace(seen, facts=replace(seen.facts, content_sha256=f"{len(self.turns)}" * 64))
 

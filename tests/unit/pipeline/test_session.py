@@ -320,7 +320,7 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
         found.category,
     )
     with ResultQuery(opened.session.database) as query:
-        assert [given.verdict for given in query.earlier_verdicts(first.run_id)] == [disagree]
+        assert [given.verdict for given in query.superseded_verdicts(first.run_id)] == [disagree]
         assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fieldray.domain.finding import Finding
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.run import EarlierVerdict, Run, StoredAnswer, Verdict
+from fieldray.domain.run import Run, StoredAnswer, SupersededVerdict, Verdict
 from fieldray.reports.content import COLUMNS, NOTICE, about_run, image_line, rows_of
 from fieldray.reports.exporter import StoredPack, StoredRun
 from outcomes import POINT, failed, image_ref, refused, run_spec, screened
@@ -99,10 +99,10 @@ def test_the_run_says_how_the_results_came_to_be() -> None:
 
 
 def test_a_verdict_on_what_was_there_before_stands_with_what_it_is_on() -> None:
-    given = EarlierVerdict(
+    given = SupersededVerdict(
         image="/images/a.dcm", content_sha256="a" * 64, category="abnormal", score=1.0, given_s=0.0,
         verdict=Verdict(choice="agree", note="scar"),
     )  # fmt: skip
-    (earlier,) = about_run(StoredRun(run=RUN, results=(), earlier_verdicts=(given,)))["earlier_verdicts"]
+    (earlier,) = about_run(StoredRun(run=RUN, results=(), superseded_verdicts=(given,)))["earlier_verdicts"]
     assert (earlier["content_sha256"], earlier["category"], earlier["score"]) == ("a" * 64, "abnormal", 1.0)
     assert (earlier["reader_verdict"], earlier["reader_note"]) == ("agree", "scar")

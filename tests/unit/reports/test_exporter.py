@@ -14,7 +14,7 @@ from PIL import Image
 from fieldray.commands.screen import add_run_options
 from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.run import EarlierVerdict, Verdict
+from fieldray.domain.run import SupersededVerdict, Verdict
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
@@ -98,10 +98,10 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
         Image.fromarray(pixels).save(place)
     outcomes: list[Outcome] = list(screened_files([place]))
     lost = Failed(ref=outcomes[0].ref, stage="decode", reason=reason("unreadable", detail=f"no such file: {place}"))
-    earlier = EarlierVerdict(
+    earlier = SupersededVerdict(
         image=str(place), content_sha256="", category="normal", score=0.1, verdict=Verdict(choice="agree"), given_s=0.0
     )
-    run = run_with([], not_present=(str(place),), earlier_verdicts=(earlier,))
+    run = run_with([], not_present=(str(place),), superseded_verdicts=(earlier,))
     run = replace(run, run=replace(run.run, spec=replace(run.run.spec, paths=(str(place.parent),))))
     is_text = exporter.name in ("csv", "json", "pdf")
     results = results_of([*outcomes, lost] if is_text else outcomes)  # type: ignore[list-item, arg-type]

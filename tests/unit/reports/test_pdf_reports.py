@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fieldray.domain.finding import Refused, Screened
-from fieldray.domain.run import EarlierVerdict, StoredAnswer, Verdict
+from fieldray.domain.run import StoredAnswer, SupersededVerdict, Verdict
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
 from fieldray.reports.exporter import ReportOptions, is_own_pdf, uid_alias
@@ -195,12 +195,12 @@ def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) ->
 
 
 def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> None:
-    verdict = EarlierVerdict(
+    verdict = SupersededVerdict(
         image="/a.dcm", content_sha256="c" * 64, category="normal", score=0.1,
         verdict=Verdict(choice="agree", note=""), given_s=1.0,
     )  # fmt: skip
     options = ReportOptions(language="uk", names_people=True)
-    stored = run_with([], options=options, not_present=("/b.dcm",), earlier_verdicts=(verdict, verdict))
+    stored = run_with([], options=options, not_present=("/b.dcm",), superseded_verdicts=(verdict, verdict))
     assert Wording(stored).run_remarks() == (
         "1 знімка цього сеансу вже немає на місці. Його результат збережено, але в переліку його більше немає.",
         "2 оцінки лікаря дано щодо результатів, які відтоді змінилися. Вони є у файлі JSON.",

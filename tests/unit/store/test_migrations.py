@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,9 +17,12 @@ from typing import Any
 import pytest
 
 from fieldray.domain.history import ResultFilter, ResultOrder
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import Event, StoredAnswer, StoreUpdating
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import VERSION as PROGRAM
+from fieldray.paths import results_path
+from fieldray.pipeline.session import Session
+from fieldray.settings import Settings
 from fieldray.store import migrations
 from fieldray.store.database import damage_mark
 from fieldray.store.deletion import delete_runs
@@ -29,6 +33,7 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from fieldray.store.work_list import HistoryQuery
 from outcomes import pack_spec, run_spec, screened
+from program import Fieldray
 from raised import raises
 from stores import SPEC, change, rows_of, save_run
 
@@ -92,7 +97,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
             assert list(query.not_present(run_id)) == first["not_present"]
             earlier = [
                 [one.image, one.category, one.verdict.choice, one.verdict.note]
-                for one in query.earlier_verdicts(run_id)
+                for one in query.superseded_verdicts(run_id)
             ]
             assert earlier == first["earlier_verdicts"]
             for position, one in enumerate(of_packs):
@@ -283,3 +288,15 @@ def test_a_field_with_a_default_that_another_version_knows_needs_no_step(tmp_pat
 
 def test_there_is_a_step_from_every_version_since_the_first() -> None:
     assert sorted(migrations.STEPS) == list(range(11, VERSION))
+
+
+def test_a_person_is_told_that_the_store_is_updated_before_it_is(tmp_path: Path, fieldray: Fieldray) -> None:
+    said = "Updating the results database"
+    old = old_store(tmp_path, "one_pack")
+    heard = list[Event]()
+    with Session(Settings(), heard.append, database=old):
+        assert [type(event) for event in heard] == [StoreUpdating] and said in heard[0].reason.text
+    shutil.copy(old, results_path())
+    first, second = fieldray("history", "list"), fieldray("history", "list")
+    assert first.code == second.code == 0
+    assert said in first.err and said not in second.err

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.run import EarlierVerdict, Verdict
+from fieldray.domain.run import SupersededVerdict, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import damage_mark
@@ -184,8 +184,8 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
     assert result.row_id == row.row_id
     assert result.verdict is None
     assert store.answer(row.row_id).verdict is None
-    (earlier,) = store.earlier_verdicts(run_id)
-    assert earlier == EarlierVerdict(
+    (earlier,) = store.superseded_verdicts(run_id)
+    assert earlier == SupersededVerdict(
         image=image_ref().key,
         content_sha256="c" * 64,
         category=first.category,
@@ -196,10 +196,10 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
     # one on the new result takes nothing from the old one, and the old one is there again with the old content
     store.set_verdict(row.row_id, DISAGREE, judged=other)
     assert store.answer(row.row_id).verdict == DISAGREE
-    assert store.earlier_verdicts(run_id) == (earlier,)
+    assert store.superseded_verdicts(run_id) == (earlier,)
     save_run(store, first)
     assert store.answer(row.row_id).verdict == AGREE
-    assert [given.verdict for given in store.earlier_verdicts(run_id)] == [DISAGREE]
+    assert [given.verdict for given in store.superseded_verdicts(run_id)] == [DISAGREE]
 
 
 def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: ResultStore) -> None:
@@ -210,9 +210,9 @@ def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: 
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     assert store.answer(row.row_id).verdict is None
     assert store.verdict(row.row_id, row.outcome) == AGREE
-    assert [given.content_sha256 for given in store.earlier_verdicts(run_id)] == ["a" * 64]
+    assert [given.content_sha256 for given in store.superseded_verdicts(run_id)] == ["a" * 64]
     store.set_verdict(row.row_id, None, judged=row.outcome, over=[AGREE])
-    assert store.earlier_verdicts(run_id) == ()
+    assert store.superseded_verdicts(run_id) == ()
 
 
 def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
@@ -221,7 +221,7 @@ def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, image("b.dcm", "b"))
     store.finish(run_id)
-    (earlier,) = store.earlier_verdicts(run_id)
+    (earlier,) = store.superseded_verdicts(run_id)
     assert (earlier.image, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
     assert store.answer(row.row_id).verdict == AGREE
 
@@ -258,7 +258,7 @@ def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store:
     judged_run(store, judged)
     second = save_run(store, judged, image("b.dcm", "b"))
     assert verdicts(store, second) == [AGREE, None]
-    assert store.earlier_verdicts(second) == ()
+    assert store.superseded_verdicts(second) == ()
     store.finish(second)
     judged_run(store, judged, DISAGREE)
     assert verdicts(store, save_run(store, judged)) == [DISAGREE]  # the newest
@@ -271,7 +271,7 @@ def test_a_verdict_on_what_an_image_was_in_an_earlier_run_is_told_and_not_shown(
     judged_run(store, screened())
     second = save_run(store, other)
     assert verdicts(store, second) == [None]
-    (earlier,) = store.earlier_verdicts(second)
+    (earlier,) = store.superseded_verdicts(second)
     assert (earlier.image, earlier.content_sha256, earlier.verdict) == (image_ref().key, "c" * 64, AGREE)
 
 
@@ -311,7 +311,7 @@ def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultSto
     store.finish(second)
     for name in ("old.dcm", "new.dcm"):
         third = save_run(store, image(name, "a"))
-        assert (verdicts(store, third), store.earlier_verdicts(third)) == ([None], ())
+        assert (verdicts(store, third), store.superseded_verdicts(third)) == ([None], ())
         store.finish(third)
 
 
@@ -323,7 +323,7 @@ def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) ->
         for verdict in (AGREE, None):
             with pytest.raises(StorageProblem, match="results database was replaced"):
                 store.set_verdict(row_id, verdict, judged=image("shown.dcm", "a"))
-    assert store.earlier_verdicts(run_id) == ()
+    assert store.superseded_verdicts(run_id) == ()
 
 
 def test_what_is_read_at_one_moment_is_of_that_moment(store: ResultStore) -> None:
@@ -361,15 +361,15 @@ def test_a_run_that_another_program_works_on_is_left_to_it(store: ResultStore) -
     with ResultStore(store.path) as second:
         other = second.open_run(SPEC)
         assert other != first
-        assert second.rival == str(os.getpid())
+        assert second.other_process == str(os.getpid())
         assert second.open_run(SPEC) == other
         second.set_state(other, "cancelled")
-    assert (store.run(first).state, store.rival) == ("running", None)
+    assert (store.run(first).state, store.other_process) == ("running", None)
     store.finish(first)
     assert store.run(first).state == "finished"
     with ResultStore(store.path) as third:  # the newest one that nobody works on is continued
         assert third.open_run(SPEC) == other
-        assert third.rival is None
+        assert third.other_process is None
 
 
 def test_the_lock_of_a_finished_run_is_deleted_and_that_of_a_broken_off_one_lets_go(store: ResultStore) -> None:
@@ -387,7 +387,7 @@ def test_a_new_run_of_the_same_request_does_not_touch_the_one_under_way(store: R
     first = store.open_run(SPEC)
     with ResultStore(store.path) as second:
         assert second.open_run(SPEC, fresh=True) != first
-        assert second.rival is None
+        assert second.other_process is None
 
 
 def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultStore) -> None:
@@ -452,7 +452,7 @@ def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(sto
     assert (read_in(store, first), read_in(store, second)) == ([True, True, False], [True, False, False])
     store.set_read(4, judged=image("a.dcm", "a"), is_read=False)
     assert (read_in(store, first), read_in(store, second)) == ([False, True, False], [False, False, False])
-    assert store.earlier_verdicts(second) == ()
+    assert store.superseded_verdicts(second) == ()
     with pytest.raises(StorageProblem, match="no longer has the result"):
         store.set_read(1, judged=image("b.dcm", "b"), is_read=True)
 

@@ -65,7 +65,7 @@ def read_all(path: Path) -> None:
             list(query.in_order(run.run_id))
             list(query.briefs(run.run_id))
             query.not_present(run.run_id)
-            query.earlier_verdicts(run.run_id)
+            query.superseded_verdicts(run.run_id)
 
 
 def found_damaged(path: Path) -> str | None:
@@ -268,7 +268,7 @@ def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, stat
         run_id = store.open_run(SPEC)
         other = store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC).leading
         assert (other.row_id > COUNT, other.verdict) == (True, None)  # the number of the lost one is nobody else's
-        assert store.earlier_verdicts(run_id) == ()
+        assert store.superseded_verdicts(run_id) == ()
         again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).leading
         assert again.verdict == AGREE
         twin = store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC).leading

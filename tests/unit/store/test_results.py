@@ -81,7 +81,7 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
     (result,) = store.answers(run_id)
     assert result.is_resumed
     assert result.verdict == AGREE
-    assert store.earlier_verdicts(run_id) == ()
+    assert store.superseded_verdicts(run_id) == ()
 
 
 def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultStore) -> None:

@@ -70,12 +70,12 @@ def test_a_verdict_is_on_the_answer_that_was_in_sight(store: ResultStore) -> Non
     first, second = store.answers(run_id)
     store.set_verdict(second.answer_id, DISAGREE, judged=second.outcome)
     assert [answer.verdict for answer in store.answers(run_id)] == [None, DISAGREE]
-    assert store.earlier_verdicts(run_id) == ()
+    assert store.superseded_verdicts(run_id) == ()
     again = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
     assert [answer.verdict for answer in store.answers(again)] == [None, DISAGREE]
-    assert store.earlier_verdicts(again) == ()
+    assert store.superseded_verdicts(again) == ()
     alone = saved(store, (scored("a.dcm", 0.8),), spec=run_spec(packs=(ADULTS,)))
-    assert [one.verdict for one in store.earlier_verdicts(alone)] == [DISAGREE]
+    assert [one.verdict for one in store.superseded_verdicts(alone)] == [DISAGREE]
     store.set_read(first.answer_id, judged=first.outcome, is_read=True)
     assert [(answer.is_read, answer.verdict) for answer in store.image(first.row_id).answers] == [
         (True, None),

@@ -28,7 +28,7 @@ from fieldray.inference.litert import Network
 from fieldray.processes.child import sent
 from fieldray.reasons import reason
 from fieldray.workers import calls
-from fieldray.workers.calls import Look, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from fieldray.workers.looking import Worker, handle
 from phantoms import write_dicom
 from tiny_lungs import tiny_lungs_model
@@ -137,10 +137,10 @@ class Files(ImageFile):
         return super().image(needed)
 
 
-def look(ref: ImageRef, spec: InputSpec, finder: FakeFinder | None = None, **question: Any) -> Seen:
+def look(ref: ImageRef, spec: InputSpec, finder: FakeFinder | None = None, **question: Any) -> AnalysisResult:
     Files.asked.clear()
     readers = LungReaders(finder, open_file=Files)
-    return readers.look(Look(ref=ref, **question), model=model(spec))
+    return readers.look(AnalyseRequest(ref=ref, **question), model=model(spec))
 
 
 def test_both_networks_get_their_input(ref: ImageRef) -> None:
@@ -189,7 +189,9 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
     network, of = FailsAtTheSecond(), tiny_model()
     worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.loading(of))
-    (seen,) = worker.look_for_each([Look(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="here")])
+    (seen,) = worker.look_for_each(
+        [AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="here")]
+    )
     assert network.ran == 2 and "read_twice" in seen.facts.notes
     assert (seen.answer, seen.stage, seen.problem) == (None, "inference", reason("worker_died"))
 
@@ -210,7 +212,7 @@ def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | Bac
     open_network = lambda _model, _file: cast("Any", network)  # noqa: E731
     worker = Worker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
     worker.load(calls.loading(of))
-    question = Look(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="elsewhere")
+    question = AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="elsewhere")
     (seen,) = worker.look_for_each([question])
     assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
     assert "read_twice" in seen.facts.notes
@@ -278,12 +280,12 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
     def open_network(of: Model, _file: NDArray[np.uint8]) -> Network:
         return cast("Network", finder if of.manifest.lung_rules else Bright())
 
-    def look_with(*packs: Model) -> tuple[Seen, ...]:
+    def look_with(*packs: Model) -> tuple[AnalysisResult, ...]:
         for noted in (Files.asked, opened, finder.seen):
             noted.clear()
         worker = Worker(open_file=open_file, open_network=open_network)
         worker.load(calls.loading(*packs))
-        looks = [Look(ref=ref, finds=True, runs="here", pack=number) for number in range(len(packs))]
+        looks = [AnalyseRequest(ref=ref, finds=True, runs="here", pack=number) for number in range(len(packs))]
         return worker.look_for_each(looks)
 
     alone, asked, times = [], set[TargetSize | None](), 0

@@ -31,7 +31,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.paths import child_command
 from fieldray.reasons import reason
-from fieldray.workers.calls import Look, RanElsewhere, Seen
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, RanElsewhere
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_bad_inputs, write_dicom
 from raised import raises
@@ -44,8 +44,8 @@ SPEC = InputSpec(height=64, width=48, margin=0.05)
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
-def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> Seen:
-    return pool.look(Look(ref=ref, frame=spec, detail=detail), model=None)
+def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> AnalysisResult:
+    return pool.look(AnalyseRequest(ref=ref, frame=spec, detail=detail), model=None)
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +309,7 @@ def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tm
         return ends.pop() if ends else child_command(service)
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        look = partial(pool.look, Look(ref=_image(tmp_path, "image.dcm"), runs="here"), model=model)
+        look = partial(pool.look, AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model=model)
         for ask in (look, partial(run, pool, model)):
             with raises(BackendProblem, "worker_died"):
                 ask()  # two were lost
@@ -329,7 +329,7 @@ def test_an_image_that_ends_its_child_in_the_classifier_has_three_tries_and_is_s
         return strange_command(strange("end_in_classifier"))
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        seen = pool.look(Look(ref=_image(tmp_path, name), runs="here"), model=tiny_model())
+        seen = pool.look(AnalyseRequest(ref=_image(tmp_path, name), runs="here"), model=tiny_model())
         assert seen.problem == reason("worker_died") and seen.stage == "inference"
         assert (seen.answer, seen.values, len(begun)) == (None, None, starts)
         assert seen.facts.rows == IMAGE.shape[0] and seen.facts.thumbnail is not None
@@ -346,7 +346,7 @@ def test_what_ends_the_network_of_one_pack_says_nothing_of_the_others(tmp_path: 
     models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         pool.load_as_group(models)
-        looks = [(Look(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in models]
+        looks = [(AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in models]
         first, second = pool.look_for_each(looks)
     assert first.problem is None and first.answer is not None
     assert (second.problem, second.stage, second.answer) == (reason("worker_died"), "inference", None)
@@ -355,13 +355,15 @@ def test_what_ends_the_network_of_one_pack_says_nothing_of_the_others(tmp_path: 
 Said = Callable[[int, NDArray[np.uint8]], RanElsewhere]
 
 
-def looked_elsewhere(tmp_path: Path, said: Said, *, is_cancelled: Callable[[], bool] = lambda: False) -> list[Seen]:
+def looked_elsewhere(
+    tmp_path: Path, said: Said, *, is_cancelled: Callable[[], bool] = lambda: False
+) -> list[AnalysisResult]:
     """What a worker sees for two packs whose networks run where `said` says."""
     models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         pool.load_as_group(models[::-1])
         image = _image(tmp_path, "image.dcm")
-        looks = [(Look(ref=image, points=choose(one).points, runs="elsewhere"), one) for one in models]
+        looks = [(AnalyseRequest(ref=image, points=choose(one).points, runs="elsewhere"), one) for one in models]
         return list(pool.look_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
 
 
@@ -405,7 +407,7 @@ def test_what_is_cancelled_while_a_device_was_waited_for_is_not_looked_at(tmp_pa
 @posix_only
 def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwhile(tmp_path: Path) -> None:
     first, second = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
-    looks = [(Look(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in (first, second)]
+    looks = [(AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in (first, second)]
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
         pool.load_as_group([first, second])
         run(pool, first)
@@ -428,7 +430,7 @@ def test_only_what_is_cancelled_itself_is_ended(tmp_path: Path) -> None:
         with stopped(pool):
             asked = threads.submit(run, pool, model, is_cancelled=is_over.is_set)
             time.sleep(0.2)  # it has the child
-            look = threads.submit(pool.look, Look(ref=image), model=model)
+            look = threads.submit(pool.look, AnalyseRequest(ref=image), model=model)
             wanted = threads.submit(run, pool, model)
             time.sleep(0.2)
             pool.give_up()

@@ -1,0 +1,32 @@
+"""A model card has a part for each language; one of before, or of somebody else, is English alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldray.packs.cards import joined, parts
+
+SHIPPED = sorted((Path(__file__).parents[3] / "models").glob("*/MODEL_CARD.md"))
+
+
+def test_the_parts_of_a_card_are_those_that_were_joined() -> None:
+    made = {"en": "# Lungs\n\nText.\n", "uk": "# Легені\n\nТекст.\n", "pt-BR": "# Pulmões\n"}
+    card = joined(made)
+    assert card.startswith("# Lungs\n") and "\n<!-- uk -->\n# Легені\n" in card
+    assert parts(card) == made
+
+
+@pytest.mark.parametrize(
+    "card", ["", "# Card\n", "# A\n\n<!-- a remark -->\n\ntext <!-- uk -->\n", "# A\n<!-- uk --> b\n"]
+)
+def test_a_card_without_parts_is_english(card: str) -> None:
+    assert parts(card) == {"en": card}
+
+
+def test_a_card_that_ships_is_read_whole() -> None:
+    assert len(SHIPPED) > 3
+    for path in SHIPPED:
+        card = path.read_text(encoding="utf-8")
+        assert joined(parts(card)) == card and "\n## " in parts(card)["en"]
