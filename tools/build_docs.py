@@ -76,6 +76,8 @@ def page_text(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if COMMANDS in text:
         text = text.replace(COMMANDS, "\n\n".join(command_pages()))
+    if path == ROOT / "docs" / "decisions" / "README.md":
+        text = text + decision_list(path.parent)
     if path.parent.name == "benchmarks":
         text = text + benchmark_list(path.parent) if path.name == "README.md" else benchmark_page(text)
 
@@ -171,6 +173,18 @@ def benchmark_list(folder: Path) -> str:
         + "\n".join(rows)
         + "\n"
     )
+
+
+# ---- the decisions
+
+
+def decision_list(folder: Path) -> str:
+    """A link to each decision, by the title and the day on its page."""
+    rows = []
+    for path in pages(folder):
+        title, _, day = path.read_text(encoding="utf-8").splitlines()[:3]
+        rows.append(f"| {day.strip('*')} | [{title.removeprefix('# ')}]({path.name}) |")
+    return "\n| Date | Decision |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 # ---- the check

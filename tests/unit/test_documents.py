@@ -161,7 +161,7 @@ def test_the_citation_names_the_version() -> None:
 
 
 def test_the_list_of_decisions_is_complete() -> None:
-    text = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
+    text = page_text(DOCS / "decisions" / "README.md")
     pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
     assert [path.name for path in pages] == re.findall(r"\]\((\d{4}-[^)]+)\)", text)
     assert len({path.name[:4] for path in pages}) == len(pages)
