@@ -119,7 +119,8 @@ class StoredRun:
     packs             by their position, like those of the run
     position          of the pack that `pack`, `counts`, `doubts` and `manifest` tell of: see `of`
     not_present       images that were there once and are not any more
-    superseded_verdicts  verdicts on results that have changed since
+    superseded_verdicts
+                      verdicts on results that have changed since
     options           what a person chose
     pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
     read_preview      the preview that is kept with a result, for an image that cannot be read any more
