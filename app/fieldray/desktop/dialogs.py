@@ -250,15 +250,17 @@ class DocumentDialog(QDialog):
         QShortcut(QKeySequence.StandardKey.Find, self, self.search.setFocus)
         beside, close = QWidget(), push_button(translator.text("Close"))
         close.setAutoDefault(False)  # Enter in the search means the next place
-        lay_column(beside, self.search, (self.contents, 1), spacing=6)
+        self.nothing = label(translator.text("Nothing found."), role="warning")
+        self.nothing.hide()
+        lay_column(beside, self.search, self.nothing, (self.contents, 1), spacing=6)
         panes = split(beside, self.page, [240, 880])
         panes.setStretchFactor(1, 1)
         lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
 
     def _show_first(self) -> None:
-        """The first place of the words; the beginning where they are nowhere."""
+        """The first place of the words; the beginning where they are nowhere, which is said."""
         self.page.moveCursor(QTextCursor.MoveOperation.Start)
-        self.page.find(self.search.text())
+        self.nothing.setVisible(not self.page.find(self.search.text()) and bool(self.search.text()))
 
     def _show_next(self) -> None:
         """The place after the one in sight; after the last one the first."""
