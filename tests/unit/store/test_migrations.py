@@ -134,7 +134,7 @@ def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(t
         assert (sorted(whole.answers), sorted(half.answers)) == ([0, 1, 2], [2])
         assert {stamp for _, stamp in whole.answers.values()} == {b"c1" * 16}
         for pack in packs:
-            found = store.earlier(pack, content_sha256="c1" * 32, frame=0, up_to_answer_id=99)
+            found = store.reusable_outcome(pack, content_sha256="c1" * 32, frame=0, up_to_answer_id=99)
             assert found is not None and found.category in ("abnormal", "not_assessed")
         assert store.open_run(run_spec(paths=("/new",))) == 7  # numbers that were given out stay so
 

@@ -122,7 +122,7 @@ def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore)
     run_id = save_run(store, image("b.dcm", "b"))
     assert store.finish(run_id) == 1
     last = store.last_answer_id()
-    assert store.earlier(SPEC.packs[0], content_sha256="a" * 64, frame=0, up_to_answer_id=last) is not None
+    assert store.reusable_outcome(SPEC.packs[0], content_sha256="a" * 64, frame=0, up_to_answer_id=last) is not None
 
 
 def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> None:

@@ -142,7 +142,7 @@ def test_the_same_bytes_model_and_settings_are_found_again(store: ResultStore) -
 
     def earlier(**changes: object) -> Outcome | None:
         wanted = {"content_sha256": "c" * 64, "frame": 0, "up_to_answer_id": row_id, **changes}
-        return store.earlier(wanted.pop("spec", SPEC).packs[0], **wanted)
+        return store.reusable_outcome(wanted.pop("spec", SPEC).packs[0], **wanted)
 
     assert isinstance(earlier(), Screened)
     assert earlier(content_sha256="d" * 64) is None
@@ -160,8 +160,8 @@ def test_a_failure_is_not_taken_over_but_a_refusal_is(store: ResultStore) -> Non
     store.save(run_id, replace(failed(), facts=read_facts("f" * 64)), spec=SPEC)
     store.save(run_id, replace(refused(), facts=read_facts("e" * 64)), spec=SPEC)
     last = store.last_answer_id()
-    assert store.earlier(PACK, content_sha256="f" * 64, frame=0, up_to_answer_id=last) is None
-    assert isinstance(store.earlier(PACK, content_sha256="e" * 64, frame=0, up_to_answer_id=last), Refused)
+    assert store.reusable_outcome(PACK, content_sha256="f" * 64, frame=0, up_to_answer_id=last) is None
+    assert isinstance(store.reusable_outcome(PACK, content_sha256="e" * 64, frame=0, up_to_answer_id=last), Refused)
 
 
 def test_rows_come_in_pages(store: ResultStore) -> None:
@@ -174,7 +174,7 @@ def test_rows_come_in_pages(store: ResultStore) -> None:
     "ask",
     [
         lambda store: store.has_results(PACK),
-        lambda store: store.earlier(PACK, content_sha256="c" * 64, frame=0, up_to_answer_id=9),
+        lambda store: store.reusable_outcome(PACK, content_sha256="c" * 64, frame=0, up_to_answer_id=9),
         lambda store: list(store.answers(1)),
         lambda store: store.counts(1),
     ],
