@@ -326,9 +326,9 @@ def earlier_text(translator: Translator, header: ImageHeader) -> str:
 
 
 def moment(translator: Translator, seconds: float) -> str:
-    """Date and time of day on this computer's clock with its distance from UTC, of seconds since 1970 (UTC)."""
-    here = datetime.datetime.fromtimestamp(seconds).astimezone()
-    return f"{calendar_date(translator, here.date())} {here.isoformat()[11:16]} {here.isoformat()[-6:]}"
+    """Date and time of day on this computer's clock, of seconds since 1970 (UTC)."""
+    here = datetime.datetime.fromtimestamp(seconds)
+    return f"{calendar_date(translator, here.date())} {here.isoformat()[11:16]}"
 
 
 def person(dicom_name: str) -> str:

@@ -63,6 +63,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="theme", label="Appearance", default="system", among=("system", "light", "dark")),
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
     Row(key="keep_folders", label="Remember recent folders", default=True),
+    Row(key="reader", label="Your name and role, for the verdicts in reports", default=""),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
     Row(key="device", label="Device for the model", default="auto", among=device_choices),
     Row(key="policy", label="When an Edge TPU (Coral USB Accelerator) is connected, use",
@@ -84,7 +85,14 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="folders", label="Recent folders, the newest first", default="", in_dialog=False),
 )
 # fmt: on
-SIMPLE: Final = ("language", "theme", "hide_patient", "keep_folders", "heat_map_opacity")  # the others are advanced
+SIMPLE: Final = (
+    "language",
+    "theme",
+    "hide_patient",
+    "keep_folders",
+    "reader",
+    "heat_map_opacity",
+)  # the others are advanced
 ROWS: Final[Mapping[str, Row]] = {row.key: row for row in TABLE}
 
 

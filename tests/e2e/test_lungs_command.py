@@ -136,7 +136,7 @@ def test_maps_beside_the_images_are_no_images(tmp_path: Path, screen: Fieldray) 
     screen("--maps", folder).ends_with(0)
     done = screen("--fresh").ends_with(0)
     done.prints("2 result files of this program were found among the images and left out.", "3 images in")
-    assert done.out.index("refused 2") < done.out.index("result files")  # not above a list of any length
+    assert done.out.index("not suitable 2") < done.out.index("result files")  # not above a list of any length
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(

@@ -46,7 +46,7 @@ def test_a_person_gets_a_list_counts_and_the_notice(tmp_path: Path, screen: Fiel
     write_images(tmp_path / "images", 3)
     (tmp_path / "images" / "notes.txt").write_text("not an image")
     done = screen().ends_with(0).prints("image-001.png").prints("Operating point screening (opacity): threshold 0.")
-    done.prints("This file is not a DICOM, PNG or JPEG image.", "refused 0  failed 0  not an image 1")
+    done.prints("This file is not a DICOM, PNG or JPEG image.", "not suitable 0  failed 0  not an image 1")
     assert done.out.rstrip().endswith(NOTICE)
     assert done.err == ""
 
@@ -78,7 +78,7 @@ def test_files_that_are_no_images_are_counted_apart_everywhere(
     (folder / "empty.png").touch()
     for _ in range(2):  # the second run takes over what the first found
         done = screen("--json", tmp_path / "lines", "--out", out, "--names").ends_with(1)
-        done.prints("4 images in", "refused 0  failed 1  not an image 2")
+        done.prints("4 images in", "not suitable 0  failed 1  not an image 2")
         lines = json_lines((tmp_path / "lines").read_text())
         assert Counter((line["category"], line["images"]) for line in lines)["not an image", 0] == 2
     document, table = next(out.glob("*.json")), next(out.glob("*.csv"))

@@ -125,8 +125,10 @@ class Desk:
 
     @property
     def notices(self) -> str:
-        """All words of the banners."""
-        return texts(self.window.banners)
+        """All words of the banners, unfolded."""
+        banners = self.window.banners
+        banners.unfold()
+        return texts(banners)
 
     def dialog(self, kind: type[Box]) -> Box:
         """The dialog of a kind that is in sight, once it is."""

@@ -66,12 +66,12 @@ def kyiv(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows has one time zone for all programs")
 @pytest.mark.usefixtures("kyiv")
-def test_a_moment_is_local_and_says_how_far_from_utc() -> None:
+def test_a_moment_is_local() -> None:
     winter, summer = 1_767_304_800.0, 1_782_943_200.0  # 2026-01-01 22:00 and 2026-07-01 22:00 UTC
     english = Translator("en")
-    assert moment(english, winter) == "2026-01-02 00:00 +02:00"
-    assert moment(english, summer) == "2026-07-02 01:00 +03:00"
+    assert moment(english, winter) == "2026-01-02 00:00"
+    assert moment(english, summer) == "2026-07-02 01:00"
     stored = run_with([])
     run: Run = replace(stored.run, started_s=winter, ended_s=summer)
     fields = Wording(replace(stored, run=run)).run_fields()
-    assert [field.text for field in fields[1:]] == ["2026-01-02 00:00 +02:00", "2026-07-02 01:00 +03:00"]
+    assert [field.text for field in fields[1:]] == ["2026-01-02 00:00", "2026-07-02 01:00"]

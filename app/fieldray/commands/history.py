@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fieldray.domain.finding import Category
-    from fieldray.domain.history import ResultBrief, RunSummary
+    from fieldray.domain.history import DeletionPlan, ResultBrief, RunSummary
     from fieldray.domain.run import RunSpec
     from fieldray.pipeline.history import History
 
@@ -69,6 +69,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     deleting.add_argument("runs", nargs="*", type=int, metavar="RUN", help="numbers of runs, as listed")
     deleting.add_argument("--all", action="store_true", help="delete all runs")
+    deleting.add_argument(
+        "--patient", metavar="ID", type=given_text, help="delete all images with this patient ID, in all runs"
+    )
     deleting.add_argument("--yes", action="store_true", help="delete; without --yes, only list what would be deleted")
     _add_upkeep(add_commands(commands, "store"))
 
@@ -253,20 +256,26 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_delete(options: argparse.Namespace, console: Console) -> int:
-    """Delete runs, or say what would be deleted; the exit code. Raises UsageProblem, StorageProblem."""
+    """Delete runs or a patient, or say what would be deleted; the exit code. Raises UsageProblem, StorageProblem."""
     say_update(console)
-    from fieldray.pipeline.history import deletion_sentences, plan_sentences
-
     history = _history()
-    if bool(options.runs) == options.all:
+    if [bool(options.runs), options.all, options.patient is not None].count(True) != 1:
         raise UsageProblem(reason("history_which"))
+    if options.patient is not None:
+        return _delete(history, history.plan_patient_deletion(options.patient), options, console)
     run_ids = [found.run.run_id for found in history.runs()] if options.all else options.runs
     if not run_ids:
         if options.yes:
             history.clear()
         console.print_line("There are no runs.")
         return 0
-    plan = history.plan_deletion(run_ids)
+    return _delete(history, history.plan_deletion(run_ids), options, console)
+
+
+def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, console: Console) -> int:
+    """Delete what is planned, or say what that is; the exit code. Raises UsageProblem, StorageProblem."""
+    from fieldray.pipeline.history import deletion_sentences, plan_sentences
+
     console.print_lines(said.text for said in plan_sentences(plan))
     if not options.yes:
         console.print_error(reason("history_confirm").text)

@@ -247,6 +247,7 @@ def report_options(options: argparse.Namespace, settings: Settings, console: Con
         language="en" if language == "system" else language,
         names_people=options.names,
         decimal_comma=options.decimal_comma,
+        reader=str(settings["reader"]),
     )
 
 

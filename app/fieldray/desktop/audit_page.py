@@ -234,7 +234,8 @@ class AuditPage(Page):
         grid = QGridLayout()
         grid.setHorizontalSpacing(18)
         grid.setVerticalSpacing(4)
-        how = f"{audit.rule()} {self._translator.text('95 % intervals, by patient')}."
+        intervals = self._translator.text("95 % intervals, by patient")
+        how = f"{audit.rule()} {intervals}."
         grid.addWidget(label(how, role="muted"), 0, 0, 1, 3)
         rows = audit.figures()
         for index, figure in enumerate(rows, 1):

@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
     QDialogButtonBox,
     QFormLayout,
     QLayout,
+    QLineEdit,
     QListWidget,
     QPlainTextEdit,
     QSplitter,
@@ -249,15 +250,17 @@ class DocumentDialog(QDialog):
         QShortcut(QKeySequence.StandardKey.Find, self, self.search.setFocus)
         beside, close = QWidget(), push_button(translator.text("Close"))
         close.setAutoDefault(False)  # Enter in the search means the next place
-        lay_column(beside, self.search, (self.contents, 1), spacing=6)
+        self.nothing = label(translator.text("Nothing found."), role="warning")
+        self.nothing.hide()
+        lay_column(beside, self.search, self.nothing, (self.contents, 1), spacing=6)
         panes = split(beside, self.page, [240, 880])
         panes.setStretchFactor(1, 1)
         lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
 
     def _show_first(self) -> None:
-        """The first place of the words; the beginning where they are nowhere."""
+        """The first place of the words; the beginning where they are nowhere, which is said."""
         self.page.moveCursor(QTextCursor.MoveOperation.Start)
-        self.page.find(self.search.text())
+        self.nothing.setVisible(not self.page.find(self.search.text()) and bool(self.search.text()))
 
     def _show_next(self) -> None:
         """The place after the one in sight; after the last one the first."""
@@ -342,10 +345,18 @@ class SettingsDialog(QDialog):
             box.setChecked(bool(value))
             self._read[row.key] = box.isChecked
             return box
+        if isinstance(row.default, str):
+            line = QLineEdit(str(value))
+            line.setMaxLength(_LONGEST_TEXT)
+            self._read[row.key] = lambda: line.text().strip()
+            return line
         number = number_box(int(row.low), int(row.high), int(value))
         number.lineEdit().setTextMargins(_FORM_MARGIN, 0, 0, 0)
         self._read[row.key] = number.value
         return number
+
+
+_LONGEST_TEXT: Final = 100
 
 
 def choice_label(translator: Translator, choice: str) -> str:
@@ -369,6 +380,9 @@ def choice_label(translator: Translator, choice: str) -> str:
 # ---- What to save: the formats, one line each, and whether patients are named.
 
 
+_FOR_PEOPLE: Final = "pdf"  # a person who saves at the window wants to read it
+
+
 class ExportDialog(QDialog):
     """Once it is accepted, `formats()` and `options()` say what was chosen; the folder is asked for after that."""
 
@@ -381,6 +395,7 @@ class ExportDialog(QDialog):
         self.comma_box = QCheckBox(translator.text("CSV for Excel with decimal commas: columns divided by semicolons"))
         self.boxes["csv"].toggled.connect(self.comma_box.setEnabled)
         self.comma_box.setEnabled(self.boxes["csv"].isChecked())
+        self.comma_box.setChecked(translator.decimal(".") == ",")
         self.names_box = QCheckBox(translator.text("Name the patients"))
         page = QWidget()
         name_surface(page, "page")
@@ -407,16 +422,17 @@ class ExportDialog(QDialog):
         """The names of the formats that are ticked."""
         return tuple(name for name, box in self.boxes.items() if box.isChecked())
 
-    def options(self) -> ReportOptions:
-        """Language, naming, and how the table is divided."""
+    def options(self, *, reader: str = "") -> ReportOptions:
+        """Language, naming, how the table is divided, and who reads."""
         return ReportOptions(
             language=self._translator.language,
             names_people=self.names_box.isChecked(),
             decimal_comma=self.comma_box.isChecked(),
+            reader=reader,
         )
 
     def _box(self, exporter: Exporter) -> QCheckBox:
         box = QCheckBox(self._translator.text(exporter.title).replace("&", "&&"))
-        box.setChecked(exporter.is_default)
+        box.setChecked(exporter.is_default or exporter.name == _FOR_PEOPLE)
         box.toggled.connect(lambda: self.save.setEnabled(bool(self.formats())))
         return box

@@ -6,9 +6,9 @@ import datetime
 from functools import partial
 from typing import Final
 
-from PySide6.QtCore import QItemSelectionModel, Signal
+from PySide6.QtCore import QItemSelectionModel, Qt, Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QTableWidget, QWidget
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QInputDialog, QMenu, QTableWidget, QWidget
 
 from fieldray.desktop.past_runs import PastRuns
 from fieldray.desktop.style import Theme, icon
@@ -110,10 +110,11 @@ class HistoryPage(Page):
             icon=icon("export", self._theme),
         )
         self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.chosen()))
+        self.patient_button = push_button(text("Delete a patient…"), self._ask_patient)
         self.month_button = push_button(text("Report of a month"))
         self.month_button.setMenu(self._make_months())
         buttons = self.open_button, self.compare_button, self.export_button, self.month_button
-        return lay_row(None, *buttons, 1, self.delete_button)
+        return lay_row(None, *buttons, 1, self.patient_button, self.delete_button)
 
     def _make_months(self) -> QMenu:
         """This month, and the one before; what was saved earlier can be had by the command line."""
@@ -183,6 +184,16 @@ class HistoryPage(Page):
         if len(chosen) == 1 and self._runs.is_free:
             self._runs.open(chosen[0])
 
+    def _ask_patient(self) -> None:
+        """Whose images are to be deleted, by the whole patient ID."""
+        text = self._translator.text
+        dialog = QInputDialog(self)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.setWindowTitle(text("Delete a patient"))
+        dialog.setLabelText(text("Patient ID, as the images give it:"))
+        dialog.textValueSelected.connect(lambda number: self._runs.plan_patient(number) if number.strip() else None)
+        dialog.open()
+
     def _ask(self, plan: DeletionPlan) -> None:
         """Twice: once with what is lost, once more before it is lost."""
         if not self.isVisible():
@@ -190,6 +201,8 @@ class HistoryPage(Page):
         translator = self._translator
         count = len(plan.run_ids)
         question = translator.plural("Delete {count} run?", "Delete {count} runs?", count)
+        if plan.patient_id:
+            question = translator.text("Delete all images of the patient {number}?", number=plan.patient_id)
         more = " ".join(map(translator.reason, plan_sentences(plan)))
         answers = {translator.text("Delete…"): lambda: self._ask_again(plan)}
         question_box(self, question, more, answers=answers, no=translator.text("Keep")).open()
@@ -258,6 +271,7 @@ class HistoryPage(Page):
         self.compare_button.setEnabled(number == 2 and is_idle)
         self.export_button.setEnabled(number == 1)
         self.delete_button.setEnabled(number > 0 and is_idle)
+        self.patient_button.setEnabled(bool(self._listed) and is_idle)
 
     def _show_comparison(self) -> None:
         """How two runs differ, image by image; a double click on a side opens its run."""

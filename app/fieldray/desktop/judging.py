@@ -308,7 +308,7 @@ class VerdictBar(QWidget):
         self.again = push_button("", lambda: self._answer(judging.insist))
         self.give_in = push_button("", lambda: self._answer(judging.give_in))
         self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw)
-        set_tip(self.withdraw, f"{translator.text('Withdraw my verdict')} (Ctrl+0)")
+        set_tip(self.withdraw, translator.text("Withdraw my verdict") + " (Ctrl+0)")
         choices = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
         answers = lay_row(None, self.again, self.give_in, self.withdraw, 1, spacing=6)
         lay_column(self, self._meaning, choices, self.note, self._how, self._why_not, answers)

@@ -252,7 +252,8 @@ class MainWindow(QMainWindow):
         title = self._translator.text("Save the results to a folder")
 
         def export(paths: Sequence[Path]) -> None:
-            self._bench.export(paths[0], dialog.formats(), dialog.options(), run_id=meant)
+            options = dialog.options(reader=str(self._bench.settings["reader"]))
+            self._bench.export(paths[0], dialog.formats(), options, run_id=meant)
 
         dialog.accepted.connect(lambda: ask_for_paths(self, title, mode, export, self._translator))
         dialog.open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QWidget
@@ -82,7 +82,6 @@ class NoticeBoard(QObject):
 
 
 _SIGNS = {"info": "information", "warning": "warning", "error": "warning"}  # the gravest last
-_LOW: Final = 480
 
 
 class Banner(QFrame):
@@ -104,14 +103,25 @@ class Banner(QFrame):
 
 
 class BannerArea(QWidget):
-    """All notices, the newest on top; takes no room when there is none."""
+    """The newest of the gravest notices, and how many more there are, which unfold; no room where there is none."""
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._board, self._translator, self._theme = board, translator, theme
         self._banners: dict[Notice, Banner] = {}
-        self._layout = lay_column(self, spacing=0)
+        self._is_unfolded = False
+        self.more = push_button("", self._turn, role="fold")
+        self._layout = lay_column(self, self.more, spacing=0)
         board.changed.connect(self.refresh)
+        self.refresh()
+
+    def unfold(self) -> None:
+        """Show all notices until there is one alone."""
+        self._is_unfolded = True
+        self.refresh()
+
+    def _turn(self) -> None:
+        self._is_unfolded = not self._is_unfolded
         self.refresh()
 
     def refresh(self) -> None:
@@ -127,8 +137,13 @@ class BannerArea(QWidget):
                 self._layout.insertWidget(0, self._banners[notice])
             self._banners[notice].sentence.setText(notice.text(self._translator))
         first = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
-        for notice in notices:  # a low window has room for one: the newest of the gravest
-            self._banners[notice].setVisible(notice is first or self.window().height() >= _LOW)
+        self._is_unfolded = self._is_unfolded and len(notices) > 1
+        for notice in notices:
+            self._banners[notice].setVisible(notice is first or self._is_unfolded)
+        more = self._translator.plural("{count} more message", "{count} more messages", len(notices) - 1)
+        self.more.setText(self._translator.text("Fold the messages") if self._is_unfolded else more)
+        self.more.setIcon(icon("open" if self._is_unfolded else "folded", self._theme))
+        self.more.setVisible(len(notices) > 1)
         self.setVisible(bool(notices))
 
     def _keep_banner(self, notice: Notice) -> None:

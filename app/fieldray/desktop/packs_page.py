@@ -141,6 +141,8 @@ class PacksPage(Page):
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
             none = self._translator.text("No packs found. Plug in a model drive, then press Refresh.")
+            if not self._packs.is_listed:
+                none = looking_for_packs(self._translator)
             self._cards.append(card(label(none)))
         for position, new in enumerate(self._cards):
             self._column.insertWidget(1 + position, new)
@@ -215,7 +217,9 @@ class PacksPage(Page):
         sign = icon_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
         name = translator.pick(candidate.names) or candidate.pack_name
         rows: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading")]
-        rows.append(label(standing(translator, candidate)))
+        shipped = {one.fingerprint for one in self._packs.candidates if one.origin == "builtin"}
+        is_of_shipped_key = bool(candidate.fingerprint) and candidate.fingerprint in shipped
+        rows.append(label(standing(translator, candidate, is_of_shipped_key=is_of_shipped_key)))
         if candidate.problem is not None and candidate.trust != "legacy":
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         if candidate.manifest is not None and not self._packs.uses(candidate):
@@ -267,8 +271,16 @@ def point_label(translator: Translator, point: OperatingPoint) -> str:
     )
 
 
-def standing(translator: Translator, candidate: PackCandidate) -> str:
-    """Where a pack lies, and whether it is trusted."""
+def looking_for_packs(translator: Translator) -> str:
+    """What stands where packs will stand, while they are being looked for."""
+    return translator.text("Looking for packs…")
+
+
+def standing(translator: Translator, candidate: PackCandidate, *, is_of_shipped_key: bool = False) -> str:
+    """Where a pack lies, and whether it is trusted.
+
+    is_of_shipped_key  whether it is signed with the key of the packs that come with the program
+    """
     origins = {
         "builtin": translator.text("Comes with the program"),
         "installed": translator.text("On this computer"),
@@ -277,7 +289,9 @@ def standing(translator: Translator, candidate: PackCandidate) -> str:
     trust = {
         "builtin": translator.text("Trusted"),
         "trusted": translator.text("Signed by a key you trust"),
-        "unknown_key": translator.text("Signed by a key that is not trusted yet"),
+        "unknown_key": translator.text("Signed with the key of the packs that come with the program; not confirmed yet")
+        if is_of_shipped_key
+        else translator.text("Signed by a key that is not trusted yet"),
         "legacy": translator.text("Unsigned legacy model, operating point unknown"),
         "broken": translator.text("Cannot be used"),
     }

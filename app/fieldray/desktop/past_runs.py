@@ -124,6 +124,10 @@ class PastRuns(RunRoom):
         if run_ids:
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
+    def plan_patient(self, patient_id: str) -> None:
+        """Find out what deleting a patient would take away; then `planned`."""
+        self._ask(lambda history: history.plan_patient_deletion(patient_id), self.planned.emit)
+
     def delete(self, plan: DeletionPlan) -> None:
         """Delete the planned runs for good; the person has confirmed twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)

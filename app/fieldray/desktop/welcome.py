@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout,
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.list_reader import pack_title
-from fieldray.desktop.packs_page import PackCard
+from fieldray.desktop.packs_page import PackCard, looking_for_packs
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
@@ -49,6 +49,7 @@ class Welcome(QWidget):
         self.cards: list[PackCard] = []
         self._shown: list[QWidget] = []
         self._answers: tuple[IntentQuestion | None, list[PackCandidate], PackCandidate | None] | None = None
+        self._is_listed = False
         self._title, self._lead = label("", role="title"), label("", role="muted")
         self._grid = QGridLayout()
         self._grid.setSpacing(14)
@@ -119,9 +120,9 @@ class Welcome(QWidget):
     def _show_cards(self, question: IntentQuestion | None) -> None:
         packs = self._bench.packs
         found = [entry for entry in packs.candidates if entry.can_screen]
-        if self._answers == (question, found, packs.source):
+        if self._answers == (question, found, packs.source) and packs.is_listed == self._is_listed:
             return
-        self._answers = question, found, packs.source
+        self._answers, self._is_listed = (question, found, packs.source), packs.is_listed
         focused = QApplication.focusWidget()
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         if had_focus:
@@ -130,6 +131,8 @@ class Welcome(QWidget):
         choose = partial(self._choose, question)
         self.cards = [PackCard(entry, packs, self._translator, self._theme, partial(choose, entry)) for entry in found]
         none = self._translator.text("No pack is here. Plug in a model drive.")
+        if not packs.is_listed:
+            none = looking_for_packs(self._translator)
         self._shown = list(self.cards) or [card(label(none))]
         self.default_box.setVisible(bool(found))
         for number, shown in enumerate(self._shown):

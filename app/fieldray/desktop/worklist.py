@@ -95,7 +95,7 @@ class FilterBar(QWidget):
             group.addButton(button)
             self._buttons[category] = button
         self.search = search_field(translator.text("Search name, number, date, file"), model.wanted.text)
-        self.search.textChanged.connect(lambda text: model.filter(text=text.strip()))
+        self.search.textChanged.connect(self._search)
         self.verdicts = verdict_box(translator, model.wanted.verdict, has_unread=True)
         self.verdicts.activated.connect(lambda _: model.filter(verdict=self.verdicts.currentData()))
         self.devices = device_box(translator, model.wanted.backend)
@@ -141,6 +141,13 @@ class FilterBar(QWidget):
         self._show_order()
         self.remark.setVisible(bool(said))
         self.by_patient.setChecked(self._model.switches.by_patient)
+
+    def _search(self, text: str) -> None:
+        """Search in all classes: whether a person is a patient of the run must not hang on a class that is chosen."""
+        begins = bool(text.strip()) and not self._model.wanted.text
+        if begins:
+            self._buttons[None].setChecked(True)
+        self._model.filter(text=text.strip(), **({"category": None} if begins else {}))
 
     def _show_order(self) -> None:
         """By which column the list is sorted, where that is not by urgency; a click goes back."""

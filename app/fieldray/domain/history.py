@@ -267,9 +267,10 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionPlan:
-    """What deleting runs would take away, so that a person can be asked.
+    """What deleting runs, or one patient, would take away, so that a person can be asked.
 
-    run_ids        of the runs
+    run_ids        of the runs; of a patient those that have images of the patient, and stay
+    patient_id     of the patient whose images alone are deleted, in all runs; "" where whole runs are
     results        answers, those of images that are not present any more included
     verdicts       what a person said of them and nowhere else: lost for good
     verdicts_kept  verdicts on them that stay with the same result in another run
@@ -279,6 +280,7 @@ class DeletionPlan:
     results: int
     verdicts: int
     verdicts_kept: int
+    patient_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +312,8 @@ class ResultFilter:
     category  the only class, None for all
     backend   what ran the model, "" for anything
     verdict   results with such a verdict, or those that nobody has read
-    text      part of the patient's name, the number, the study date or the file name, whatever its case
+    text      parts of the patient's name, the number, the study date or the file name, in any order, whatever their
+              case and accents
     staying   rows that stay whatever verdict is on them: those that were judged or read since the verdict was chosen
     """
 

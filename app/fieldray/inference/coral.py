@@ -79,14 +79,11 @@ def edgetpu_kind(
         Names of the Edge TPU runtime to try; this system's usual ones if empty.
     clock
         "max" makes the Edge TPU hot enough to burn the skin: only for those who ask for it.
-    find
-        What the system knows about USB.
-    has_board
-        Whether there may be an Edge TPU that is no USB device; the runtime's own list is asked then.
+    find, has_board
+        What the system lists on USB, and whether there may be an Edge TPU elsewhere, for which the runtime is asked.
     publish
         Receives what becomes of the Edge TPU; without it, the device is not watched.
     """
-
     ask = partial(ask_library, libraries)
 
     def open_one() -> WorkerBackend:

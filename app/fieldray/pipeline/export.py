@@ -350,6 +350,7 @@ class Order:
     language: str
     names_people: bool
     decimal_comma: bool
+    reader: str
     pairs: tuple[PairRecord, ...]
     packs: tuple[Model, ...]
     settings: Mapping[str, Value]
@@ -398,6 +399,7 @@ def export_apart(
         language=options.language,
         names_people=options.names_people,
         decimal_comma=options.decimal_comma,
+        reader=options.reader,
         pairs=options.pairs,
         packs=tuple(map(_for_reports, packs)),
         settings={row.key: settings[row.key] for row in TABLE},
@@ -440,6 +442,7 @@ def _export(order: Order) -> Exported:
             language=order.language,
             names_people=order.names_people,
             decimal_comma=order.decimal_comma,
+            reader=order.reader,
             pairs=order.pairs,
         ),
         packs=order.packs,

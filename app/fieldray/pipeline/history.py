@@ -48,7 +48,7 @@ from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, merged_by_code, reason
 from fieldray.reports.content import score_cell, threshold_text
 from fieldray.reports.document import Block, Paragraph, Points, Table
-from fieldray.store.deletion import delete_runs, plan_deletion
+from fieldray.store.deletion import delete_patient, delete_runs, plan_deletion, plan_patient_deletion
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 
@@ -155,13 +155,22 @@ class History:
         """What deleting would take away. Raises UsageProblem (history_no_run)."""
         return plan_deletion(self._database, run_ids)
 
+    def plan_patient_deletion(self, patient_id: str) -> DeletionPlan:
+        """What deleting a patient would take away. Raises UsageProblem (history_no_patient)."""
+        return plan_patient_deletion(self._database, patient_id)
+
     def clear(self) -> None:
         """Remove what killed processes left of images, whatever runs there are."""
         clear_abandoned(self._database.parent / SCRATCH)
 
     def delete(self, plan: DeletionPlan) -> Deletion:
-        """Delete runs for good, as planned. Raises UsageProblem (history_no_run, history_in_use, history_grown)."""
+        """Delete runs or a patient for good, as planned.
+
+        Raises UsageProblem (history_no_run, history_no_patient, history_in_use, history_grown).
+        """
         self.clear()
+        if plan.patient_id:
+            return delete_patient(self._database, plan.patient_id, agreed=plan)
         return delete_runs(self._database, plan.run_ids, agreed=plan)
 
 
@@ -183,7 +192,7 @@ def comparison_blocks(
                 run=of,
             )
             said.append(alone)
-        columns += [text("Run {number}", number=of), f"{text('Score')} ({of})"]
+        columns += [text("Run {number}", number=of), text("Score") + f" ({of})"]
     both = plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
     changed = plural(
         "{count} of these images has another class.", "{count} of these images have another class.", found.changed
@@ -225,7 +234,8 @@ def _change(translator: Translator, difference: float | None) -> str:
 
 def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
     """What a person is told before they say yes."""
-    said = [reason("history_deletes", results=plan.results)]
+    code = "history_patient_deletes" if plan.patient_id else "history_deletes"
+    said = [reason(code, results=plan.results)]
     if plan.verdicts:
         said.append(reason("history_verdicts", count=plan.verdicts))
     if plan.verdicts_kept:
@@ -238,6 +248,8 @@ def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
 def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
     """What a person is told afterwards."""
     said = [reason("history_deleted", count=len(done.plan.run_ids))]
+    if done.plan.patient_id:
+        said = [reason("history_patient_deleted", results=done.plan.results)]
     if (freed_mb := f"{max(0, done.freed_bytes) / 1e6:.1f}") != "0.0":
         said.append(reason("history_freed", freed_mb=freed_mb))
     if done.copies_left:

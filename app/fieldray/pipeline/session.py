@@ -317,7 +317,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
     ) -> Verdict | None:
-        """Keep the radiologist's verdict on the answer in sight, None to withdraw it; waits for the disk.
+        """Keep the reader's verdict on the answer in sight, None to withdraw it; waits for the disk.
 
         What lies there in the end: another one, which is none of `over`, stays. Raises StorageProblem.
         """

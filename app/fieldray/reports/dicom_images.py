@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import math
-from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -42,8 +42,10 @@ from fieldray.reports.wording import Wording
 
 SIDE: Final = 1280  # of the image, whatever the file's own size
 _LEAST_WIDTH: Final = 800
-_PANEL: Final = 216
+_PANEL: Final = 256
 _EDGE: Final = 20
+_SIZES: Final = (17, 15, 14, 13, 12, 11, 10)  # of the lines of the panel, in pixels
+_LEADING: Final = 7
 _QUALITY: Final = 90
 _GROUND: Final = (16, 20, 24)
 _BRIGHT: Final = (240, 243, 245)
@@ -132,22 +134,51 @@ def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording:
     top, room = layout.height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
     head = text.word if leading is None else f"{text.word}   {leading.meaning} {leading.score}"
-    canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, _font(34, is_bold=True), room - 190))
+    has_legend = has_map(subject.outcome, subject.stored.manifest)
+    head_font = _font_for(head, room - 190 * has_legend)
+    canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, head_font))
     top += 46
     first = wording.translator.reason(why) if (why := why_of(subject.outcome)) else ""
     lines = (first or leading.sentence, leading.point, leading.measured) if leading else (first,)
-    for line in (line for line in (*lines, text.caption) if line):
-        canvas.paste(_BRIGHT, (_EDGE, top), _line(line, _font(17), room))
-        top += 25
-    notice = _line(wording.notice, _font(18, is_bold=True), room)
+    said, size = _lines_of([line for line in (*lines, text.caption) if line], room, layout.rows - 40 - top)
+    for line in said:
+        canvas.paste(_BRIGHT, (_EDGE, top), _line(line, _font(size)))
+        top += size + _LEADING
+    notice = _line(wording.notice, _font(18, is_bold=True))
     canvas.paste(_BRIGHT, (_EDGE, layout.rows - 36), notice)
     for caption in _made_with(subject):
-        made = _line(caption, _font(14), layout.columns)
+        made = _line(caption, _font(14))
         if made.width + notice.width + 3 * _EDGE < layout.columns:
             canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
             break
-    if has_map(subject.outcome, subject.stored.manifest):
+    if has_legend:
         canvas.paste(legend(160, 12), (layout.columns - _EDGE - 160, layout.height + 26))
+
+
+def _font_for(head: str, room: int) -> ImageFont.FreeTypeFont:
+    """The largest font in which the head has room."""
+    sizes = (size for size in range(34, 10, -2) if _font(size, is_bold=True).getlength(head) <= room)
+    return _font(next(sizes, 10), is_bold=True)
+
+
+def _lines_of(texts: Sequence[str], room: int, height: int) -> tuple[list[str], int]:
+    """All of these texts in lines that have room beside and below each other, and the largest size that allows it."""
+    for size in _SIZES:
+        lines = [line for text in texts for line in _wrapped(text, _font(size), room)]
+        if len(lines) * (size + _LEADING) <= height:
+            break
+    return lines, size
+
+
+def _wrapped(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and font.getlength(longer) > room:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
 
 
 def _made_with(subject: Subject) -> tuple[str, ...]:
@@ -159,17 +190,14 @@ def _made_with(subject: Subject) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _line(text: str, font: ImageFont.FreeTypeFont, room: int) -> Image.Image:
-    """A line as a mask (L), cut at the end where the panel has no room for it. Most are the same on every capture."""
-    if font.getlength(text) > room:
-        fits = bisect_right(range(1, len(text)), False, key=lambda count: font.getlength(text[:count] + "…") > room)
-        text = text[:fits] + "…"
+def _line(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:
+    """A line as a mask (L). Most are the same on every capture."""
     mask = Image.new("L", (max(1, math.ceil(font.getlength(text))), 2 * round(font.size)))
     ImageDraw.Draw(mask).text((0, 0), text, font=font, fill=255)
     return mask
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _font(size: int, *, is_bold: bool = False) -> ImageFont.FreeTypeFont:
     """A font of the panel, by its size in pixels."""
     name = "DejaVuSans-Bold.ttf" if is_bold else "DejaVuSans.ttf"

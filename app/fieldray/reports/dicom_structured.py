@@ -245,7 +245,7 @@ def _comments(subject: Subject, finding: Finding) -> list[str]:
         *class_lines(Translator(), subject.stored.manifest, point),
         *(unnamed(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
         f"Image ID {subject.alias}",
-        *([f"Radiologist's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
+        *([f"Reader's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
     ]
 
 

@@ -73,6 +73,7 @@ class FindingText:
     """What the pack says about one of the things that it looks for.
 
     sentence  what the decision means, about the pack and not about the patient
+    whole     the same with what the pack looks for, score and threshold
     point     the operating point in use, empty without one
     measured  what was measured at it, with intervals
     worth     what the class is worth: how many of 100 images with the finding, and of 100 without it, are in each
@@ -81,10 +82,26 @@ class FindingText:
     meaning: str
     score: str
     sentence: str
+    whole: str
     scale: Scale
     point: str = ""
     measured: str = ""
     worth: Worth | None = None
+
+
+def _whole_sentence(translator: Translator, finding: Finding, manifest: Manifest | None) -> str:
+    """What was looked for, what came out, and what the pack makes of it, in sentences."""
+    values = {
+        "meaning": label_meaning(translator, finding.label, manifest),
+        "score": score_text(translator, finding.score, finding.point),
+        "threshold": threshold_text(translator, finding),
+    }
+    said = (
+        translator.text("{meaning}: score {score}, threshold {threshold}.", **values)
+        if finding.point
+        else translator.text("{meaning}: score {score}.", **values)
+    )
+    return f"{said} {decision_sentence(translator, finding)}"
 
 
 def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest | None) -> tuple[FindingText, ...]:
@@ -95,6 +112,7 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
             meaning=label_meaning(translator, found.label, manifest),
             score=score_text(translator, found.score, found.point),
             sentence=decision_sentence(translator, found),
+            whole=_whole_sentence(translator, found, manifest),
             scale=_scale(translator, found),
             point=point_sentence(translator, found.point, threshold_text(translator, found)) if found.point else "",
             measured=measured_sentence(translator, found.point) if found.point else "",

@@ -51,12 +51,14 @@ class ReportOptions:
     language      of what a person reads in them
     names_people  whether patients are named; without it they get pseudonyms, because files leave the computer
     decimal_comma whether the table is as Excel reads it where numbers have a decimal comma: semicolons between columns
+    reader        name and role of the person who gave the verdicts, as entered in the settings; "" where nobody did
     pairs         images that a person compared with a prior one: documents and structured reports name both
     """
 
     language: str = "en"
     names_people: bool = False
     decimal_comma: bool = False
+    reader: str = ""
     pairs: tuple[PairRecord, ...] = ()
 
     def pairs_of(self, outcome: Outcome) -> tuple[PairRecord, ...]:
@@ -117,7 +119,8 @@ class StoredRun:
     packs             by their position, like those of the run
     position          of the pack that `pack`, `counts`, `doubts` and `manifest` tell of: see `of`
     not_present       images that were there once and are not any more
-    superseded_verdicts  verdicts on results that have changed since
+    superseded_verdicts
+                      verdicts on results that have changed since
     options           what a person chose
     pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
     read_preview      the preview that is kept with a result, for an image that cannot be read any more

@@ -48,6 +48,7 @@ Colour = tuple[int, int, int]
 MARGIN: Final = 16.0
 WIDTH: Final = 210.0 - 2 * MARGIN
 _FOOT: Final = 18.0
+_HEAD: Final = 8.0
 _APART: Final = 2.5  # mm
 TEXT: Final[Colour] = (28, 34, 38)
 MUTED: Final[Colour] = (92, 102, 110)
@@ -85,12 +86,14 @@ class Document(FPDF):
     """A4 pages. Texts are drawn as they are: whoever makes them has made them visible.
 
     title       shown in a reader's title bar
-    translator  its language is that of the document, and of the notice at the foot of every page
+    translator  its language is that of the document, and of the notice at the top of every page
     made_s      when what it reports was made (seconds since 1970): the file says nothing of the day of the export
+    running     whom or what the document is about: at the top of every page, with the notice
     """
 
-    def __init__(self, title: str, translator: Translator, *, made_s: float) -> None:
+    def __init__(self, title: str, translator: Translator, *, made_s: float, running: str = "") -> None:
         super().__init__(format="A4", unit="mm")
+        self._running = running
         self._translator, self._unjoined = translator, set[str]()
         self._notice, self._marks = research_only(translator), Counter[int]()
         self.pdf_version = PDF_VERSION
@@ -350,14 +353,25 @@ class Document(FPDF):
         for page in self.pages:
             self.page, self.current_font_is_set_on_page = page, False
             with self._artefact():
-                self.set_y(-_FOOT + 4)
-                self._set("", 8, ACCENT)
-                self.cell(WIDTH - 24, 5, self._notice)
+                self.set_y(_HEAD)
+                self._set("B", 8, ACCENT)
+                room = WIDTH - self.get_string_width(self._notice) - _APART
                 self._set("", 8, MUTED)
-                self.cell(24, 5, f"{page} / {len(self.pages)}", align=Align.R)
+                self.cell(room, 5, self._shortened(self._running, room - _APART))
+                self._set("B", 8, ACCENT)
+                self.cell(WIDTH - room, 5, self._notice, align=Align.R)
+                self.set_y(-_FOOT + 4)
+                self._set("", 8, MUTED)
+                self.cell(WIDTH, 5, f"{page} / {len(self.pages)}", align=Align.R)
         return bytes(self.output(output_producer_class=FontWriter))
 
     # ---- how it is done
+
+    def _shortened(self, text: str, room: float) -> str:
+        """The text, cut at its end where it is wider than the room, in mm."""
+        if self.get_string_width(text) <= room:
+            return text
+        return next(cut for n in range(len(text), -1, -1) if self.get_string_width(cut := f"{text[:n]}…") <= room)
 
     def _set(self, style: str, size: float, colour: Colour) -> None:
         self.set_font(FAMILY, style, size)

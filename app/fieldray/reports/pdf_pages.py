@@ -30,13 +30,14 @@ def run_document(stored: StoredRun) -> bytes:
     """The whole run."""
     wording = Wording(stored)
     table, title = wording.table(), wording.translator.text("Results of a screening run")
-    document = Document(title, wording.translator, made_s=stored.run.ended_s or stored.run.started_s)
+    made_s = stored.run.ended_s or stored.run.started_s
+    document = Document(title, wording.translator, made_s=made_s, running=title)
     document.heading(title, tag="H1", size=17)
     document.add(wording.run())
+    document.signature(wording.signature)  # behind the summary: on a page of its own nobody knows what is signed
     if table.rows:
         document.add_page()
         document.add((table,))
-    document.signature(wording.signature)
     return document.finished()
 
 
@@ -80,7 +81,9 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
 
 def _study(images: list[tuple[StoredAnswer, ShownImage | Reason]], wording: Wording, stored: StoredRun) -> bytes:
     title, run = wording.study_title(images[0][0].outcome.ref), stored.run
-    document = Document(title, wording.translator, made_s=run.ended_s or run.started_s)
+    who = wording.study_person(images[0][0].outcome.ref)
+    running = " · ".join(part for part in (who, title) if part)
+    document = Document(title, wording.translator, made_s=run.ended_s or run.started_s, running=running)
     for index, (result, image) in enumerate(images):
         if index:
             document.add_page()
@@ -91,13 +94,14 @@ def _study(images: list[tuple[StoredAnswer, ShownImage | Reason]], wording: Word
         if text.priors:
             document.heading(wording.translator.text("Compared with a prior image"))
             document.fields(text.priors)
+        if result is images[-1][0]:
+            document.signature(wording.signature)  # with what is signed, before what the program says of itself
         document.rule()
         pack, made = (*one.pack(), *one.run_fields()), (*text.image, *one.provenance())
         document.side_by_side(
             partial(document.fields, pack, column=_LEFT, label=22, size=_SMALL),
             partial(document.fields, made, column=_RIGHT, label=22, size=_SMALL),
         )
-    document.signature(wording.signature)
     return document.finished()
 
 
@@ -169,10 +173,9 @@ def _result(document: Document, text: ImageText, *, column: Column) -> None:
         document.paragraph(text.why, size=9, column=column)
     for finding in text.findings:
         document.ln(1)
-        document.paragraph(finding.meaning, style="B", size=10, column=column)
-        document.paragraph(finding.score, style="B", size=13, column=column)
+        document.paragraph(finding.whole, size=9, column=column)
+        document.ln(2)
         document.scale(finding.scale, column=column)
-        document.paragraph(finding.sentence, size=9, column=column)
     if not text.findings:
         _remarks(document, text, column=column)
 

@@ -32,6 +32,7 @@ from fieldray.formatting import (
     category_label,
     date,
     differences_only,
+    earlier_text,
     file_name,
     gap_of_pair,
     label_meaning,
@@ -48,6 +49,7 @@ from fieldray.formatting import (
     run_state,
     score_text,
     sex_label,
+    short_label,
     signer,
     unsigned,
     verdict_text,
@@ -196,10 +198,13 @@ class Wording:
         verdict = verdict_text(self.translator)[result.verdict.choice] if result.verdict else ""
         is_image = outcome.category != "not_an_image"  # any other file is of no patient
         who = (is_image and self._person(shown_header(outcome.ref, self._stored))) or "–"
-        word = self._word(outcome.category)
+        word = short_label(self.translator, outcome.category, self._stored.manifest)
         if said := self._reasons(outcome):
             word = f"{word}: {said}"
-        return (str(count), who, self._day(header.study_date), self._image_name(outcome.ref), word, score, verdict)
+        day = self._day(header.study_date)
+        if result.is_earlier:
+            day = cut(earlier_text(self.translator, header))
+        return (str(count), who, day, self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
         said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
@@ -285,6 +290,10 @@ class Wording:
         """The title of a document about one study."""
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
+    def study_person(self, ref: ImageRef) -> str:
+        """Who a document about one study is of, as each of its pages says at the top."""
+        return self._person(shown_header(ref, self._stored))
+
     def study_name(self, ref: ImageRef) -> tuple[str, str]:
         """By what a file about one study is found: who it is of, and the day in an order that sorts, if known."""
         header = shown_header(ref, self._stored)
@@ -352,7 +361,8 @@ class Wording:
             return ()
         text = self.translator.text
         given = Field(text("Verdict of the reader"), verdict_text(self.translator)[verdict.choice])
-        return _filled((given, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
+        reader = Field(text("Reader"), cut(self._stored.options.reader))
+        return _filled((given, reader, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
         """The images that a person compared it with: their dates and names, and what came of it."""

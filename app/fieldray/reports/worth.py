@@ -101,7 +101,7 @@ def _sentence(translator: Translator, measured: Mapping[bool, Classes], category
     values = _figures(measured, category)
     if True in measured:
         return _elsewhere(translator, values, category)
-    return f"{translator.text('Never measured at another hospital.')} {_own(translator, values, category)}"
+    return " ".join([translator.text("Not fully tested at another hospital."), _own(translator, values, category)])
 
 
 def _elsewhere(translator: Translator, values: Mapping[str, str], category: Category | None) -> str:

@@ -1,4 +1,4 @@
-"""Runs deleted for good, and the room that nothing needs given back.
+"""Runs, or all images of one patient, deleted for good, and the room that nothing needs given back.
 
 What is deleted is overwritten with zeros (`secure_delete`), the file is built again without it (VACUUM), and the log
 of changes is taken over and cut to nothing: so it is with the results, and before them with the pictures that no result
@@ -31,6 +31,7 @@ from fieldray.store.database import (
 from fieldray.store.locks import RunLocks
 from fieldray.store.opening import open_database
 from fieldray.store.pictures import PictureKey, keep_only, size_of
+from fieldray.store.schema import header_of
 
 # A verdict is one even where the same result holds a copy of it in each of several runs.
 _VERDICTS: Final = """
@@ -40,6 +41,12 @@ _VERDICTS: Final = """
     )), 0) AS kept
     FROM (SELECT DISTINCT verdicts.result_hash, given_s FROM verdicts JOIN answers ON answers.id = answer_id
           WHERE run_id IN ({runs}) AND choice IS NOT NULL) AS found
+"""
+
+
+_VERDICTS_OF_IMAGES: Final = """
+    SELECT COUNT(*) FROM (SELECT DISTINCT verdicts.result_hash, given_s FROM verdicts
+                          JOIN answers ON answers.id = answer_id WHERE image_id IN ({images}) AND choice IS NOT NULL)
 """
 
 
@@ -80,6 +87,81 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
         is_wiped=is_wiped,
         copies_left=tuple(map(str, _set_aside(path))),
     )
+
+
+def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
+    """What deleting all images with this Patient ID would take away, in all runs.
+
+    Raises UsageProblem (history_no_patient), StorageProblem.
+    """
+    with _connection(path) as connection:
+        plan, _ = _plan_of_patient(connection, patient_id)
+        return plan
+
+
+def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None = None) -> Deletion:
+    """Delete all images with this Patient ID, in all runs, with their answers, verdicts and pictures; the runs stay.
+
+    Raises UsageProblem (history_no_patient; history_in_use where somebody works on one of the runs; history_grown),
+    StorageProblem.
+    """
+    before = size_of(path)
+    clear_abandoned(path.parent)
+    with _connection(path) as connection:
+        enable_secure_delete(connection)
+        connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
+        locks = RunLocks(path)
+        try:
+            with transaction(connection):
+                plan, images = _plan_of_patient(connection, patient_id)
+                if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
+                    raise UsageProblem(reason("history_grown"))
+                _hold(connection, locks, plan.run_ids)
+                _delete_images(connection, images)
+                _, are_wiped = keep_only(path, _needed(connection))
+        finally:
+            locks.release()
+        is_wiped = vacuum(connection) and are_wiped
+    return Deletion(
+        plan=plan,
+        freed_bytes=before - size_of(path),
+        is_wiped=is_wiped,
+        copies_left=tuple(map(str, _set_aside(path))),
+    )
+
+
+def _plan_of_patient(connection: sqlite3.Connection, patient_id: str) -> tuple[DeletionPlan, list[int]]:
+    """What would be deleted, and the rows of its images, those of images that are gone too."""
+    number = patient_id.strip()
+    rows = connection.execute("SELECT id, run_id, header FROM images WHERE header LIKE '%patient_id%'").fetchall()
+    found = [row for row in rows if number and _names(row["header"], number)]
+    if not found:
+        raise UsageProblem(reason("history_no_patient", patient=number))
+    images, run_ids = [row["id"] for row in found], tuple(dict.fromkeys(row["run_id"] for row in found))
+    listed = _listed(images)
+    (results,) = connection.execute(f"SELECT COUNT(*) FROM answers WHERE image_id IN ({listed})").fetchone()
+    (verdicts,) = connection.execute(_VERDICTS_OF_IMAGES.format(images=listed)).fetchone()
+    plan = DeletionPlan(
+        run_ids=run_ids, results=int(results), verdicts=int(verdicts), verdicts_kept=0, patient_id=number
+    )
+    return plan, images
+
+
+def _names(header: str, number: str) -> bool:
+    """Whether a header gives this Patient ID; one that is damaged is deleted with it where it holds the number."""
+    try:
+        return header_of(header).patient_id.strip() == number
+    except ValueError:
+        return number in header
+
+
+def _delete_images(connection: sqlite3.Connection, images: Sequence[int]) -> None:
+    listed = _listed(images)
+    answers = f"SELECT id FROM answers WHERE image_id IN ({listed})"
+    connection.execute(f"DELETE FROM verdicts WHERE answer_id IN ({answers})")
+    for table in ("answers", "work_list"):
+        connection.execute(f"DELETE FROM {table} WHERE image_id IN ({listed})")
+    connection.execute(f"DELETE FROM images WHERE id IN ({listed})")
 
 
 @contextlib.contextmanager

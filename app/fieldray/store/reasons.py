@@ -29,6 +29,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                     "{count} verdicts stay with the same results in other runs.", by="count"),
     "history_no_verdicts": "No verdict is lost.",
     "history_files_stay": "The image files are not touched.",
+    "history_no_patient": "No result has the patient ID {patient}. A patient ID is compared as a whole.",
+    "history_patient_deletes": Plural("{results} result of this patient will be deleted for good, in all runs, with its preview and its map. The runs stay.",
+                                      "{results} results of this patient will be deleted for good, in all runs, with their previews and maps. The runs stay.", by="results"),
+    "history_patient_deleted": Plural("{results} result of the patient was deleted.", "{results} results of the patient were deleted.", by="results"),
     "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
     "history_freed": "The results database is {freed_mb} MB smaller.",
     "history_copies_left": "The deleted results may still be in damaged files that were set aside in {folder}: "

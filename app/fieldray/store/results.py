@@ -1,7 +1,7 @@
 """Results of runs: of each image one row, and for each pack of the run one answer, committed together.
 
 Only the batch thread writes results (`ResultStore`); every other thread reads through a `ResultQuery` of its own. A
-radiologist's verdict is a row of its own, so it never blocks a result.
+reader's verdict is a row of its own, so it never blocks a result.
 
 A run that was interrupted is resumed in a further pass. Images that a whole pass did not see are no longer present:
 their rows are kept and marked, and are left out of lists, counts and exports.
@@ -507,7 +507,7 @@ class ResultStore(ResultQuery):
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
     ) -> Verdict | None:
-        """Store the radiologist's verdict on an answer, or withdraw it (None); what lies there when this returns.
+        """Store the reader's verdict on an answer, or withdraw it (None); what lies there when this returns.
 
         judged  the outcome that was seen. The answer may hold another one by now: then the verdict is kept, but not
                 shown with that one.

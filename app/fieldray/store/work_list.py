@@ -12,8 +12,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
+import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
@@ -39,7 +41,7 @@ from fieldray.domain.lungs import QUALITY
 from fieldray.domain.run import CONTRADICTING, DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
 from fieldray.domain.today import day_number, earlier_images, todays_first
 from fieldray.store.bookkeeping import key_of
-from fieldray.store.database import damage_noticed, storage_problems
+from fieldray.store.database import StoreConnection, damage_noticed, storage_problems
 from fieldray.store.results import ResultQuery
 from fieldray.store.rows import brief_of, category_of, checked, sample_of, tally_of
 from fieldray.store.schema import image_key, reasons_of
@@ -65,6 +67,13 @@ _SORTED: Final[dict[ListColumn, str]] = {
     "status": "why",
 }
 _SEARCHED: Final = "CAST(patient || ' ' || patient_id || ' ' || study_date || ' ' || file AS BLOB)"
+_HAS_ACCENTS: Final = f"CAST({_SEARCHED} AS TEXT) GLOB '*[^ -~]*'"
+_UNDIVIDED: Final = str.maketrans(
+    {"ґ": "г", "ł": "l", "ø": "o", "đ": "d", "ı": "i"} | dict.fromkeys("'`\u2018\u2019\u02bc\u02b9")
+)
+_MOST_WORDS: Final = 8
+_YEAR_FIRST: Final = re.compile(r"([0-9]{4})[-./]([0-9]{2})(?:[-./]([0-9]{2}))?")
+_DAY_FIRST: Final = re.compile(r"([0-9]{1,2})[./]([0-9]{1,2})[./]([0-9]{4})")
 _OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64), ("day", np.int64)])
 _COUNTED: Final = "SELECT rank, COUNT(*) FROM work_list WHERE run_id = ? GROUP BY rank"
 OWNER_STATEMENT: Final = (
@@ -163,6 +172,14 @@ class HistoryQuery(ResultQuery):
 
     Methods raise StorageProblem when the file cannot be read.
     """
+
+    @property
+    def _connection(self) -> StoreConnection:
+        is_new = self._opened is None
+        connection = super()._connection
+        if is_new:
+            connection.create_function("searched", 1, _searched, deterministic=True)
+        return connection
 
     def interrupt(self) -> None:
         """Let what is being read raise sqlite3.OperationalError; from any thread."""
@@ -378,16 +395,53 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
         values["backend"] = wanted.backend
     if wanted.verdict != "any":
         where.append(_verdict_condition(wanted))
-    if wanted.text:
+    if words := plain_letters(wanted.text).split():
+        condition, named = _search_condition(words)
         where.append(
             f"""image_id IN (SELECT image_id FROM work_list AS found NOT INDEXED
-                WHERE run_id = :run_id AND instr({_SEARCHED}, :text))"""
+                WHERE run_id = :run_id AND {condition})"""
         )
-        values["text"] = key_of(wanted.text)
+        values |= named
     descending = " DESC" if order.is_descending else ""
     sorts = "NOT INDEXED", f"{_SORTED.get(order.column)}{descending}, {_BY_CLASS}"
     index, terms = _READ.get(replace(order, by_patient=False), sorts)
     return f"SELECT image_id FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
+
+
+def plain_letters(text: str) -> str:
+    """A text as it is searched: whatever its case, without accents and apostrophes."""
+    letters = unicodedata.normalize("NFKD", text.casefold()).translate(_UNDIVIDED)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def _searched(text: bytes) -> bytes:
+    """The same of the columns that are searched, in SQL."""
+    return plain_letters(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
+
+
+def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
+    """That a row has all of these words or parts of words, in any order, a date in any of its forms; and their values.
+
+    Letters without accents are compared as they are kept; for others the row's letters are made plain.
+    """
+    terms, values = list[str](), dict[str, bytes]()
+    for place, word in enumerate(words[:_MOST_WORDS]):
+        forms = dict.fromkeys((word, *_dates_in(word)))
+        names = {f"text_{place}_{number}": form for number, form in enumerate(forms)}
+        values |= {name: form.encode("utf-8", "surrogatepass") for name, form in names.items()}
+        is_plain = " OR ".join(f"instr({_SEARCHED}, :{name})" for name in names)
+        is_made_plain = " OR ".join(f"instr(searched({_SEARCHED}), :{name})" for name in names)
+        terms.append(f"({is_plain} OR {_HAS_ACCENTS} AND ({is_made_plain}))")
+    return " AND ".join(terms), values
+
+
+def _dates_in(word: str) -> Iterator[str]:
+    """A date, or the year and month of one, as DICOM writes it (PS3.5 6.2)."""
+    if found := _YEAR_FIRST.fullmatch(word):
+        yield "".join(part for part in found.groups() if part)
+    if found := _DAY_FIRST.fullmatch(word):
+        day, month, year = found.groups()
+        yield f"{year}{month:0>2}{day:0>2}"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -191,15 +191,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         begun = self._given_up
 
         def asked(loaded: Sequence[Model]) -> tuple[AnalyseRequest, ...]:
+            numbered = [(one, of, _index(of, loaded) if of else 0) for one, of in questions]
             return tuple(
-                replace(
-                    one,
-                    ref=slim,
-                    stamp_key=key,
-                    pack=_index(of, loaded) if of else 0,
-                    finds=bool(of and calls.finder_of(of)),
-                )
-                for one, of in questions
+                replace(one, ref=slim, stamp_key=key, pack=pack, finds=bool(of and calls.finder_of(of)))
+                for one, of, pack in numbered
             )
 
         def elsewhere(question: calls.Elsewhere) -> calls.RanElsewhere:

@@ -112,7 +112,7 @@ def test_a_structured_report_says_all(one: Screened, tmp_path: Path, highdicom: 
         "Model SHA-256 " + "m" * 64,
         "Lung fields lungs-1.0.0 0123456789ab",
         "Research use only. Not for diagnostic use.",
-        "Radiologist's verdict: disagree. тінь ребра",
+        "Reader's verdict: disagree. тінь ребра",
     }
 
 

@@ -64,7 +64,7 @@ def test_what_was_never_measured_elsewhere_is_said_where_the_figures_would_stand
     found = worth_of(ENGLISH, pack, pack.operating_points[0], "normal")
     assert found is not None
     assert found.sentence == (
-        "Never measured at another hospital. "
+        "Not fully tested at another hospital. "
         "Of 100 images with the finding, 4 are not flagged at the pack's own hospital."
     )
     assert found.title == "At the pack's own hospital"

@@ -1,0 +1,28 @@
+"""The words under a secondary capture: none is cut, however long and however narrow the image."""
+
+from __future__ import annotations
+
+import pytest
+
+from fieldray.reports.dicom_images import _font, _font_for, _lines_of
+
+LONG = (
+    "Measured at this point on the test part (787 images, 729 patients): sensitivity 68.6 % (59.1–76.7), specificity "
+    "93.7 % (91.4–95.3) (95 % confidence interval).",
+    "Colours: what influenced the score, not the outline of a lesion. Line: the lungs, as the program found them.",
+)
+
+
+@pytest.mark.parametrize("room", [760, 1240])
+@pytest.mark.parametrize("height", [158, 118])
+def test_all_words_of_all_lines_have_room(room: int, height: int) -> None:
+    lines, size = _lines_of(LONG, room, height)
+    assert " ".join(lines) == " ".join(LONG)
+    assert all(_font(size).getlength(line) <= room for line in lines)
+    assert len(lines) * (size + 7) <= height
+
+
+def test_a_long_head_gets_a_smaller_font() -> None:
+    head = "No signs of tuberculosis flagged   Changes that may be tuberculosis 0.03"
+    assert _font_for("Flagged 0.9", 570).size == 34
+    assert _font_for(head, 570).getlength(head) <= 570

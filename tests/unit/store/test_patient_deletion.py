@@ -1,0 +1,84 @@
+"""All images of one patient deleted for good, in all runs; everything else stays, and the runs do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import Screened
+from fieldray.domain.history import ResultFilter, ResultOrder
+from fieldray.errors import UsageProblem
+from fieldray.store.database import pictures_path
+from fieldray.store.deletion import delete_patient, delete_runs, plan_patient_deletion
+from fieldray.store.results import ResultStore
+from fieldray.store.work_list import HistoryQuery
+from stores import AGREE, SPEC, image
+
+
+def of(name: str, content: str, patient_id: str) -> Screened:
+    preview = f"JPEG of {patient_id.strip()} ".encode() * 300
+    return image(name, content, preview=preview, patient_id=patient_id, patient_name=f"NAME^{patient_id.strip()}")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Two runs with two patients, one of whom has a verdict in both, and one image of the first that is gone."""
+    place = tmp_path / "results.sqlite"
+    with ResultStore(place) as store:
+        for _ in range(2):
+            run_id = store.open_run(SPEC, fresh=True)
+            first = of("1.dcm", "a", "MRN-1")
+            saved = store.save(run_id, first, spec=SPEC)
+            store.save(run_id, of("2.dcm", "b", "MRN-10"), spec=SPEC)
+            store.save(run_id, of("3.dcm", "c", " MRN-1 "), spec=SPEC)
+            store.set_verdict(saved.leading.answer_id, AGREE, judged=first)
+            store.finish(run_id)
+    return place
+
+
+def listed(path: Path, run_id: int) -> list[str]:
+    with HistoryQuery(path) as query:
+        rows = query.listed(run_id, ResultFilter(), ResultOrder()).row_ids.tolist()
+        return [found.ref.header.patient_id for found in query.images(rows)]
+
+
+def test_a_patient_goes_from_all_runs_and_nobody_else_does(path: Path) -> None:
+    plan = plan_patient_deletion(path, "MRN-1 ")
+    assert (plan.run_ids, plan.results, plan.verdicts, plan.patient_id) == ((1, 2), 4, 1, "MRN-1")
+    done = delete_patient(path, "MRN-1", agreed=plan)
+    assert done.is_wiped and done.plan.results == 4
+    assert [listed(path, run_id) for run_id in (1, 2)] == [["MRN-10"], ["MRN-10"]]
+    kept = path.read_bytes() + pictures_path(path).read_bytes()
+    assert b'MRN-1"' not in kept and b'NAME^MRN-1"' not in kept and b"JPEG of MRN-1 " not in kept
+    assert b"JPEG of MRN-10 " in kept
+    with HistoryQuery(path) as query:
+        assert [found.judged for found in query.summaries()] == [0, 0]
+
+
+def test_part_of_a_number_and_no_number_are_nobody(path: Path) -> None:
+    for number in ("MRN", "", " "):
+        with pytest.raises(UsageProblem, match="No result has the patient ID"):
+            plan_patient_deletion(path, number)
+
+
+def test_a_run_that_somebody_works_on_keeps_its_images(path: Path) -> None:
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC, fresh=True), of("4.dcm", "d", "MRN-1"), spec=SPEC)
+        with pytest.raises(UsageProblem, match="in use"):
+            delete_patient(path, "MRN-1")
+    assert len(listed(path, 1)) == 3
+
+
+def test_more_than_was_agreed_to_is_not_deleted(path: Path) -> None:
+    plan = plan_patient_deletion(path, "MRN-1")
+    delete_runs(path, [2])
+    delete_patient(path, "MRN-1", agreed=plan)  # less is
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC, fresh=True)
+        store.save(run_id, of("5.dcm", "e", "MRN-10"), spec=SPEC)
+        store.finish(run_id)
+        agreed = plan_patient_deletion(path, "MRN-10")
+        store.save(store.open_run(SPEC, fresh=True), of("6.dcm", "f", "MRN-10"), spec=SPEC)
+    with pytest.raises(UsageProblem, match="were added"):
+        delete_patient(path, "MRN-10", agreed=agreed)
