@@ -76,7 +76,7 @@ def test_every_list_and_export_says_that_no_operating_point_is_known(
     done = well("screen", images, *options)
     head, *_, sums = (line for line in done.out.splitlines() if MARK in line)
     assert head.startswith("Pack legacy-chest-resnet50") and "unsigned" in head.lower()
-    assert "unsigned" in sums.lower() and "abnormal 2  not sure 0  normal 1" in done.out
+    assert "unsigned" in sums.lower() and "abnormal 2  uncertain 0  normal 1" in done.out
     listed = [line.split() for line in done.out.splitlines() if line.startswith(("ABNORMAL", "normal"))]
     assert [words[2] for words in listed] == ["unknown"] * 3
     (table,) = out.glob("*.csv")

@@ -104,14 +104,14 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, we
     assert "A device beside the CPU" not in done.out  # no pack has a file for one
     lines = done.out.splitlines()
     at = next(place for place, line in enumerate(lines) if line.endswith("child.dcm"))
-    assert lines[at].split()[:1] == ["refused"] and lines[at].count("refused") == 2
+    assert lines[at].startswith("not suitable") and lines[at].count("not suitable") == 2
     assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # each for its own ages
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
     assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # both say the same
     (_, run) = well("history", "list").out.splitlines()
     assert run.split()[0] == "1" and f"{ADULTS.name} + {TUBERCULOSIS.name}" in run
     shown = well("history", "show", "1").out.splitlines()
-    assert next(line for line in shown if line.endswith("child.dcm")).count("refused") == 2
+    assert next(line for line in shown if line.endswith("child.dcm")).count("not suitable") == 2
     compared = well("history", "compare", "1", "1.2").out
     assert "Run 1.2 of" in compared and TUBERCULOSIS.name in compared
 

@@ -28,7 +28,7 @@ from fieldray.desktop.list_reader import KEYS, SeenRows, WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, Verdicts
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrapped
-from fieldray.desktop.worklist_model import GROUP_ROLE, VERDICT_ROLE, WorkListModel
+from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, VERDICT_ROLE, WorkListModel
 from fieldray.domain.finding import Outcome, Refused
 from fieldray.domain.run import ImageDone, Verdict
 from fieldray.errors import StorageProblem
@@ -517,3 +517,50 @@ def test_a_reason_has_two_lines_of_the_list(qapp: object) -> None:
         assert len(lines) == (1 if width > words.horizontalAdvance(text) else 2)
         assert width == 1 or words.horizontalAdvance(lines[0]) <= width
     assert wrapped("", font, 100, most=2) == []
+
+
+def test_a_list_that_is_not_by_urgency_names_its_column(listed: StoredList, model: WorkListModel) -> None:
+    listed.add(screened(1, 0.2), screened(2, 0.9))
+    said = []
+    for column, order in (("date", Ascending), ("class", Descending), ("class", Ascending)):
+        model.sort(KEYS.index(column), order)
+        said.append(model.sorted_title)
+    model.sort(-1)
+    assert [*said, model.sorted_title] == ["Date", "Class", "", ""]
+    listed.settle()
+
+
+def test_a_film_of_an_earlier_day_is_marked_and_lies_below_the_one_of_today(
+    listed: StoredList, model: WorkListModel
+) -> None:
+    header = replace(image_ref(1).header, patient_id="MRN-1", patient_birth_date="19570102")
+    days = [replace(header, study_date=day) for day in ("20260615", "20261129")]
+    outcomes = [
+        replace(screened(number, score), ref=image_ref(number, header=of_day))
+        for number, score, of_day in zip((1, 2), (0.95, 0.1), days, strict=True)
+    ]
+    listed.add(*outcomes)
+    assert listed.shown() == [2, 1]
+    marks = [model.data(model.index(place, KEYS.index("patient")), EARLIER_ROLE) for place in range(2)]
+    assert marks == [False, True]
+    said = model.data(model.index(1, KEYS.index("patient")), Qt.ItemDataRole.AccessibleTextRole)
+    assert "earlier, 2026-06-15" in said
+
+
+@pytest.mark.parametrize("choice", ["agree", "disagree", "unsure"])
+def test_a_verdict_has_a_mark_of_its_own(table: Table, choice: str) -> None:
+    table.add(screened(1, 0.9), screened(2, 0.9))
+    table.judge(1, choice)
+    table.judge(2, "agree" if choice != "agree" else "unsure")
+    header = table.painted("patient", place=0)
+    assert header != table.painted("patient", place=1)
+
+
+def test_a_reason_takes_neither_number_nor_date(table: Table) -> None:
+    """Two people of one name who are refused for one reason do not look alike."""
+    for number in (1, 2):
+        header = replace(image_ref(1).header, patient_name="SMITH^JOHN", patient_id=f"MRN-{number}")
+        why = reason("age", age=40, youngest=1, oldest=5)
+        table.add(Refused(ref=image_ref(number, header=header), reason=why))
+    table.delegate.date_below = True
+    assert table.painted("patient", place=0) != table.painted("patient", place=1)

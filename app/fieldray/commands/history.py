@@ -59,6 +59,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     add_report_options(saving)
     month = add_command(actions, "month", "show the monthly summary for programme managers", run=run_month)
     month.add_argument("month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: this one)")
+    month.add_argument("--folder", type=given_path, metavar="DIR", help="count the images of this folder alone")
     month.add_argument("--pdf", type=given_path, metavar="FILE", help="write the report as PDF")
     month.add_argument(
         "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
@@ -246,7 +247,8 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
     from fieldray.translation import Translator
 
     first, translator, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
-    month = history.month(first, ConstancyRecords(user_data()))
+    folder = options.folder.absolute() if options.folder else None
+    month = history.month(first, ConstancyRecords(user_data()), folder=folder)
     if not write_json(options.json, month_text(month), console, kind="json"):
         console.print_lines((month_title(translator, month), *lines(month_blocks(month, translator))))
     if options.pdf:

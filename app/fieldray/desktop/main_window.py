@@ -113,10 +113,10 @@ class MainWindow(QMainWindow):
         self.panes = QSplitter(Qt.Orientation.Horizontal)
         self.panes.setChildrenCollapsible(False)
         self.panes.setHandleWidth(6)
-        for widget, stretch in ((self.work_list, 3), (image, 5), (self.result, 2)):
+        for widget, stretch in ((self.work_list, 3), (image, 6), (self.result, 2)):
             self.panes.addWidget(widget)
             self.panes.setStretchFactor(self.panes.count() - 1, stretch)
-        self.panes.setSizes([450, 570, 340])
+        self.panes.setSizes([400, 635, 325])  # of 1366 pixels: with less room names in the list are cut
         self.pages = QStackedWidget()
         self.images = scrolled(self.panes)  # never cut off where there is too little room for list, image and result
         self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)

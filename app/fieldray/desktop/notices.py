@@ -111,7 +111,9 @@ class BannerArea(QWidget):
         self._banners: dict[Notice, Banner] = {}
         self._is_unfolded = False
         self.more = push_button("", self._turn, role="fold")
-        self._layout = lay_column(self, self.more, spacing=0)
+        banners = QWidget()
+        self._layout = lay_column(banners, spacing=0)
+        lay_row(self, (banners, 1), self.more, margins=(0, 0, 8, 0), spacing=8)
         board.changed.connect(self.refresh)
         self.refresh()
 

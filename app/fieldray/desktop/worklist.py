@@ -45,10 +45,11 @@ from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
-_SHOWN_FROM: Final = {"image": 380, "score": 520, "date": 600, "view": 680, "backend": 780, "ms": 840, "status": 1020}
+_SHOWN_FROM: Final = {"image": 330, "score": 520, "date": 600, "view": 680, "backend": 780, "ms": 840, "status": 1020}
 _MARGIN: Final = 24
 _NAME: Final = 130  # a name or reason needs that much: with less room classes are shown by their shapes alone
 RARE: Final = ("not_assessed", "not_an_image")
+_VERY_LOW: Final = 280  # with less height there is no room for a choice of verdicts and devices
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
 
@@ -172,17 +173,22 @@ class FilterBar(QWidget):
     def fit_height(self, height: int) -> None:
         """Take fewer lines where the list is low."""
         self._is_low = height < _LOW
+        self._choices.setVisible(height >= _VERY_LOW)
         self._arrange()
 
     def _arrange(self) -> None:
-        """Three or two buttons beside each other, by the room for their words; else four with shape and count alone."""
+        """All in one row where there is room for their words, else three beside each other.
+
+        With less room they have shape and count alone: in one row, else four beside each other.
+        """
         counts = self._model.counts()
         shown = [category for category in self._buttons if category not in RARE or counts[category]]
         captions = {category: f"{self._words[category]}  {self._numbers[category]}" for category in shown}
-        columns = min(self._room_for(captions), 3)
-        if columns < 2 or self._is_low:
+        columns = len(shown) if self._fit_in_a_row(captions) else min(self._room_for(captions), 3)
+        if columns < 3 or self._is_low:
             captions |= {category: self._numbers[category] for category in shown if category}
             columns = min(max(self._room_for(captions), 1), 4)
+            columns = len(shown) if self._fit_in_a_row(captions) else columns
         for category, text in captions.items():
             self._buttons[category].setText(text)
         if self._arranged == (columns, *shown):
@@ -197,17 +203,27 @@ class FilterBar(QWidget):
         for category, button in self._buttons.items():
             button.setVisible(category in shown)  # once it has a parent: without one it would be a window
 
+    def _fit_in_a_row(self, captions: Mapping[Category | None, str]) -> bool:
+        """Whether buttons with these texts have room beside each other, each as wide as it needs."""
+        return sum(width + self._layout.spacing() for width in self._widths(captions)) <= self._room()
+
     def _room_for(self, captions: Mapping[Category | None, str]) -> int:
-        """How many buttons with these texts have room beside each other."""
+        """How many buttons with these texts have room beside each other, all as wide as the widest."""
+        return self._room() // (max(self._widths(captions)) + self._layout.spacing())
+
+    def _room(self) -> int:
+        """For buttons and the gap behind each."""
+        margins = self._layout.contentsMargins()
+        return self.width() - margins.left() - margins.right() + self._layout.spacing()
+
+    def _widths(self, captions: Mapping[Category | None, str]) -> list[int]:
         buttons = {self._buttons[category]: text for category, text in captions.items()}
-        widest = max(
+        return [
             button.sizeHint().width()
             + button.fontMetrics().horizontalAdvance(text)
             - button.fontMetrics().horizontalAdvance(button.text())
             for button, text in buttons.items()
-        )
-        margins, gap = self._layout.contentsMargins(), self._layout.spacing()
-        return (self.width() - margins.left() - margins.right() + gap) // (widest + gap)
+        ]
 
 
 def class_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:

@@ -132,11 +132,11 @@ class History:
             found = compare(before, next(answers), after, next(answers), positions=(first.position, second.position))
             return replace(found, manifests=(manifest_of(packs[0]), manifest_of(packs[1])))
 
-    def month(self, first: datetime.date, constancy: ConstancyRecords) -> Month:
-        """The month that begins on this day, by this computer's clock."""
+    def month(self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None) -> Month:
+        """The month that begins on this day, by this computer's clock; `folder`: of its images alone."""
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
-        tallies = self.asked(lambda query: query.tallies(since, until))
+        tallies = self.asked(lambda query: query.tallies(since, until, folder=folder))
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: manifest_of(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -154,7 +155,8 @@ _OF_PACK: Final = "(run_packs.run_id, run_packs.position) = (answers.run_id, ans
 _TALLIES: Final = f"""
     SELECT MAX(spec) AS spec, answers.category, answers.reason, choice, COUNT(*) AS number
     FROM (SELECT MAX(answers.id) AS newest FROM answers JOIN images ON images.id = image_id JOIN run_packs ON {_OF_PACK}
-          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(answers.saved_s) >= ? AND MIN(answers.saved_s) < ?)
+          WHERE ?3 = x'' OR image_key = ?3 OR (image_key >= ?4 AND image_key < ?5)
+          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(answers.saved_s) >= ?1 AND MIN(answers.saved_s) < ?2)
     JOIN answers ON answers.id = newest JOIN images ON images.id = image_id JOIN run_packs ON {_OF_PACK}
     LEFT JOIN verdicts ON verdicts.answer_id = answers.id AND verdicts.result_hash = answers.result_hash
     WHERE answers.category != 'failed' OR images.absent_s IS NULL AND NOT EXISTS (
@@ -320,9 +322,14 @@ class HistoryQuery(ResultQuery):
             for row_id in page:
                 yield from of_image[row_id]
 
-    def tallies(self, since_s: float, until_s: float) -> tuple[Tally, ...]:
-        """The images that each pack first saw in a time (seconds since 1970), the most of a kind first."""
-        return self._made(tally_of, self._all(_TALLIES, since_s, until_s))
+    def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[Tally, ...]:
+        """The images that each pack first saw in a time (seconds since 1970), the most of a kind first.
+
+        folder  the only one whose images are counted, with all that is in it
+        """
+        inside = os.fsencode(folder) if folder else b""
+        ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
+        return self._made(tally_of, self._all(_TALLIES, since_s, until_s, *ends))
 
     def in_order(self, run_id: int) -> Iterator[StoredImage]:
         """The images of a run in the order of the work list: each where its most urgent answer puts it, and those of

@@ -309,6 +309,17 @@ def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path
         assert query.tallies(now - 9999, now - 999) == query.tallies(now + 999, now + 9999) == ()
 
 
+def test_a_month_of_one_folder_counts_its_images_alone(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "results.sqlite") as store:
+        for number, path in enumerate(("/clinic/a.dcm", "/clinic/more/b.dcm", "/clinic-2/c.dcm")):
+            add(store, replace(image(str(number)), ref=image_ref(path=Path(path))))
+    with HistoryQuery(tmp_path / "results.sqlite") as query:
+        until = time.time() + 999
+        assert sum(one.images for one in query.tallies(0, until)) == 3
+        assert sum(one.images for one in query.tallies(0, until, folder=Path("/clinic"))) == 2
+        assert query.tallies(0, until, folder=Path("/cli")) == ()
+
+
 def test_a_month_does_not_count_what_failed_and_was_put_right(tmp_path: Path) -> None:
     def counted() -> list[tuple[str, str, int]]:
         with HistoryQuery(tmp_path / "results.sqlite") as query:

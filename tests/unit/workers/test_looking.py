@@ -260,6 +260,18 @@ def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path
     assert problem(replace(adults, ages_years=(1, 5)), overrules=True) == ("age", ["view"])
 
 
+def test_an_image_that_its_header_refuses_has_a_picture_unless_it_is_of_another_modality(tmp_path: Path) -> None:
+    def seen_of(**said: str) -> Seen:
+        path = tmp_path / "one.dcm"
+        write_dicom(path, chest_phantom(200, 160, 5, abnormal=True) >> 4, changes=said)
+        return look(ImageRef(path=path), WHOLE, rules=HeaderRules(views=("PA", "AP"), ages_years=(18, 120)))
+
+    lateral, scan = seen_of(ViewPosition="LL"), seen_of(Modality="CT")
+    assert lateral.problem and (lateral.problem.code, lateral.is_refusal) == ("view", True)
+    assert lateral.facts.thumbnail is not None and (lateral.facts.rows, lateral.facts.columns) == (200, 160)
+    assert scan.problem and (scan.problem.code, scan.facts.thumbnail) == ("modality", None)
+
+
 class Bright:
     """A classifier whose score is how bright its input is; features and maps it has none."""
 
