@@ -261,7 +261,7 @@ def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path
 
 
 def test_an_image_that_its_header_refuses_has_a_picture_unless_it_is_of_another_modality(tmp_path: Path) -> None:
-    def seen_of(**said: str) -> Seen:
+    def seen_of(**said: str) -> AnalysisResult:
         path = tmp_path / "one.dcm"
         write_dicom(path, chest_phantom(200, 160, 5, abnormal=True) >> 4, changes=said)
         return look(ImageRef(path=path), WHOLE, rules=HeaderRules(views=("PA", "AP"), ages_years=(18, 120)))
