@@ -81,7 +81,7 @@ def test_only_the_chosen_device_is_started_and_another_may_be_chosen_in_a_run() 
     edgetpu, cpu, events = Behaviour(), Behaviour(), Events()
     with Engine(events, cpu=cpu.cpu(), kinds=[edgetpu.kind()], device="cpu") as engine:
         engine.open(MODEL)
-        assert backend_of(engine) == "cpu"
+        assert engine.serving(MODEL) == backend_of(engine) == "cpu"
         assert edgetpu.starts == 0
         with raises(BackendProblem, "no_device"):
             engine.choose("abacus", "accelerator")
