@@ -395,10 +395,10 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
     table = desk.window.work_list.table
     place = COLUMNS.index("class")
     words = table.columnWidth(place)
-    table.fit_columns(words + 130)  # the score stands below the class
+    table.fit_columns(words + 160)  # the score stands below the class
     assert table.isColumnHidden(COLUMNS.index("score"))
     assert table.columnWidth(place) == words
-    table.fit_columns(words + 129)
+    table.fit_columns(words + 159)
     assert table.columnWidth(place) == SHAPE_ROOM < words
 
 

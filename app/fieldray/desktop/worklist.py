@@ -47,7 +47,7 @@ from fieldray.translation import Translator
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"image": 330, "score": 520, "date": 600, "view": 680, "backend": 780, "ms": 840, "status": 1020}
 _MARGIN: Final = 24
-_NAME: Final = 130  # a name or reason needs that much: with less room classes are shown by their shapes alone
+_NAME: Final = 160  # a name or reason needs that much: with less room classes are shown by their shapes alone
 RARE: Final = ("not_assessed", "not_an_image")
 _VERY_LOW: Final = 280  # with less height there is no room for a choice of verdicts and devices
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
