@@ -803,7 +803,7 @@ def test_an_image_that_a_filter_leaves_out_takes_no_verdict(desk: Desk) -> None:
     desk.window.work_list.filter_bar.search.setText("nobody of this name")
     desk.until(lambda: desk.bench.rows.is_current and desk.bench.rows.rowCount() == 0)
     desk.bench.judging.choose("agree")
-    assert "the list does not show the open image" in desk.notices and desk.rooms.session.judged == []
+    assert "the list does not show the current image" in desk.notices and desk.rooms.session.judged == []
 
 
 def test_while_somebody_searches_the_first_match_is_not_judged_by_a_key(desk: Desk) -> None:
