@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from desk import Begin, Desk, press, texts
 from fake_rooms import FakeRooms, candidate, done, failed, refused, screened
-from PySide6.QtCore import QObject, QPoint, QUrl, Slot
+from PySide6.QtCore import QEvent, QObject, QPoint, Qt, QUrl, Slot
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QFileDialog, QPushButton
+from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.list_reader import KEYS
@@ -321,9 +321,14 @@ def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
     desk.until_shown("One")
     (button,) = desk.window.banners.findChild(Banner).findChildren(QPushButton)
     places = [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)]
+    desk.window.banners.setAttribute(Qt.WidgetAttribute.WA_UnderMouse)
     desk.bench.board.post("second", lambda _: "Two")
-    desk.until_shown("Two")
+    desk.until(desk.window.banners.more.isVisible)
     assert [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)] == places
+    assert button.isVisible()
+    desk.window.banners.setAttribute(Qt.WidgetAttribute.WA_UnderMouse, on=False)
+    QApplication.sendEvent(desk.window.banners, QEvent(QEvent.Type.Leave))
+    assert "Two" in desk.notices
 
 
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
@@ -416,7 +421,7 @@ def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None,
     dialog = desk.window.findChild(ExportDialog)
     assert list(dialog.boxes)[:2] == ["csv", "json"]
     assert {"PDF, the run", "DICOM SR, structured reports", "Count"} <= {box.text() for box in dialog.boxes.values()}
-    assert dialog.formats() == ("csv", "json", "count")
+    assert dialog.formats() == ("csv", "json", "pdf", "count")
     assert dialog.options() == ReportOptions(language="en", names_people=False)
     dialog.comma_box.setChecked(True)
     assert dialog.options().decimal_comma

@@ -202,7 +202,7 @@ def judge_and_save(desk: Desk, out: Path) -> None:
     press(Key.Key_Space)
     type_path(desk, out)
     desk.until(lambda: bool(desk.rooms.exported))
-    assert desk.rooms.exported == [(1, out, ("csv",), PLAIN)]
+    assert desk.rooms.exported == [(1, out, ("csv", "pdf"), PLAIN)]
 
 
 def test_no_key_reaches_an_image_behind_another_page(desk: Desk) -> None:

@@ -144,7 +144,7 @@ def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view
         assert bar.notice.text() == NOTICE and "0 of 12 were detected in X-rays of different days" in NOTICE
         assert bar.notice.visibleRegion().boundingRect().height() == bar.notice.height() > 0
     said = texts(desk.window.prior_card)
-    assert "Current: Abnormal  0.90" in said and "Prior: Normal  0.10" in said
+    assert "Current: Flagged  0.90" in said and "Prior: Not flagged  0.10" in said
 
 
 def test_side_by_side_is_where_it_begins_with_linked_zoom(desk: Desk, view: PriorView) -> None:

@@ -315,7 +315,7 @@ def test_a_folder_that_was_screened_with_more_packs_says_so_where_one_is_used(de
     tick(desk, "tuberculosis")  # not any more, as after a restart
     assert ticked(desk) == []
     again(desk)
-    desk.until_shown("The last run of this folder used these packs too: tuberculosis.", "This run uses adults alone.")
+    desk.until_shown("The last run of this folder used these packs too: tuberculosis.", "This run uses adults only.")
     again(desk)
     assert "used these packs too" not in desk.notices
 

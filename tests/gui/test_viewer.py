@@ -489,9 +489,9 @@ def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea
     desk.open_row(3)
     assert bench.beside.row.row_id == 1
     names = [head.name.text() for head in area._heads]
-    assert names == ["Open: DOE PERSON 003, 2026-03-04", "Kept: DOE PERSON 001, 2026-03-02"]
+    assert names == ["Current: DOE PERSON 003, 2026-03-04", "Kept: DOE PERSON 001, 2026-03-02"]
     desk.bench.switches.set(hide_patient=True)
-    assert [head.name.text() for head in area._heads] == ["Open: Image 3, 2026-03-04", "Kept: Image 1, 2026-03-02"]
+    assert [head.name.text() for head in area._heads] == ["Current: Image 3, 2026-03-04", "Kept: Image 1, 2026-03-02"]
 
 
 def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, area: ImageArea) -> None:

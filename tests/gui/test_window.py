@@ -111,7 +111,7 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     dialog = desk.dialog(SettingsDialog)
     assert set(dialog.fields) == {row.key for row in TABLE if row.in_dialog}
     shown = [key for key, field in dialog.fields.items() if field.isVisible()]
-    assert shown == ["language", "theme", "hide_patient", "keep_folders", "heat_map_opacity"]
+    assert shown == ["language", "theme", "hide_patient", "keep_folders", "reader", "heat_map_opacity"]
     dialog.advanced.click()
     assert all(field.isVisible() for field in dialog.fields.values())
     desk.window.result.opacity.setValue(5)  # stays where it is until the setting changes

@@ -103,6 +103,10 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="compare with run N of the same images; N.2 is the second pack of run N",
     )
+    _add_prices(group)
+
+
+def _add_prices(group: argparse._ArgumentGroup) -> None:
     for name, of in (
         ("screening", "cost of screening, each"),
         ("test", "cost of the confirmatory test, per referral"),

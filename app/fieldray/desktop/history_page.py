@@ -6,15 +6,16 @@ import datetime
 from functools import partial
 from typing import Final
 
-from PySide6.QtCore import QItemSelectionModel, Qt, Signal
+from PySide6.QtCore import QItemSelectionModel, Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QInputDialog, QMenu, QTableWidget, QWidget
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QTableWidget, QWidget
 
 from fieldray.desktop.past_runs import PastRuns
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     Page,
     ask_for_paths,
+    ask_for_text,
     card,
     choice_box,
     discard,
@@ -187,12 +188,9 @@ class HistoryPage(Page):
     def _ask_patient(self) -> None:
         """Whose images are to be deleted, by the whole patient ID."""
         text = self._translator.text
-        dialog = QInputDialog(self)
-        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        dialog.setWindowTitle(text("Delete a patient"))
-        dialog.setLabelText(text("Patient ID, as the images give it:"))
-        dialog.textValueSelected.connect(lambda number: self._runs.plan_patient(number) if number.strip() else None)
-        dialog.open()
+        ask_for_text(
+            self, text("Delete a patient"), text("Patient ID, as the images give it:"), self._runs.plan_patient
+        )
 
     def _ask(self, plan: DeletionPlan) -> None:
         """Twice: once with what is lost, once more before it is lost."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QEvent, QObject, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QWidget
 
 from fieldray.desktop.style import Theme, icon, program_icon
@@ -110,10 +110,13 @@ class BannerArea(QWidget):
         self._board, self._translator, self._theme = board, translator, theme
         self._banners: dict[Notice, Banner] = {}
         self._is_unfolded = False
+        self._shown: Notice | None = None
         self.more = push_button("", self._turn, role="fold")
         banners = QWidget()
         self._layout = lay_column(banners, spacing=0)
-        lay_row(self, (banners, 1), self.more, margins=(0, 0, 8, 0), spacing=8)
+        lay_row(
+            self, self.more, (banners, 1), margins=(8, 0, 0, 0), spacing=8
+        )  # the icons to close stay where they are
         board.changed.connect(self.refresh)
         self.refresh()
 
@@ -138,15 +141,25 @@ class BannerArea(QWidget):
                 self._banners[notice] = Banner(notice, self._board, self._translator, self._theme)
                 self._layout.insertWidget(0, self._banners[notice])
             self._banners[notice].sentence.setText(notice.text(self._translator))
-        first = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
+        self._shown = self._first(notices)
         self._is_unfolded = self._is_unfolded and len(notices) > 1
         for notice in notices:
-            self._banners[notice].setVisible(notice is first or self._is_unfolded)
+            self._banners[notice].setVisible(notice is self._shown or self._is_unfolded)
         more = self._translator.plural("{count} more message", "{count} more messages", len(notices) - 1)
         self.more.setText(self._translator.text("Fold the messages") if self._is_unfolded else more)
         self.more.setIcon(icon("open" if self._is_unfolded else "folded", self._theme))
         self.more.setVisible(len(notices) > 1)
         self.setVisible(bool(notices))
+
+    def leaveEvent(self, event: QEvent) -> None:
+        """Show what came while the pointer was over a message."""
+        super().leaveEvent(event)
+        self.refresh()
+
+    def _first(self, notices: Sequence[Notice]) -> Notice | None:
+        """The newest of the gravest; that under the pointer stays, because its button may be about to be pressed."""
+        found = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
+        return self._shown if self.underMouse() and self._shown in notices else found
 
     def _keep_banner(self, notice: Notice) -> None:
         """A notice that only says something newer stays where it is: its button may be under somebody's finger."""

@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QHeaderView,
+    QInputDialog,
     QLabel,
     QLayout,
     QLineEdit,
@@ -314,6 +315,16 @@ def ask_for_paths(
     dialog.setLabelText(QFileDialog.DialogLabel.LookIn, translator.text("Look in:"))
     dialog.setLabelText(QFileDialog.DialogLabel.FileType, translator.text("Files of type:"))
     dialog.filesSelected.connect(lambda paths: chosen([Path(path) for path in paths]))
+    dialog.open()
+
+
+def ask_for_text(parent: QWidget, title: str, caption: str, given: Callable[[str], object]) -> None:
+    """Let a person type one line; nothing is done with an empty one."""
+    dialog = QInputDialog(parent)
+    dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    dialog.setWindowTitle(title)
+    dialog.setLabelText(caption)
+    dialog.textValueSelected.connect(lambda text: given(text) if text.strip() else None)
     dialog.open()
 
 

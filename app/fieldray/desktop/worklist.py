@@ -118,6 +118,7 @@ class FilterBar(QWidget):
         model.order_changed.connect(self._show_order)
         self.remark = label(role="warning")
         self._arranged: tuple[object, ...] = ()
+        self._show_order()
         self.refresh()
 
     def refresh(self) -> None:
@@ -153,7 +154,7 @@ class FilterBar(QWidget):
     def _show_order(self) -> None:
         """By which column the list is sorted, where that is not by urgency; a click goes back."""
         title = self._model.sorted_title
-        text = self._translator.text("Sorted by {column}. Sort by urgency again", column=title.lower()) if title else ""
+        text = self._translator.text("Sorted by {column}. Sort by urgency again", column=title.lower())
         self.by_urgency.setText(text)
         self.by_urgency.setVisible(bool(title))
 

@@ -118,7 +118,7 @@ def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
         for asked_so in (spec, of_before):
             found = assessment_of_run(asked_so, 0, model)
             assert (found.points, found.wishes) == (one.points, one.wishes)
-    with pytest.raises(UsageProblem, match="of the pack tiny"):
+    with pytest.raises(UsageProblem, match="by the pack tiny"):
         assessment_of_run(spec_of([Path("/x")], [asked[-1]]), 0, dataclasses.replace(model, model_sha256="other"))
 
 

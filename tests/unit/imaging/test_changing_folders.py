@@ -205,7 +205,7 @@ def test_a_drive_that_is_pulled_out_is_one_line(drive: Path) -> None:
             drive.rename(drive.with_name("elsewhere"))
         last = ref
     assert found([last], drive) == [(".", "folder_lost")]
-    assert "not known" in last.problem.text
+    assert "may not have been screened" in last.problem.text
     assert "reconnect the drive" in last.problem.text
 
 

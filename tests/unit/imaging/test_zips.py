@@ -189,7 +189,7 @@ def test_more_members_than_are_read_from_one_zip(tmp_path: Path) -> None:
     (found,) = discover([path])
     assert found.problem.code == "too_many_members"
     assert "65536" in found.problem.text
-    assert "Unpack it" in found.problem.text
+    assert "Unpack the zip file" in found.problem.text
 
 
 def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, image: bytes) -> None:
