@@ -57,7 +57,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     assert model.manifest.ood_gate is not None and model.manifest.point("pneumonia", "balanced") is not None
     metrics = json.loads((run / "evaluate" / "metrics.json").read_text())
     reference = reference_counts(model.manifest.metrics, "pneumonia")  # with which a site compares its own scores
-    assert sum(reference["scores"]) == metrics["labels"]["pneumonia"]["test"]["images"] > 0
+    assert sum(reference["scores"]) == metrics["labels"]["pneumonia"]["test"]["scored"] > 0
     pneumonia = metrics["labels"]["pneumonia"]
     auc = "pneumonia {value:.3f} ({low:.3f} to {high:.3f})".format(**pneumonia["test"]["auc"])
     assert any(line.startswith("evaluate: ") and line.endswith(auc) for line in said)
