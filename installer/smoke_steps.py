@@ -356,19 +356,19 @@ def _summary() -> tuple[str, ...]:
     """What is said after a run."""
     return (
         r"\d+ images? in \d+:\d+ \([\d.]+/s\)(, \d+ from an earlier run)?",
-        r"read first \d+  Signs of pneumonia \d+  not sure \d+  None found by this pack \d+  not assessed \d+  "
-        r"refused \d+  failed 0  not an image 0",
+        r"read first \d+  Signs of pneumonia \d+  uncertain \d+  None found by this pack \d+  no threshold \d+  "
+        r"not suitable \d+  failed 0  not an image 0",
         r"\?Model, images/s from the third image on \(min / avg / max\): .*",
         r"\?Ran on cpu: ai_edge_litert .*",
         r"\?Lung fields: lung-fields-.*",
-        r"\?\d+ images? (is|are) unlike those that the pack was measured on\. .*",
+        r"\?\d+ images? (is|are) unlike the images that the pack was measured on\. .*",
         _NOTICE,
     )
 
 
 def _work_list() -> tuple[str, ...]:
     """What a run says to a person."""
-    row = r"(READ FIRST|SIGNS OF PNEUMONIA|not sure|None found by this pack|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
+    row = r"(READ FIRST|SIGNS OF PNEUMONIA|uncertain|None found by this pack|not suitable) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
         r"Pack pneumonia-paediatric-.* \(comes with the program\)\. For patients aged 1 to 5 years\. .*",
         r"Operating point standard \(pneumonia\): Signs of pneumonia from 0\.\d+.*",

@@ -58,7 +58,7 @@ NAMES: Final = (
     'x";"=1+1',
     "x\n=1+1",
 )
-_RESULT: Final = re.compile(r"(normal|ABNORMAL|not sure|not assessed|refused|failed) +[-\d]")
+_RESULT: Final = re.compile(r"(normal|ABNORMAL|FLAGGED|not flagged|uncertain|no threshold|not suitable|failed) +[-\d]")
 
 
 def named(world: World) -> dict[str, Fate]:
