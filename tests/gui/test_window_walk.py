@@ -296,6 +296,9 @@ class WindowWalk(RuleBasedStateMachine):
             assert given.wanted == before or given.asks
 
     def _withdraw(self, which: int) -> None:
+        """Also a verdict that another window gave."""
+        if row := self.bench.image.row:
+            self._judge(row)
         self.window.actions_by_name["withdraw"].trigger()
 
     def _undo(self, which: int) -> None:
