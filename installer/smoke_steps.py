@@ -368,7 +368,8 @@ def _summary() -> tuple[str, ...]:
 
 def _work_list() -> tuple[str, ...]:
     """What a run says to a person."""
-    row = r"(READ FIRST|SIGNS OF PNEUMONIA|uncertain|None found by this pack|not suitable) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
+    classes = "READ FIRST|SIGNS OF PNEUMONIA|uncertain|None found by this pack|not suitable"
+    row = rf"({classes}) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
         r"Pack pneumonia-paediatric-.* \(comes with the program\)\. For patients aged 1 to 5 years\. .*",
         r"Operating point standard \(pneumonia\): Signs of pneumonia from 0\.\d+.*",

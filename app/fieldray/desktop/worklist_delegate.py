@@ -169,6 +169,8 @@ class WorkListDelegate(QStyledItemDelegate):
             middle = Qt.TextElideMode.ElideMiddle
             if not number:
                 fits = sum(measure.horizontalAdvance(name[:n]) <= room for n in range(1, len(name) + 1))
+                part = max(name.rfind(sign, 0, fits) for sign in "-_ ") + 1  # not in the middle of a word
+                fits = part if fits // 2 < part and fits < len(name) else fits
                 name, number = name[:fits], name[fits:]
             name = measure.elidedText(name, middle, room)
         lines = [(second, "muted")] if (second := self._second_line(cell, number, thin, box.width())) else []
