@@ -118,7 +118,7 @@ def test_a_leak_is_refused_by_name() -> None:
     def parts(**splits: Any) -> list[str]:
         return split_rows(rows, Split(by="column"), [Source(name="set", layout="csv", path=Path("a"), splits=splits)])
 
-    with pytest.raises(UsageProblem, match=r"patient x .* line 1 \(training\) and set.csv, line 2 \(test\)"):
+    with pytest.raises(UsageProblem, match=r"[Pp]atient x .* line 1 \(training\) and set.csv, line 2 \(test\)"):
         parts(train="training", test="test")
     assert parts(train="training") == ["training", "none"]
     with pytest.raises(UsageProblem, match="values test, train"):

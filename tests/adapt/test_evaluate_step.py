@@ -322,7 +322,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert not data_problems(run.recipe, every_image=True)
     table = tmp_path / "elsewhere.csv"
     table.write_text(table.read_text(encoding="utf-8").replace("p201,", "p1,"), encoding="utf-8")
-    with pytest.raises(UsageProblem, match=r"patient p1 .*\(the recipe's own\).*\(elsewhere\)"):
+    with pytest.raises(UsageProblem, match=r"Patient p1 .*\(the recipe's own\).*\(elsewhere\)"):
         run.execute((DATA, TRAIN, QUANTISE, EVALUATE), say=lambda _: None)
     table.unlink()
     assert {problem.location for problem in data_problems(run.recipe, every_image=True)} == {

@@ -73,7 +73,7 @@ def test_a_row_that_is_there_twice_counts_once_and_another_one_about_the_file_is
     rows = rows_of(tmp_path, "a.png,sick,p1\nb.png,well,p2\na.png,sick,p1\n./a.png,sick,p1\n")
     assert [row.path.name for row in rows] == ["a.png", "b.png"]
     for other in ("a.png,well,p1", "a.png,sick,p3"):
-        with pytest.raises(UsageProblem, match=r"a.png is named twice, .*: rows.csv, line 2; rows.csv, line 4"):
+        with pytest.raises(UsageProblem, match=r"a.png has two entries .*: rows.csv, line 2; rows.csv, line 4"):
             rows_of(tmp_path, f"a.png,sick,p1\nb.png,well,p2\n{other}\n")
 
 
