@@ -31,7 +31,7 @@ _MEASURE_TITLES: Final = {
     "dice": "Dice of the lungs",
     "jaccard": "Jaccard",
     "average_distance": "average distance of the outlines, pixels of 512",
-    "average_distance_percent_of_width": "the same, % of the width",
+    "average_distance_percent_of_width": "average distance of the outlines, % of the width",
     "distance_95": "95 % of the outline is nearer than, pixels of 512",
 }
 FIT_HEAD: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")

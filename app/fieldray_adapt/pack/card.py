@@ -57,6 +57,7 @@ def _template(name: str, language: str) -> Template:
     environment.filters |= {
         "as_text": lambda found, form=".3f": _interval(found, form, language),
         "form": lambda value, form: _number(format(value, form), language),
+        "figure": lambda text: _figure(text, language),
         "pick": translator.pick,
     }
     return environment.get_template(f"{language}/{name}")
@@ -79,13 +80,23 @@ def _number(written: str, language: str) -> str:
     return written if language == SOURCE else written.translate(str.maketrans(",.", "\u202f,"))
 
 
+def _figure(text: Any, language: str) -> str:
+    """A cell of a table: a number, with its interval where it has one, or a name, which stays as it is."""
+    is_figure = re.fullmatch(r"[\d.,]+( \([\d.,]+ to [\d.,]+\))?", str(text)) is not None
+    return _in_words(str(text), language) if is_figure else str(text)
+
+
+def _in_words(interval: str, language: str) -> str:
+    return _number(interval.replace("(", "(від ").replace(" to ", " до "), language) if language != SOURCE else interval
+
+
 def _interval(found: Any, form: str, language: str) -> str:
     """The counts of a share, the value and its interval, in words."""
     if language == SOURCE:
         return as_text(found, form)
     counts, _, value = as_text(found, form).rpartition(": ")
     counts = f"{counts.replace(' of ', ' із ')}: " if counts else ""
-    return counts + _number(value.replace("(", "(від ").replace(" to ", " до "), language)
+    return counts + _in_words(value, language)
 
 
 def card(
