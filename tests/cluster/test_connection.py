@@ -319,5 +319,5 @@ def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> No
 
 def test_a_scheduler_of_another_version_is_named() -> None:
     require_same_version("tcp://10.0.0.1:8786", all_versions())
-    with pytest.raises(EnvironmentProblem, match=r"at tcp://10.0.0.1:8786 has Fieldray 0.0.1, but here it is Fieldray"):
+    with pytest.raises(EnvironmentProblem, match=r"Fieldray 0.0.1 on the scheduler at tcp://10.0.0.1:8786, Fieldray"):
         require_same_version("tcp://10.0.0.1:8786", "Fieldray 0.0.1")

@@ -257,7 +257,7 @@ def test_an_archive_that_cannot_be_listed_is_said_at_once(server: Server) -> Non
     with pytest.raises(EnvironmentProblem, match=f"The server does not let you list {server.address}"):
         listed(server.address if isinstance(server, Bucket) else f"{server.address}/in")
     server.stop()
-    with pytest.raises(EnvironmentProblem, match=rf"{server.address}/in cannot be reached: .*start the same command"):
+    with pytest.raises(EnvironmentProblem, match=rf"{server.address}/in cannot be reached: .*Start the same command"):
         listed(f"{server.address}/in")
     server.start()
 
