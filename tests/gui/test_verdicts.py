@@ -14,8 +14,8 @@ from desk import Desk, press, texts, turn_wheel
 from desk import opened as opened_window
 from fake_rooms import FakeRooms, refused, screened
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtCore import QEvent, Qt
+from PySide6.QtGui import QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
@@ -836,3 +836,24 @@ def test_escape_in_a_note_discards_it_and_enter_keeps_it(desk: Desk) -> None:
         QTest.keyClick(bar.note, key)
         desk.until(lambda: not desk.bench.judging.is_saving and desk.window.work_list.table.hasFocus())
         assert (bar.note.text(), stored(desk, 1)) == (note, Verdict(choice="agree", note=note))
+
+
+def key_event(kind: QEvent.Type, at_ms: int) -> QKeyEvent:
+    event = QKeyEvent(kind, Qt.Key.Key_2, Qt.KeyboardModifier.ControlModifier)
+    event.setTimestamp(at_ms)
+    return event
+
+
+@pytest.mark.parametrize(("between_ms", "is_taken"), [(0, False), (29, False), (30, True), (200, True)])
+def test_a_repeat_of_a_held_key_that_looks_like_a_press_gives_no_verdict(
+    desk: Desk, between_ms: int, is_taken: bool
+) -> None:
+    """X11 repeats a held key by a release and a press at one time; Qt may not see that they belong together."""
+    desk.screen()
+    table = desk.window.work_list.table
+    table.setFocus()
+    QApplication.sendEvent(table, key_event(QEvent.Type.KeyRelease, 1000))
+    press = key_event(QEvent.Type.ShortcutOverride, 1000 + between_ms)
+    press.ignore()
+    QApplication.sendEvent(table, press)
+    assert press.isAccepted() is not is_taken  # what a widget accepts is no shortcut

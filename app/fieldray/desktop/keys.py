@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QKeySequence, QShortcut
+from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridLayout, QLineEdit, QTextEdit, QWidget
 
 from fieldray.desktop.dialogs import answer_row, fit_dialog
@@ -129,6 +129,29 @@ KEYS: Final[tuple[Key, ...]] = (
 _VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
 _ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # of the program's commands
 _ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_beside")  # a key that is held down does these once, not many times
+
+_LEAST_BETWEEN_PRESSES_MS: Final = 30  # no finger lets a key go and presses it again in less
+
+
+class HeldKeys:
+    """Tells a press of a key from one of the repeats of a held key, which X11 sometimes reports as a press.
+
+    A repeat comes from X11 as a release and a press at one time. Qt sees two events of a finger where the press has not
+    arrived when Qt looks at the release.
+    """
+
+    def __init__(self) -> None:
+        self._released_ms: dict[int, int] = {}
+
+    def release(self, event: QKeyEvent) -> None:
+        """Note when a key was let go."""
+        if not event.isAutoRepeat():
+            self._released_ms[event.key()] = event.timestamp()
+
+    def is_repeat(self, event: QKeyEvent) -> bool:
+        """Whether a press follows the release of that key faster than a finger can."""
+        released_ms = self._released_ms.get(event.key())
+        return released_ms is not None and event.timestamp() - released_ms < _LEAST_BETWEEN_PRESSES_MS
 
 
 # What the keys of the Latin letters write in the Ukrainian layout.

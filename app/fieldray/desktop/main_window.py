@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from PySide6.QtCore import QEvent, QPoint, Qt, QUrl, Signal
-from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QApplication,
     QDialog,
@@ -30,7 +30,7 @@ from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, prin
 from fieldray.desktop.image_painting import TOOLS
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.judging import leave
-from fieldray.desktop.keys import Group, KeySheet, allow_on_image, group_title, make_actions
+from fieldray.desktop.keys import Group, HeldKeys, KeySheet, allow_on_image, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
@@ -73,6 +73,7 @@ class MainWindow(QMainWindow):
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         super().__init__()
+        self._held_keys = HeldKeys()
         self._bench, self._translator = controller, translator
         self._asked: PackQuestion | Prior | IntentQuestion | None = None
         self._box: QDialog | None = None
@@ -386,6 +387,17 @@ class MainWindow(QMainWindow):
         """The keys go to the list again, if the images are shown."""
         if self.pages.currentWidget() is self.images:
             self._reading.setFocus()
+
+    def event(self, event: QEvent) -> bool:
+        """Let no repeat of a held key with Ctrl run a command: the image may be another one since the key went down."""
+        if isinstance(event, QKeyEvent):
+            if event.type() == QEvent.Type.KeyRelease:
+                self._held_keys.release(event)
+            is_command = bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
+            if event.type() == QEvent.Type.ShortcutOverride and is_command and self._held_keys.is_repeat(event):
+                event.accept()  # no shortcut takes the key then
+                return True
+        return super().event(event)
 
     def focusNextPrevChild(self, next: bool) -> bool:
         """Move the focus by Tab; a focused widget that is hidden or disabled gives the focus to the page in sight.
