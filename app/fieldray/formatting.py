@@ -282,12 +282,14 @@ def class_lines(translator: Translator, manifest: Manifest | None, point: Operat
 def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values: dict[str, str | int]) -> str:
     text = translator.text
     if is_elsewhere and truth:
-        return text("Of 100 images of another hospital with the finding ({count} counted): {classes}.", **values)
+        return text("Per 100 images of another hospital with the finding (measured on {count}): {classes}.", **values)
     if is_elsewhere:
-        return text("Of 100 images of another hospital without the finding ({count} counted): {classes}.", **values)
+        return text(
+            "Per 100 images of another hospital without the finding (measured on {count}): {classes}.", **values
+        )
     if truth:
-        return text("Of 100 test images with the finding ({count} counted): {classes}.", **values)
-    return text("Of 100 test images without the finding ({count} counted): {classes}.", **values)
+        return text("Per 100 test images with the finding (measured on {count}): {classes}.", **values)
+    return text("Per 100 test images without the finding (measured on {count}): {classes}.", **values)
 
 
 def per_hundred(translator: Translator, estimate: Estimate) -> str:

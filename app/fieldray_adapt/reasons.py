@@ -69,12 +69,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
     "evaluate_refused": "Of {count} test images, {scored} have a score. The most frequent reason of the others: "
                         "{why} The figures need images with a score, with and without the finding.",
-    "pack_shortcut_close": "{label}: the shortcut check failed. The image border or a thumbnail alone reaches an "
-                           "area under the ROC curve of {area}, the network {own}. The figures say little about the "
-                           "lungs.",
-    "pack_shortcut": "{label}: the image border or a thumbnail alone reaches an area under the ROC curve of {area}, "
-                     "the network {own}. The classes of these images differ in more than the lungs, so the figures "
-                     "are optimistic.",
+    "pack_shortcut_close": "{label}: the shortcut check failed. A classifier that sees only the image border or a "
+                           "thumbnail has an area under the ROC curve of {area}; the network has {own}. The figures "
+                           "say little about the lungs.",
+    "pack_shortcut": "{label}: a classifier that sees only the image border or a thumbnail has an area under the ROC "
+                     "curve of {area}; the network has {own}. The classes probably also differ outside the lungs, "
+                     "so the figures are too optimistic.",
     "pack_few_images": Plural("{label}: the smaller group (with or without the finding) has only {count} test "
                               "image. Check the width of the intervals.",
                               "{label}: the smaller group (with or without the finding) has only {count} test "

@@ -513,13 +513,13 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     bar.buttons["agree"].click()
     bar.buttons["disagree"].click()
     session.may_judge.set()
-    desk.until(lambda: "Your verdict is not saved. The disk is full" in texts(bar))
+    desk.until(lambda: "Your verdict could not be saved. The disk is full" in texts(bar))
     assert bar.buttons["disagree"].isChecked() and mark(desk, 1) == "not_saved"
     press(desk.window.banners, "Try again")
     desk.until(bar.again.isVisible)
     desk.window.close()
     box = desk.dialog(QMessageBox)
-    assert "verdict on DOE PERSON 001 is not saved. The disk is full" in box.informativeText()
+    assert "verdict on DOE PERSON 001 could not be saved. The disk is full" in box.informativeText()
     box.defaultButton().click()
     assert desk.window.isVisible()
     desk.window.close()
@@ -528,12 +528,12 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     desk.activate()
     bar = desk.window.result.verdict
     desk.open_row(2)
-    assert "is not saved" not in texts(bar) and "DOE PERSON 001 is not saved" in desk.notices
+    assert "could not be saved" not in texts(bar) and "DOE PERSON 001 could not be saved" in desk.notices
     rows, spoken = desk.bench.rows, Qt.ItemDataRole.AccessibleTextRole
     cell = rows.index_of(1).siblingAtColumn(KEYS.index("patient"))
     for hides, name in ((True, "Image 1"), (False, "DOE PERSON 001")):
         desk.window.actions_by_name["hide_patient"].trigger()
-        assert f"Your verdict on {name} is not saved" in desk.notices
+        assert f"Your verdict on {name} could not be saved" in desk.notices
         assert rows.data(cell, spoken).startswith(f"{name},")
         assert ("DOE" in desk.notices + rows.data(cell)) is not hides
     desk.open_row(1)

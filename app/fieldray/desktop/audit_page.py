@@ -84,7 +84,7 @@ class AuditPage(Page):
             "verdicts": text("My verdicts"),
         }
         choices = [(caption, kind) for kind, caption in kinds.items()]
-        self.labels = choice_box(choices, named=text("Where the labels are"))
+        self.labels = choice_box(choices, named=text("Where the correct answers come from"))
         self.labels.activated.connect(lambda _: self.refresh())
         units = (
             (text("Patients, where they are known"), None),
@@ -108,7 +108,7 @@ class AuditPage(Page):
         for field in fields:
             field.setFixedWidth(_FIELD_WIDTH)
         rows = form(
-            (text("Where the labels are"), lay_row(None, self.labels, self.table_button, 1)),
+            (text("Where the correct answers come from"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
             (text("Unit of the figures"), self.unit),
             (text("Rule for a referral"), self.refers),
@@ -220,7 +220,8 @@ class AuditPage(Page):
         if plan is None:
             return card(*_shown(blocks))
         how = self._translator.text(
-            "Double-click a threshold, or press Enter on it, to plan with it and propose it as local operating point."
+            "Double-click a threshold, or select it and press Enter: the plan then uses this threshold, and it is "
+            "proposed as the local operating point."
         )
         *_, workload = audit.charts()
         chart = UnitChart(workload, spoken=workload.titles[0], translator=self._translator, theme=self._theme)

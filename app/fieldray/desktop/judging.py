@@ -194,9 +194,9 @@ class Judging(QObject):
                 "Another window changed the verdict on {image}. Open the image to choose.", image=image
             )
         if given.wanted is None:
-            said = translator.text("Your verdict on {image} is not withdrawn.", image=image)
+            said = translator.text("Your verdict on {image} could not be withdrawn.", image=image)
         else:
-            said = translator.text("Your verdict on {image} is not saved.", image=image)
+            said = translator.text("Your verdict on {image} could not be saved.", image=image)
         return f"{said} {translator.reason(given.problem)}" if given.problem else said
 
 
@@ -339,7 +339,7 @@ class VerdictBar(QWidget):
             "not_saved": "",
         }  # fmt: skip
         is_lost = given.state == "not_saved"
-        kept = text("This verdict was given before. Your verdict is kept. Withdraw takes the verdict back.")
+        kept = text("You already gave this verdict; it is unchanged. To remove it, press Withdraw.")
         self._how.setText(kept if verdicts.is_repeated else captions[given.state])
         self._why_not.setText(*self._problem(given) if is_lost else ())
         self._how.setVisible(not is_lost)
@@ -363,7 +363,9 @@ class VerdictBar(QWidget):
             )
             return theirs, text("Your verdict is not saved: {verdict}.", verdict=self._said(given.wanted))
         assert given.problem is not None
-        said = text("Your verdict is not saved.") if given.wanted else text("Your verdict is not withdrawn.")
+        said = (
+            text("Your verdict could not be saved.") if given.wanted else text("Your verdict could not be withdrawn.")
+        )
         return (f"{said} {self._translator.reason(given.problem)}",)
 
     def _said(self, verdict: Verdict | None) -> str:

@@ -63,7 +63,7 @@ class StatusPage(Page):
             text("On average"),
             text("At the fastest image"),
             text("First image, ms"),
-            text("95 % of the images take at most, ms"),
+            text("Time per image, 95th percentile, ms"),
         )
         for index, (name, value) in enumerate(zip(names, self._values, strict=True)):
             self.figures.addWidget(label(name, role="muted"), index // 3 * 2, index % 3)

@@ -113,7 +113,10 @@ class AuditText(AuditWords):
             at = group.points[0] if group.points else None
             shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
             rows.append((self._group_name(group.by, group.name), str(group.units), self.area(group.area), *shares))
-        title = text("Groups with 20 or more with the condition and 20 or more without, at the first operating point")
+        title = text(
+            "Groups with at least 20 {units} with the condition and 20 without, at the first operating point",
+            units=self._units(),
+        )
         return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
 
     # ---- sentences
@@ -158,8 +161,9 @@ class AuditText(AuditWords):
             **{name: self._border(value) for name, value in values.items()},
         )
         out_of_reach = text(
-            "No threshold reaches this. Too many were not assessed (never referred) or are read first (always "
-            "referred)."
+            "No threshold reaches this target: too many {units} were not assessed (never referred) or are “Read "
+            "first” (always referred).",
+            units=self._units(),
         )
         return said if found.is_reached else f"{said} {out_of_reach}"
 

@@ -150,8 +150,12 @@ def rule_text(translator: Translator, rule: Rule) -> str:
     text = translator.text
     counted = {
         "image": text("Every figure counts images."),
-        "exam": text("Every figure counts examinations. One has the condition if any of its images has it."),
-        "patient": text("Every figure counts patients. One has the condition if any of their images has it."),
+        "exam": text(
+            "Every figure counts examinations. An examination has the condition if at least one of its images has it."
+        ),
+        "patient": text(
+            "Every figure counts patients. A patient has the condition if at least one of the patient's images has it."
+        ),
     }
     each = {
         "above": text("Referred: read first, or a score at or above the threshold."),

@@ -83,9 +83,9 @@ def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manife
     shares, text = classes.shares[truth], translator.text
     count = next(iter(shares.values())).of
     title = (
-        text("Of 100 with the finding ({count} counted)", count=count)
+        text("Per 100 with the finding (measured on {count})", count=count)
         if truth
-        else text("Of 100 without the finding ({count} counted)", count=count)
+        else text("Per 100 without the finding (measured on {count})", count=count)
     )
     numbers = of_hundred(shares)
     parts = (
@@ -115,14 +115,20 @@ def _elsewhere(translator: Translator, values: Mapping[str, str], category: Cate
         )
     if category == "normal":
         return text(
-            "Of 100 images with the finding, {figure} are not flagged at another hospital, {own} at its own.", **values
+            "Of 100 images with the finding, {figure} are not flagged at another hospital, {own} at the pack's own "
+            "hospital.",
+            **values,
         )
     if category == "unsure":
         return text(
-            "At another hospital the pack is uncertain about {figure} of 100 images, at its own about {own}.", **values
+            "At another hospital the pack is uncertain about {figure} of 100 images, at the pack's own hospital about "
+            "{own}.",
+            **values,
         )
     return text(
-        "Of 100 images without the finding, {figure} are flagged at another hospital, {own} at its own.", **values
+        "Of 100 images without the finding, {figure} are flagged at another hospital, {own} at the pack's own "
+        "hospital.",
+        **values,
     )
 
 

@@ -184,8 +184,9 @@ class Training:
         low=0,
     )
     teacher: Path | None = key(
-        "Weights of an EfficientNet-Lite0 (.npz, PyTorch's names): the targets become the mean of an image's label and "
-        "what a logistic regression on that network's features, fitted to other patients, makes of the image.",
+        "Weights of an EfficientNet-Lite0 (.npz, PyTorch's names). A logistic regression on its features, fitted "
+        "without the patient of the image, predicts the label; the training target is the mean of label and "
+        "prediction.",
         default=None,
     )
     seed: int = key("Of initial weights, order and augmentation.", default=0)

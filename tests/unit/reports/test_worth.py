@@ -46,11 +46,23 @@ def measured(**parts: object) -> Manifest:
 @pytest.mark.parametrize(
     ("category", "said"),
     [
-        ("normal", "Of 100 images with the finding, 8 are not flagged at another hospital, 4 at its own."),
-        ("abnormal", "Of 100 images without the finding, 0 are flagged at another hospital, 7 at its own."),
-        ("read_first", "Of 100 images without the finding, 0 are flagged at another hospital, 7 at its own."),
+        (
+            "normal",
+            "Of 100 images with the finding, 8 are not flagged at another hospital, 4 at the pack's own hospital.",
+        ),
+        (
+            "abnormal",
+            "Of 100 images without the finding, 0 are flagged at another hospital, 7 at the pack's own hospital.",
+        ),
+        (
+            "read_first",
+            "Of 100 images without the finding, 0 are flagged at another hospital, 7 at the pack's own hospital.",
+        ),
         # 24 + 21 of 36 + 59 images; 37 + 272 of 172 + 615
-        ("unsure", "At another hospital the pack is uncertain about 47 of 100 images, at its own about 39."),
+        (
+            "unsure",
+            "At another hospital the pack is uncertain about 47 of 100 images, at the pack's own hospital about 39.",
+        ),
     ],
 )
 def test_a_class_says_how_often_it_misleads_at_another_hospital_first(category: str, said: str) -> None:
@@ -77,7 +89,7 @@ def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
     )
     assert [sum(part.number for part in bar.parts) for bar in found.bars] == [100, 100]
     assert [bar.title for bar in found.bars] == [
-        "Of 100 with the finding (36 counted)", "Of 100 without the finding (59 counted)",
+        "Per 100 with the finding (measured on 36)", "Per 100 without the finding (measured on 59)",
     ]  # fmt: skip
     assert found.bars[0].spoken.endswith("Read first 8, Abnormal 17, Uncertain 67, Not flagged 8")
 
