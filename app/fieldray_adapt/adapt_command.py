@@ -38,9 +38,9 @@ STEPS: Final = {
 
 @contextlib.contextmanager
 def toolchain(console: Console) -> Iterator[None]:
-    """What the toolchain raises as it is to be shown: a missing module by its name, all problems of a recipe.
+    """Run the block, and turn its errors into what a user can read; its libraries write to `tensorflow.log`.
 
-    What its libraries say is in their log. Raises UsageProblem.
+    Raises UsageProblem: `adapt_not_installed` names a missing module; all problems of a recipe are printed first.
     """
     try:
         with libraries_logged(console):

@@ -37,7 +37,7 @@ _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
-    """What an operating point does to the units of an audit, by its rule.
+    """The effect of an operating point on the units of an audit, by the audit's rule.
 
     detected, falsely_referred      the share referred of all with the condition, and of all without it: what was not
                                     assessed is not referred
@@ -200,7 +200,7 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
 
 
 def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> AtPoint:
-    """What a point that was chosen on other images does to units of both classes, assessed or not."""
+    """The effect of an operating point, chosen on other images, on units of both classes, assessed or not."""
     referred = np.array([is_referred(unit, rule.edge(point)) for unit in units], np.bool_)
     truth, assessed = (np.array(list(map(of, units)), np.bool_) for of in (lambda unit: unit.truth, is_assessed))
     patients = [unit.patient for unit in units]
@@ -224,7 +224,10 @@ def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, preval
 
 
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
-    """The class of an image at a point: `otherwise` what it is without a score, or read first whatever its score."""
+    """The class of a score at an operating point.
+
+    Returns `otherwise` where the score is None, or where `otherwise` is a class that is always referred.
+    """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
     decisions: dict[Decision, Category] = {"above": "abnormal", "unsure": "unsure", "below": "normal"}

@@ -133,7 +133,7 @@ class SitePoints:
         return tuple(point.operating_point for point in self.all() if point.key[1:] == its)
 
     def problem(self) -> Reason | None:
-        """Why they cannot be read, None if they can."""
+        """The reason why the site's operating points cannot be read, or None."""
         try:
             self.all()
         except StorageProblem as problem:
@@ -141,7 +141,7 @@ class SitePoints:
         return None
 
     def added_to(self, model: Model) -> Model:
-        """The model with its points; with those of its pack alone where the file is damaged, which disables no pack."""
+        """The model with its local operating points. If their file is damaged: the unchanged model, and a log entry."""
         try:
             return with_site_points(model, self.of(model))
         except StorageProblem as problem:

@@ -221,10 +221,10 @@ class Child:
     def ask(
         self, message: Message, read: Callable[[Message], T], *, timeout_s: float, reply: Handler | None = None
     ) -> T:
-        """What `read` makes of the answer. Raises as `call`.
+        """Ask the child, and return its answer as converted by `read`. Raises as `call`.
 
-        A child whose answer makes no sense to `read` is killed and counts as one that died: what a file has done to it
-        reaches nothing else.
+        A child whose answer `read` cannot convert is killed and counts as dead (ChildDied): a file that corrupted the
+        child harms nothing else.
         """
         return self._understood(read, self.call(message, timeout_s=timeout_s, reply=reply))
 

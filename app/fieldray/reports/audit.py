@@ -354,7 +354,7 @@ class AuditText(AuditWords):
     # ---- disagreements
 
     def disagreements(self, most: int | None = None) -> Table:
-        """What is referred without the condition, or missed, the surest first, as a page can hold them."""
+        """A table of the units falsely referred or missed, most certain mistakes first; at most `most` of them."""
         text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:most]
         point = points[0].point if points else None
         rows = tuple(

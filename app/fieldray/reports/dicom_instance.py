@@ -112,7 +112,7 @@ class Subject:
 
     @property
     def alias(self) -> str:
-        """What names the image in all exports."""
+        """The pseudonym of the image in all exports."""
         return image_alias(self.ref.key, key=self.stored.pseudonym_key)
 
     @property
@@ -124,7 +124,7 @@ class Subject:
 
     @property
     def moment(self) -> datetime.datetime:
-        """When the run was over, on this computer's clock, as modalities state times."""
+        """The time at which the run ended, or began if it has no end: local, without a zone, as modalities write it."""
         run = self.stored.run
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 

@@ -343,7 +343,7 @@ class Document(FPDF):
         self.set_y(self.y + 2.5)
 
     def finished(self) -> bytes:
-        """The whole document, with the notice and its number on each page: only now it is known how many there are."""
+        """Write the notice and "page / pages" on every page, now that their number is known. Returns the PDF file."""
         if self._unjoined:
             said = self._translator.text(
                 "Letters and marks of these scripts stand one after another, not joined as they are written: {names}.",

@@ -35,10 +35,10 @@ def dice_loss(truth: Any, probabilities: Any) -> Any:
 
 
 def mask_loss(truth: Any, logits: Any) -> Any:
-    """1 - Dice and mean cross-entropy of each image, added over its masks: (n,).
+    """Loss of each image (n,): (1 - Dice) + mean cross-entropy, summed over its masks.
 
-    `logits` (n, rows, columns, masks) are before the sigmoid. The truth is below 0 where unknown; such a cell teaches
-    nothing, and a mask with one has no Dice.
+    `truth` and `logits` (before the sigmoid) are (n, rows, columns, masks). Negative truth means unknown: such a cell
+    adds no cross-entropy, and a mask with any such cell has no Dice term.
     """
     from keras import ops
 

@@ -153,7 +153,7 @@ class StageSamples:
         return images, np.stack([mask for _, mask in pairs]), targets
 
     def pair(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch]:
-        """A changed image with its masks as `MaskEngine` takes them."""
+        """One augmented image and its mask targets, in the form that `MaskEngine` takes."""
         index, settings = int(generator.choice(len(self._images), p=self._chances)), self._recipe.augmentation
         image, mask = self._images[index], self._masks[index]
         seen = mask
