@@ -131,7 +131,7 @@ def _is_blank(image: Image) -> bool:
 
 
 def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
-    """What the person at the machine should know of how an upright image was taken; nothing of one that is refused."""
+    """Notes for the radiographer on the quality of an upright image. Empty for an image that is refused."""
     if lungs.refusal or not lungs.found or not (mask := lungs.mask).any():
         return ()
     cells, found = lungs.pixel_map, list[Quality]()
@@ -214,9 +214,9 @@ def _tilt(mask: Mask, cells: PixelMap) -> int:
 
 
 def are_empty(paths: Sequence[Path]) -> bool:
-    """Whether these are folders without any file, however deep.
+    """Whether all paths are folders without any file at any depth.
 
-    One that cannot be read is not called empty, nor is one with a link to a folder: a run says of both what they are.
+    An unreadable folder, or one with a link to a folder, does not count as empty: a run reports both.
     """
 
     def refuse(error: OSError) -> None:

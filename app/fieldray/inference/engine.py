@@ -225,9 +225,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     ) -> Prediction | None:
         """Run a model on an input (1, height, width, channels) uint8, on the device for the next image. Blocks.
 
-        Returns None where the CPU is to run the input, in the worker that has the image. The CPU need not be known to
-        be ready for that: else a worker would wait here for the work of another worker. Raises as `serving`; BackendProblem, too,
-        where this input ended one process after another, ValueError for an input that does not fit the model.
+        Returns None where the CPU is to run the input, in the worker that has the image. The CPU need not be known
+        to be ready for that: else a worker would wait here for another worker. Raises as `serving`; BackendProblem also
+        if this input ended one process after another, ValueError for an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)

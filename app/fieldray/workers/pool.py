@@ -275,7 +275,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return members_of(ref, lambda question: self._ask(calls.MEMBERS, lambda *_: question))
 
     def identify(self, question: Beginning) -> Identified:
-        """Identify the content of an object by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
+        """Identify an object by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 
         return self._ask(calls.IDENTIFY, lambda *_: question)
