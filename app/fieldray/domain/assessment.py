@@ -145,7 +145,7 @@ def assessments_of(
 
 
 def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
-    """The assessment behind the answers of a pack in a run. Raises UsageProblem (again_other_pack) for another model."""
+    """The assessment behind a pack's answers in a run. Raises UsageProblem (again_other_pack) for another model."""
     pack, labels = spec.packs[position], model.manifest.labels
     points = dict.fromkeys((label.code for label in labels), None) | {one.label: one for one in pack.operating_points}
     asked = [(spec.ages_confirmed, spec.wishes)] if spec.wishes else _ALL_ASKED

@@ -53,7 +53,7 @@ class Row:
     Attributes
     ----------
     classes
-        What is known to be there; unknown: classes of which nothing is known.
+        Classes known to be present. `unknown`: classes that may or may not be present.
     origin
         File and line, for messages.
     sha256

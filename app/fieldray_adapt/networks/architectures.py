@@ -391,7 +391,7 @@ def pack_weights(folder: Path, specification: Specification) -> Weights:
 
 
 def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
-    """How many channels each hidden channel set of a network has in a pack. Raises as `pack_weights`."""
+    """The number of channels in a pack of each hidden channel set of a network. Raises as `pack_weights`."""
     folded, _ = _read_pack(folder, specification)
     return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
 
