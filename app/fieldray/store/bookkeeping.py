@@ -108,7 +108,7 @@ ANSWERS: Final = """
 
 
 def list_images(connection: sqlite3.Connection) -> None:
-    """Add to the work list every present image that is not in the list yet, except images that cannot be read."""
+    """Add to the work list every present image that is not in the list yet, except those with an unreadable row."""
     query = f"""SELECT * FROM {ANSWERS} WHERE absent_s IS NULL AND image_id NOT IN (SELECT image_id FROM work_list)
                 ORDER BY image_id, position"""
     for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
