@@ -46,7 +46,7 @@ CANCELLED: Final = 130
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors name the arguments, so they are made printable and put on one line, as all console output."""
+    """An `ArgumentParser` whose error messages are printable and on one line: they quote what was typed."""
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(message))

@@ -220,7 +220,7 @@ def require_plain(path: Path) -> None:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether an ordinary file is there, or nothing."""
+    """Whether the path is a regular file or nothing is there. False for links, folders and devices."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

@@ -38,9 +38,9 @@ STEPS: Final = {
 
 @contextlib.contextmanager
 def toolchain(console: Console) -> Iterator[None]:
-    """What the toolchain raises as it is to be shown: a missing module by its name, all problems of a recipe.
+    """Run the block, and turn its errors into what a user can read; its libraries write to `tensorflow.log`.
 
-    What its libraries say is in their log. Raises UsageProblem.
+    Raises UsageProblem: `adapt_not_installed` names a missing module; all problems of a recipe are printed first.
     """
     try:
         with libraries_logged(console):
@@ -54,9 +54,9 @@ def toolchain(console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def libraries_logged(console: Console) -> Iterator[None]:
-    """Write to `tensorflow.log` what libraries say on standard error while inside; the console's own words stay there.
+    """Redirect the libraries' standard error to `tensorflow.log` within the block, but not the console's messages.
 
-    Their C++ writes to the descriptor, past Python: the console gets another one for the same place.
+    The libraries' C++ code writes to the file descriptor, past Python. So the console gets a duplicate of it.
     """
     if not console.has_own_error:
         yield
@@ -131,7 +131,7 @@ def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_compile(options: argparse.Namespace, console: Console) -> int:
-    """Compile a pack; the exit code. Raises FieldrayError."""
+    """Compile a pack. Returns the exit code. Raises FieldrayError."""
     with toolchain(console):
         from fieldray_adapt.command import compile_pack
 
@@ -142,7 +142,7 @@ def run_compile(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
-    """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
+    """Perform the recipe's steps up to the requested one. Returns the exit code. Raises UsageProblem, PackProblem."""
     # Read when numpy loads: its products here are small, and threads for them cost more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     trainer = trainer_of(options, console) if "mode" in options else None
@@ -155,7 +155,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_check(options: argparse.Namespace, console: Console) -> int:
-    """List what is wrong with a recipe; the exit code. Raises UsageProblem."""
+    """List all problems of a recipe. Returns the exit code. Raises UsageProblem."""
     with toolchain(console):
         from fieldray_adapt.command import check
 
@@ -165,7 +165,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
-    """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
+    """Write a recipe to start from. Returns the exit code. Raises UsageProblem, StorageProblem."""
     with toolchain(console):
         from fieldray_adapt.command import new
 

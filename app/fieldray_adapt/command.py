@@ -132,9 +132,9 @@ def perform(step: str, document: Document, *, say: Say, progress: Progress, trai
 
 
 def check(path: Path) -> list[str]:
-    """Look for everything that is wrong with a recipe and its data; which images its run left out, and why.
+    """Check a recipe and its data. Returns sentences on the images that its run left out.
 
-    Raises UsageProblem, RecipeProblems with all that is wrong.
+    Raises UsageProblem, RecipeProblems with all problems.
     """
     document = Document.read(path)
     kind = kind_of(document)
@@ -145,7 +145,7 @@ def check(path: Path) -> list[str]:
 
 
 def new(name: str, path: Path) -> list[Path]:
-    """Write a commented recipe, and a file for credits where one belongs to it; the files written.
+    """Write a commented recipe, with a file for credits if its kind has one. Returns the files written.
 
     Raises UsageProblem (recipe_kind, recipe_exists), StorageProblem.
     """

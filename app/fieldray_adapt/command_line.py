@@ -16,7 +16,7 @@ _DIVIDED: Final = frozenset({"run", "train"})
 
 
 def joins_cluster(arguments: Sequence[str]) -> bool:
-    """Whether a training may be divided among the processes of a cluster, or these are measured."""
+    """Whether the command may divide a training among the processes of a cluster, or measures the cluster."""
     action = arguments[1] if len(arguments) > 1 else ""
     return action == "measure-cluster" or (action in _DIVIDED and _names_other_mode(arguments[2:]))
 

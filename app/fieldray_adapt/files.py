@@ -63,7 +63,7 @@ def _kind(path: Path) -> Kind:
 
 @contextlib.contextmanager
 def undone_on_failure(*paths: Path) -> Iterator[None]:
-    """If the block raises, remove those of these files and empty folders, and of the folders above, that it made."""
+    """Remove, if the block raises, the files and empty folders among `paths`, and parent folders, that it made."""
     new = [path for each in paths for path in (each, *each.parents) if not path.exists()]
     try:
         yield

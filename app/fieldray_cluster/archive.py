@@ -71,13 +71,13 @@ class _Task:
 
 
 def patience_s(images: int) -> float:
-    """How long a worker may be silent over a piece of so many images. No honest one needs a tenth of it."""
+    """The time limit for a worker on a piece with this number of images: over ten times what it needs."""
     return _START_S + _IMAGE_S * images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProgress:
-    """How many images a node has screened, and how many it screens per second."""
+    """The number of images that a node has screened, and its images per second."""
 
     name: str
     done: int
@@ -86,7 +86,7 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveProgress:
-    """How far an archive is; `resumed` images had results before this start."""
+    """The progress of an archive. `resumed` images had results before this start."""
 
     done: int
     total: int
@@ -98,12 +98,12 @@ class ArchiveProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceOptions:
-    """How an archive is divided into pieces, and what workers do with one.
+    """The division of an archive into pieces, and the functions that workers run on a piece.
 
     chunk_images     images in a piece
     sends_files      whether the driver reads the files and sends them with each piece
-    screen, inspect  what workers run on a piece, and what they ask themselves before; importable there
-    waits_s          how long a worker may take for a number of images
+    screen, inspect  functions that workers run on a piece, and as a check before; importable by the workers
+    waits_s          returns the time limit of a worker for a number of images
     """
 
     chunk_images: int = CHUNK_IMAGES
@@ -151,7 +151,7 @@ class Archive:
         self._nodes_began_s: dict[str, float] = {}
 
     def run(self, connection: ConnectionSettings) -> ArchiveProgress:
-        """Screen what has no results yet; how far it is. An interruption (Ctrl-C) leaves what is done in the folder.
+        """Screen all images without results. Returns the progress. After an interruption (Ctrl-C) the results stay.
 
         Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
         """

@@ -134,7 +134,7 @@ class ArchiveFolder:
 
     @property
     def is_listed(self) -> bool:
-        """Whether all images are on the list, and there are any. Raises UsageProblem (archive_damaged)."""
+        """Whether the list of images is complete and not empty. Raises UsageProblem (archive_damaged)."""
         if not self._list.exists() or not self._noted.list_sha256:
             return False
         with self.open_list() as images:
@@ -187,11 +187,11 @@ class ArchiveFolder:
 
     @property
     def has_results(self) -> bool:
-        """Whether results of any images are there, whatever is on the list."""
+        """Whether the folder has any results, whatever is on the list."""
         return any((self.path / "chunks").glob("*.parquet"))
 
     def done(self, count: int) -> tuple[Piece, ...]:
-        """The ranges that have results, in order; what cannot be one of a list of `count` images is left out."""
+        """The ranges with results, in order. Ranges outside a list of `count` images are left out."""
         found: list[Piece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
             match = _NAME.fullmatch(name)
@@ -232,10 +232,10 @@ class ArchiveFolder:
 
 
 class ImageList:
-    """The list of an archive: a range at a time is in memory, however long it is.
+    """The image list of an archive. Only one range at a time is in memory.
 
-    within  the paths that all of its files lie in; none for wherever they lie
-    Raises UsageProblem (archive_damaged): what others wrote into the list is neither read nor sent to a node.
+    within  the paths below which all files must lie; empty for no restriction
+    Raises UsageProblem (archive_damaged) for foreign entries, which are neither read nor sent to a node.
     """
 
     def __init__(self, path: Path, *, within: Sequence[str] = ()) -> None:
@@ -335,7 +335,7 @@ class ArchiveRun:
     _saved: int = 0
 
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
-        """Keep outcomes; an image that is there already keeps its row. Raises StorageProblem."""
+        """Store outcomes. An image that is already stored keeps its row. Raises StorageProblem."""
         self._store.save_all(
             self.run_id,
             [[outcome] for outcome in outcomes],
@@ -353,7 +353,7 @@ class ArchiveRun:
 
 @contextlib.contextmanager
 def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
-    """The run of this archive: begun, or that of an earlier start that is not finished. Raises StorageProblem."""
+    """Begin the run of an archive, or resume the unfinished run of an earlier start. Raises StorageProblem."""
     with open_store(database, publish) as store:
         run = ArchiveRun(store.open_run(spec), store, spec, keeps_previews)
         try:
@@ -399,9 +399,9 @@ def list_images(
 
 
 def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
-    """Whether the run with all results of an archive is in the store: with images, none failed. Raises StorageProblem.
+    """Whether the store has the run with all results of an archive, none of them failed. Raises StorageProblem.
 
-    spec  to know it by: after a backup was put back, another run may have its number
+    spec  specification of the run: after a backup was restored, another run may have the number `run_id`
     """
     if not database.exists():
         return False

@@ -60,7 +60,7 @@ _SHARED_SETTINGS: Final = ("device", "policy", "decode_timeout_s", "decode_memor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRequest:
-    """What makes two starts the same work. Two requests that are equal give the same results.
+    """The request for screening an archive. Equal requests give the same results.
 
     Attributes
     ----------
@@ -95,12 +95,12 @@ class ArchiveRequest:
 
     @property
     def operating_points(self) -> tuple[OperatingPoint, ...]:
-        """None that all results have in common: each tells its own."""
+        """Empty, as results share no operating points: each result holds its own."""
         return ()
 
     @property
     def work(self) -> str:
-        """What may not change from one start to the next on the same output folder."""
+        """The key of the request, which must not change between starts on the same output folder."""
         return result_key(
             sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
             version=self.program_version,
@@ -146,7 +146,7 @@ def load_model(request: ArchiveRequest) -> Model:
 
 
 def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
-    """Why this process cannot work on a request, None if it can; `needs_paths` where it reads the files itself."""
+    """The reason why this process cannot work on a request, or None. `needs_paths`: it reads the files itself."""
     try:
         model = load_model(request)
         assessment = choose(model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed)
@@ -183,7 +183,7 @@ _MOST_SENT_BYTES: Final = 2**27
 
 
 def contents_of(path: Path) -> bytes | Reason:
-    """What a file contains, or why it cannot be read: a worker never looks for a file that was to be sent."""
+    """The content of a file, or the reason why it cannot be read: a worker gets one of both, and reads no file."""
     try:
         with open_file(path) as stream:
             return stream.read()
@@ -192,7 +192,7 @@ def contents_of(path: Path) -> bytes | Reason:
 
 
 def contents_at_once(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
-    """The files of the first images, as many as may be sent at once: how many images, and the contents by path."""
+    """The contents of the first files, as many as may be sent at once. Returns the number of images, the contents."""
     files: dict[str, bytes | Reason] = {}
     total = 0
     for count, path in enumerate(paths):
@@ -235,9 +235,9 @@ class SentFiles:
 
 
 class PieceSession:
-    """What screens for one request, on so many cores, until `close` ends every thread and process; a piece at a time.
+    """Screens pieces of one request, one at a time, until `close` ends every thread and process.
 
-    Raises FieldrayError where the pack cannot be loaded, or nothing can read or run images.
+    Raises FieldrayError if the pack cannot be loaded, or images cannot be read or run.
     """
 
     def __init__(self, request: ArchiveRequest, *, cores: int) -> None:
@@ -310,7 +310,7 @@ _MOST_BYTES: Final = 2**20  # of results, for each image and for the file itself
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PieceSpec:
-    """What a worker is asked to screen.
+    """A piece that a worker is to screen.
 
     Attributes
     ----------
@@ -330,7 +330,7 @@ class PieceSpec:
 
 
 def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
-    """What a worker runs: the results of a piece as Parquet, a row for each image, or as JSON why there are none."""
+    """Screen a piece in a worker. Returns results as Parquet, a row for each image, or the problem as JSON."""
     try:
         try:
             return packed(screen(spec), spec.request)
@@ -342,9 +342,9 @@ def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSp
 
 
 def problem_in(answer: bytes) -> tuple[Reason | None, bool]:
-    """Why an answer has no results, None if it may have some; and whether that is a fault of the program.
+    """The problem in an answer without results, else None; and whether it is a fault of the program.
 
-    A fault may be an image's, anything else is wrong with the node. Raises ValueError for what is no answer.
+    An image may cause a fault; other problems are of the node. Raises ValueError for bytes that are no answer.
     """
     if answer.startswith(_PARQUET):
         return None, False
@@ -352,12 +352,12 @@ def problem_in(answer: bytes) -> tuple[Reason | None, bool]:
 
 
 def most_bytes(images: int) -> int:
-    """How long an answer about so many images may be."""
+    """The largest valid size in bytes of an answer about a number of images."""
     return _MOST_BYTES * (images + 1)
 
 
 def packed(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
-    """Outcomes as a Parquet file; a row has the columns of the store, and the pictures."""
+    """Outcomes as a Parquet file. A row has the columns of the store, and the pictures."""
     own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
     rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
     return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)

@@ -34,7 +34,7 @@ _BEFORE: Final = datetime.timedelta(days=1)  # clocks differ
 
 
 def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
-    """Write the files into a folder that has none of them; their paths. They are this user's alone.
+    """Write certificates, readable by this user alone, into a folder that has none. Returns their paths.
 
     Raises UsageProblem (cluster_certificates_there), StorageProblem.
     """
@@ -57,7 +57,7 @@ def pair(folder: Path, role: Role) -> tuple[Path, Path]:
 
 
 def require_certificates(folder: Path, role: Role) -> datetime.date:
-    """Require that a folder holds a role's certificates that can be used, now, and by this user alone; their last day.
+    """Require valid certificates of a role, readable by this user alone, in a folder. Returns their last day.
 
     Raises UsageProblem (cluster_certificates, cluster_certificates_expired, cluster_key_open).
     """

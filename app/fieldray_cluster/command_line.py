@@ -29,7 +29,7 @@ _CLUSTERED: Final = frozenset(
 
 
 def joins_cluster(arguments: Sequence[str]) -> bool:
-    """Whether the command line is a command that works with the processes of a cluster."""
+    """Whether the command on the command line works with the processes of a cluster."""
     return tuple(arguments[:2]) in _CLUSTERED
 
 

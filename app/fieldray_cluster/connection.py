@@ -83,7 +83,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def receives(*kinds: type) -> None:
-    """Have this process take values of these classes from others: dataclasses and paths, which run nothing."""
+    """Let this process receive values of these classes: dataclasses and paths, which run no code."""
     _received.update(kinds)
 
 
@@ -99,14 +99,14 @@ def _plain_error(_: bytes) -> OSError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """Which cluster to use.
+    """The settings of a connection to a cluster.
 
     Parameters
     ----------
     address
         `[tcp://|tls://]HOST:PORT` of the scheduler, the host in numbers; None for processes on this computer.
     workers
-        How many of them, 1 or more; also how many to wait for at most where there is an address.
+        Number of processes, 1 or more. With an address, the largest number of workers to wait for.
     certificates
         The folder of this computer's certificates. None at an address for connections that are not encrypted; for
         processes on this computer for certificates that are made and thrown away.
@@ -129,7 +129,7 @@ class ConnectionSettings:
 
 @contextlib.contextmanager
 def open_client(settings: ConnectionSettings) -> Iterator[Client]:
-    """A client of that cluster with at least one worker; what was started for it ends with the block.
+    """Connect a client to a cluster with at least one worker. Processes started for it end with the block.
 
     Raises UsageProblem (cluster_address, cluster_certificates), EnvironmentProblem (cluster_no_answer,
     cluster_other_scheduler, cluster_no_worker, cluster_node_not_started).
@@ -164,18 +164,18 @@ def host_of(address: str) -> str:
 
 
 def is_connected(client: Client) -> bool:
-    """Whether the client has its scheduler; false from its loss on."""
+    """Whether the client is connected to its scheduler. False for good after a loss."""
     return bool(client.status == "running")
 
 
 def connecting_context(member: Client | Worker) -> ssl.SSLContext | None:
-    """With what this client or worker connects to others of its cluster; None where they are not encrypted."""
+    """The TLS context for connections of this client or worker; None if they are not encrypted."""
     context: ssl.SSLContext | None = member.security.get_connection_args("client").get("ssl_context")
     return context
 
 
 def share_of_cores(workers: int) -> int:
-    """How many cores each of several workers on this computer may use, 1 or more."""
+    """The number of cores, 1 or more, for each of several workers on this computer."""
     return max(1, round(usable_cores() / workers))
 
 
@@ -192,7 +192,7 @@ def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
 def said_by(
     workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object
 ) -> dict[str, object]:
-    """What each of these workers answers, as `answer_in`; None of one that does not within some seconds.
+    """The answer of each of these workers, as by `answer_in`; None for a worker without an answer in some seconds.
 
     Raises EnvironmentProblem (cluster_node_problem).
     """
@@ -202,7 +202,7 @@ def said_by(
 
 
 def answer_in(client: Client, future: Asked) -> object:
-    """What a worker answered, or the error that it ended with; None where nothing is told of it.
+    """The answer of a worker, or the error that ended it; None if neither is known.
 
     Raises OSError where the scheduler is gone, EnvironmentProblem (cluster_node_problem).
     """
@@ -228,13 +228,13 @@ def node_of(worker: str) -> str:
 
 
 def clock_note(there_s: float, *, here_s: float | None = None) -> Reason | None:
-    """What to say of a clock far from this computer's (seconds since 1970); results are right all the same."""
+    """A note on a clock (seconds since 1970) far from this computer's, or None. Results are right all the same."""
     seconds = round(there_s - (time.time() if here_s is None else here_s))
     return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
 
 
 def state_here(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
-    """What a process of a cluster says of itself: its clock, and what there is to say of its certificate."""
+    """The state of this process of a cluster: its clock, and a sentence on its certificate."""
     path = (dask_worker or dask_scheduler).security.tls_scheduler_cert
     if not path:
         return time.time(), "no certificate"
@@ -255,9 +255,9 @@ def scheduler_state(client: Client, state: State = state_here) -> str:
 
 
 def describe(client: Client, state: State = state_here) -> list[str]:
-    """A line for each worker: its name, where it is, its memory, what it is doing, its certificate and its clock.
+    """A line for each worker: its name, address, memory, current work, certificate and clock.
 
-    state  is what its processes are asked
+    state  function that is run in the processes of the cluster
     """
     workers, began_s = workers_of(client), time.time()
     said = said_by(workers, client, state)
@@ -280,7 +280,7 @@ def _state_text(said: object, *, here_s: float) -> str:
 
 
 def is_host(text: str) -> bool:
-    """Whether this is one address in numbers."""
+    """Whether a text is a single numeric IP address."""
     try:
         ipaddress.ip_address(text.strip("[]"))
     except ValueError:
@@ -319,7 +319,7 @@ class _Client(Client):  # type: ignore[misc]
         super().__init__(*arguments, **options)
 
     def ask(self, worker: str, function: Callable[..., object], *arguments: object) -> Asked:
-        """Ask a worker, and wait for nothing: one that is suspended may answer in hours, or never."""
+        """Ask a worker without waiting: a suspended worker may answer in hours, or never."""
 
         async def answer() -> object:
             said = await self.run(function, *arguments, workers=[worker], on_error="return", asynchronous=True)

@@ -61,7 +61,7 @@ _SETTINGS: Final = {
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process of a cluster is told at its start.
+    """The settings of a process of a cluster at its start.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
 
 
 async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
-    """Be that process until it is told to end; the exit code, `SCHEDULER_ENDED` where a worker lost its scheduler.
+    """Run a scheduler or worker until told to end. Returns the exit code, `SCHEDULER_ENDED` after losing a scheduler.
 
     say   receives the address once others can connect
     Raises OSError where the address cannot be had, TimeoutError where no scheduler answers.
@@ -205,9 +205,9 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
 
 
 def run_until_input_ends(settings: NodeSettings) -> int:
-    """`serve` as a child process: the address goes to standard output, and it ends when its input closes.
+    """Run `serve` as a child process, which prints its address to standard output.
 
-    The process ends at once then, also in the middle of a task: what the task has started ends with it.
+    The process ends at once when its input closes, also in the middle of a task. Children of the task end with it.
     """
 
     async def run() -> int:
@@ -250,9 +250,9 @@ log = logging.getLogger(__name__)
 
 
 class NodeProcess:
-    """One process, kept alive by a thread until `close`; a worker that was told by its scheduler to end stays ended.
+    """A process, kept alive by a thread until `close`. A worker that its scheduler told to end is not restarted.
 
-    warn  receives a line when it had to be started again
+    warn  receives a line when the process had to be restarted
     """
 
     def __init__(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> None:
@@ -273,12 +273,12 @@ class NodeProcess:
         return self._process.pid if self._process else None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended for good; whether it has."""
+        """Wait for the final end of the process. Returns whether it has ended."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over, timeout_s)
 
     def address(self, timeout_s: float = 60.0) -> str:
-        """Where it can be reached; waits for it. Raises EnvironmentProblem (cluster_node_not_started)."""
+        """The address of the process. Waits until it is known. Raises EnvironmentProblem (cluster_node_not_started)."""
         with self._changed:
             self._changed.wait_for(lambda: self._address or self._is_over, timeout_s)
             if not self._address:
@@ -286,7 +286,7 @@ class NodeProcess:
             return self._address
 
     def close(self) -> None:
-        """End it: in order, by force where that takes longer."""
+        """End the process: orderly, or by force if that takes too long."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -60,12 +60,12 @@ Listed = tuple[str, str]
 
 
 def is_address(text: str) -> bool:
-    """Whether this is the address of objects, and no path of this computer."""
+    """Whether a text is the address of objects on a server, not a path of this computer."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def address_path(address: str) -> Path:
-    """How results name the object of an address: a path that no other one has, with the names as people read them."""
+    """The path that names an object in results: unique for its address, with unquoted names."""
     protocol, _, rest = address.partition("://")
     host, *names = rest.split("/")
     if protocol in _WEB:
@@ -74,7 +74,7 @@ def address_path(address: str) -> Path:
 
 
 def address_of(path: Path) -> str:
-    """The inverse; of HTTP with every name quoted in one way."""
+    """The address of a path: the inverse of `address_path`. HTTP names are quoted in one way."""
     protocol, *parts = path.as_posix().split("/")
     host, *names = ("" if part == "%" else unquote(part) for part in parts)
     if protocol.removesuffix(":") in _WEB:
@@ -101,12 +101,12 @@ def _as_part(name: str) -> str:
 
 
 class ObjectServer:
-    """The server of an address; used by several threads.
+    """The server of an address. Thread-safe.
 
-    patience_s  how long it may be gone
-    most_bytes  of an object
+    patience_s  how long the server may be unreachable
+    most_bytes  largest size of an object
 
-    `is_awaited` says whether it is gone just now, and waited for.
+    `is_awaited` is True while the server is unreachable and waited for.
 
     Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem where its
     configuration is of no use, InternetRefused in a process that may reach nothing.
@@ -174,7 +174,7 @@ class ObjectServer:
         return self._insisted(attempt)
 
     def copy(self, address: str, state: str, target: Path) -> int:
-        """Write an object to a file, in blocks; its size in bytes. An empty `state` is that of any object.
+        """Write an object to a file, in blocks. Returns its size in bytes. An empty `state` accepts any state.
 
         Raises Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large,
         archive_no_tag) for this object, EnvironmentProblem (archive_server_gone), StorageProblem.

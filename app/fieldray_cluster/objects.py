@@ -44,7 +44,7 @@ _AHEAD: Final = 16  # objects that are here, or on their way, before their image
 def list_objects(
     server: ObjectServer, folder: Path, *, members: Members, identify: Identify
 ) -> Iterator[tuple[ImageRef, str]]:
-    """Every image of the objects, and the state of its object; a DICOMDIR names files that are listed anyway.
+    """List every image of the objects, with the state of its object. A DICOMDIR is skipped: its files are listed too.
 
     folder    for a zip file, while its members are listed
     members   lists a zip file

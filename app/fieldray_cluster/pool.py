@@ -76,7 +76,7 @@ Ask = Callable[[], Reason | None]
 
 
 class ConnectionLost(EnvironmentProblem):
-    """The cluster's scheduler is gone; what was under way there is not known."""
+    """The cluster's scheduler is gone. The state of the tasks under way is unknown."""
 
     def __init__(self) -> None:
         super().__init__(reason("cluster_lost"))
@@ -142,7 +142,7 @@ def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: floa
 
 
 def result_of(future: Future[Any], *, timeout_s: float | None = None) -> Any:
-    """What a task came to. Raises WorkerLost, ConnectionLost, TimeoutError after that time, what the task raised."""
+    """Wait for the result of a task. Raises WorkerLost, ConnectionLost, TimeoutError, and what the task raised."""
     try:
         return future.result(timeout=timeout_s)
     except KilledWorker as error:
@@ -158,7 +158,7 @@ def result_of(future: Future[Any], *, timeout_s: float | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """What a worker says of itself: its versions, its clock in seconds since 1970, and why it cannot work."""
+    """A worker's report: its versions, its clock (seconds since 1970), and the reason if it cannot work."""
 
     versions: str
     now_s: float
@@ -166,18 +166,18 @@ class NodeReport:
 
 
 def versions_here() -> str:
-    """What has to be the same on all computers."""
+    """The versions that must be equal on all computers."""
     return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def report_text(ask: Ask | None) -> str:
-    """What a worker runs that joins: its report as JSON."""
+    """Make the report of a joining worker, as JSON. Runs in the worker."""
     report = NodeReport(versions=versions_here(), now_s=time.time(), problem=ask() if ask else None)
     return json.dumps(dataclasses.asdict(report))
 
 
 def misfit(answer: object, note: Callable[[Reason], None]) -> Reason | None:
-    """Why a worker with this answer may be given no work, None if it may; `note` receives what else there is to say."""
+    """The reason to give a worker with this answer no work, or None. `note` receives further remarks."""
     try:
         report = decoded(answer if isinstance(answer, str) else "", NodeReport)
     except (ValueError, KeyError):  # KeyError: a sentence that is not known here
@@ -243,7 +243,7 @@ class WorkerRegistry:
         return sorted(self.workers, key=lambda address: (address in busy, str(self.workers[address]["name"]), address))
 
     def look(self, *, is_first: bool = False, at_once: bool = False) -> list[str]:
-        """See who came, if the last look is some time ago; the addresses of those that are gone.
+        """Look for new workers, if the last look is some time ago. Returns the addresses of workers that are gone.
 
         Raises ConnectionLost, NodesUnfit, EnvironmentProblem.
         """
@@ -300,7 +300,7 @@ class WorkerRegistry:
             self._note_once(question.node, reason("cluster_no_reply"))
 
     def set_aside(self, address: str, why: Reason) -> None:
-        """Give a worker nothing any more; what joins in its place is asked again."""
+        """Give a worker no more work. A worker that replaces it is checked anew."""
         if worker := self.workers.pop(address, None):
             self._aside[address] = why
             self._note_once(node_of(str(worker["name"])), why)
@@ -352,17 +352,17 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """How many images."""
+        """The number of images."""
         return self.stop - self.start
 
     def halves(self) -> tuple[Piece, Piece]:
-        """Two ranges in its place, each with a death on its account: one of them is the culprit."""
+        """Split the piece into two (bisection). Each half counts one death, as either may be the cause."""
         middle = (self.start + self.stop) // 2
         return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
 
 
 class FaultCounts:
-    """What each node has done, and how often in a row its processes ended or failed, by its name."""
+    """Counts by node name: the work done, and how often in a row the node's processes ended or failed."""
 
     def __init__(self) -> None:
         self.done: dict[str, int] = {}
@@ -379,14 +379,14 @@ class FaultCounts:
         self._in_a_row.pop(node, None)
 
     def failed(self, piece: Piece, node: str) -> Piece:
-        """A process of a node ended over a piece: the piece with that on its account."""
+        """Note that a process of a node ended over a piece. Returns the piece with one more death."""
         self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
         account = dict(piece.nodes)
         account.setdefault(node, self.done.get(node, 0))
         return Piece(piece.start, piece.stop, piece.deaths + 1, tuple(sorted(account.items())))
 
     def times(self, node: str) -> int:
-        """How often in a row its processes ended or failed."""
+        """The number of times in a row that a node's processes ended or failed."""
         return self._in_a_row.get(node, 0)
 
     def is_node_to_blame(self, node: str) -> bool:
@@ -396,8 +396,8 @@ class FaultCounts:
     def is_image_to_blame(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
         """Whether a piece of one image is at fault.
 
-        nodes     those that can work now
-        is_last   whether nothing else is left, by which its node could show that it works
+        nodes     nodes that can work now
+        is_last   whether no other piece is left with which its node could prove that it works
         """
         if piece.deaths < DEATHS_OF_ONE:
             return False
@@ -417,7 +417,7 @@ def result_key(*parts: object, version: str = VERSION) -> str:
 
 
 def state_of(path: Path) -> tuple[str, ...]:
-    """What a file or folder is like: the content of a file; names, sizes and times of change of a folder's files.
+    """The state of a file (digest of its content) or of a folder (names, sizes and times of change of its files).
 
     Raises FileNotFoundError, OSError.
     """

@@ -84,11 +84,11 @@ class Reference:
 def folder_labels(
     refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_NAMES
 ) -> Reference:
-    """Labels from the name of the folder each image lies in (for a member of a zip: its folder there).
+    """Labels from the name of each image's folder (for a member of a zip file: its folder in the zip file).
 
-    positive  the folders whose images are positive, in any case; without it they are recognised by their usual names
+    positive  names of the folders of positive images, in any case; without it usual names are recognised
 
-    Raises UsageProblem if the folders are not of two classes, or which of them is positive cannot be told.
+    Raises UsageProblem if the folders are not of two classes, or if the positive class is unknown.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
     is_positive = positive_classes(set(classes.values()), positive=positive, usual=usual)
@@ -103,10 +103,10 @@ def _folder(ref: ImageRef) -> str:
 
 
 def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_NAMES) -> dict[str, bool]:
-    """For each class name whether it is positive.
+    """Tell for each class name whether it is positive.
 
-    With `positive` every other name is negative; without it each name must be a usual one of either kind, or the one
-    that is not beside a usual one. Raises UsageProblem.
+    With `positive` every other name is negative. Without it each name must be a usual one, or the only unusual name
+    beside a usual one. Raises UsageProblem.
     """
     spelt = {name: name.strip().casefold() for name in names}
     positives, negatives = usual.positive, usual.negative
@@ -158,14 +158,14 @@ def table_labels(
     Separators `,` `;` tab and `|`, a first line `sep=;`, UTF-8, UTF-16 with its mark and Windows-1251 are recognised;
     the layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR too.
 
-    refs      the images that were screened, or that are to be
+    refs      the images screened or to be screened
     positive  the labels that mean positive; see `positive_classes`
-    columns   names of the columns "image", "label", "patient", "exam" and "reader", where they are not usual ones
+    columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
     usual     names of classes that are known without `positive`
 
-    Raises UsageProblem if it cannot be read, lacks a column, gives one image two labels, names patients by numbers that
-    look alike, names no image that was screened, or its labels are not of two classes; everything found is named with
-    its lines.
+    Raises UsageProblem if the table cannot be read, lacks a column, gives one image two labels, names patients by
+    numbers that look alike, names no image that was screened, or its labels are not of two classes. The exception names
+    every finding with its lines.
     """
     rows, layout = _laid_out(table, columns or {})
     found = _Matching(table, refs, layout, usual)
@@ -306,7 +306,7 @@ class _Matching:
         return list(self._rows.values())
 
     def add(self, line: int, cells: Mapping[str, str]) -> None:
-        """One row of the table."""
+        """Add one row of the table."""
         try:
             row = self._layout.read(line, cells)
         except ValueError as problem:

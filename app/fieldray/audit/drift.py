@@ -46,14 +46,14 @@ _Z_95: Final = 1.644854
 class Drift:
     """One quantity of a run against a reference.
 
-    of                what was compared
-    against           the images that the pack was measured on, or earlier ones of the same folder, screened with the
-                      same model and settings
-    index             PSI, 0 or more
-    limit             what chance alone stays below in 95 of 100, or what is notable if that is more
+    of                the quantity compared
+    against           the reference: the images that the pack was measured on, or earlier images of the same folder,
+                      screened with the same model and settings
+    index             population stability index (PSI), 0 or more
+    limit             the larger of two: the 95th percentile of PSI by chance, and the smallest notable PSI
     images, reference the numbers of images compared
-    is_more           whether more of them are in the last bin than in the reference
-    now, before       of the run and of the reference: the mean score (0..1) or grey level (0..255), by middles of the
+    is_more           whether the last bin holds a larger share of the run than of the reference
+    now, before       for the run and for the reference: the mean score (0..1) or grey level (0..255), by middles of the
                       bins; or how many in 100 were refused, or have little of the heat map inside the lungs
     """
 
@@ -69,7 +69,7 @@ class Drift:
 
     @property
     def is_out(self) -> bool:
-        """Whether the run has left its band. Evidence that is inside of the lungs more often speaks for the run."""
+        """Whether the drift exceeds its limit. More evidence inside the lungs than in the reference does not count."""
         return self.index > self.limit and (self.is_more or self.of != "evidence")
 
     @property
@@ -130,15 +130,15 @@ def _chi_squared_95(freedom: int) -> float:
 
 
 def score_counts(scores: Sequence[float]) -> tuple[int, ...]:
-    """How many scores (0..1) lie in each of ten bins of equal width."""
+    """The number of scores (0..1) in each of ten bins of equal width."""
     counts, _ = np.histogram(np.asarray(scores, np.float64), bins=SCORE_BINS, range=(0.0, 1.0))
     return tuple(int(count) for count in counts)
 
 
 def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> Counts:
-    """How often each quantity fell into each of its bins; a bin each for images read and for images refused.
+    """Histogram counts of each quantity; images read and images refused are a bin each.
 
-    evidence_limit  below which share inside the lungs the evidence of few of the pack's own images lies
+    evidence_limit  share of evidence inside the lungs that few of the pack's own images are below
     """
     samples = list(samples)
     inside = [sample.evidence_inside for sample in samples if sample.evidence_inside is not None]
@@ -154,7 +154,7 @@ def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: 
 
 
 def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
-    """The counts that a pack's metrics hold of the images it was measured on; none where they hold something else."""
+    """The counts of the images a pack was measured on, from its metrics. Empty if these have another form."""
     counts: dict[Quantity, Sequence[int]] = {}
     evidence, found = metrics.get("evidence_inside"), cast(object, metrics)
     number = evidence.get("images") if isinstance(evidence, Mapping) else None

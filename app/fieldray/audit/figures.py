@@ -37,7 +37,7 @@ _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
-    """What an operating point does to the units of an audit, by its rule.
+    """The effect of an operating point on the units of an audit, by the audit's rule.
 
     detected, falsely_referred      the share referred of all with the condition, and of all without it: what was not
                                     assessed is not referred
@@ -59,7 +59,7 @@ class AtPoint:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Units of like scores: their mean score and the share with the condition, in 0..1."""
+    """A bin of units with similar scores: their mean score and the share with the condition, in 0..1."""
 
     mean_score: float
     positives: Share
@@ -78,7 +78,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """Why units were not assessed: how many of them with the condition and without it there are for one reason."""
+    """The numbers of units, with and without the condition, that were not assessed for one reason."""
 
     why: Reason
     positives: int
@@ -87,18 +87,18 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Everything that was measured; every figure but `images` and `patients` counts units by the rule.
+    """All results of an audit. Every figure except `images` and `patients` counts units by the rule.
 
     positives          units with the condition
-    assessed           those that the pack said something of: a score, or that they are to be read first
-    area, curve        of the scores alone: under the ROC curve; its points are (1 - specificity, sensitivity)
-    prevalence         at which the predictive values hold, 0..1
+    assessed           units with a score, or with an image to be read first
+    area, curve        area under the ROC curve of the scores; points of the curve (1 - specificity, sensitivity)
+    prevalence         prevalence at which the predictive values hold, 0..1
     counts             by category and truth
-    unsure, refused    shares of all
-    not_assessed       by reason
-    bins               of equal numbers of units by score; the calibration error is their mean distance (0..1)
-    disagreements      at the first point: referred without the condition, and not referred with it; the surest first,
-                       those without a score last
+    unsure, refused    shares of all units
+    not_assessed       units not assessed, by reason
+    bins               calibration bins of equal numbers of units; the calibration error is their mean distance (0..1)
+    disagreements      at the first point: units falsely referred or missed; the most certain mistakes first, units
+                       without a score last
     agreements         kappas of pack, reference and readers
     cases              all images
     """
@@ -200,7 +200,7 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
 
 
 def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> AtPoint:
-    """What a point that was chosen on other images does to units of both classes, assessed or not."""
+    """The effect of an operating point, chosen on other images, on units of both classes, assessed or not."""
     referred = np.array([is_referred(unit, rule.edge(point)) for unit in units], np.bool_)
     truth, assessed = (np.array(list(map(of, units)), np.bool_) for of in (lambda unit: unit.truth, is_assessed))
     patients = [unit.patient for unit in units]
@@ -224,7 +224,10 @@ def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, preval
 
 
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
-    """The class of an image at a point: `otherwise` what it is without a score, or read first whatever its score."""
+    """The class of a score at an operating point.
+
+    Returns `otherwise` where the score is None, or where `otherwise` is a class that is always referred.
+    """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
     decisions: dict[Decision, Category] = {"above": "abnormal", "unsure": "unsure", "below": "normal"}
@@ -234,9 +237,9 @@ def category_at(point: OperatingPoint, score: float | None, *, otherwise: Catego
 def class_shares(
     categories: Sequence[Category], truth: Truth, *, patients: Sequence[str]
 ) -> dict[bool, dict[Category, Share]]:
-    """By truth (n,), the share of each class among its images, in the order of the work list.
+    """The share of each class, in the order of the work list, among the images of either `truth` (n,).
 
-    What a pack says of an image it judges, and what it refuses, are always there; any other class where it occurs.
+    The classes that a pack decides, and refused, are always present; any other class only if it occurs.
     """
     there = [category for category in WORK_LIST_ORDER if category in _ALWAYS or category in categories]
     shares: dict[bool, dict[Category, Share]] = {}
@@ -291,7 +294,7 @@ def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float]
 
 
 def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[Bin, ...]:
-    """Bins of equal numbers of images by score, the lowest first; each of 20 images or more, at most ten."""
+    """Up to ten bins with equal numbers of images, 20 or more, by score, the lowest first."""
     number = max(1, min(_LARGEST_BINS, len(scores) // _IMAGES_PER_BIN))
     found = []
     for members in np.array_split(np.argsort(scores, kind="stable"), number):
@@ -360,7 +363,7 @@ def _age_group(years: float | None) -> str:
 
 
 def grouped(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
-    """By what, name and units of each group of images with enough units of both classes that have a score."""
+    """The criterion, name and units of each group with enough scored units of both classes."""
     for by, grouping in _GROUPINGS.items():
         for name in sorted({grouping(case) for case in cases} - {""}):
             units = rule.units(case for case in cases if grouping(case) == name)

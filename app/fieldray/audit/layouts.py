@@ -26,12 +26,12 @@ Cells = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRow:
-    """One row.
+    """One row of a table of labels.
 
-    text       the label as it is written, for messages
-    classes    what is known to be there, in lower case
-    uncertain  classes of which the table says that nobody is certain
-    reader     who read the image, empty where the table does not say
+    text       the label as written, for messages
+    classes    the classes that are present, in lower case
+    uncertain  the classes that the table marks as uncertain
+    reader     the reader of the image, empty if the table has none
     """
 
     line: int
@@ -46,9 +46,9 @@ class LabelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a table says it.
+    """The layout of a table of labels.
 
-    read        one row, None for one that is of no frontal image; raises ValueError for a cell that says nothing known
+    read        reads one row; None for a row of no frontal image; raises ValueError for a cell with unknown content
     has_many    whether an image may have several classes, so that every class but *no finding* is one to be found
     adds_up     whether several rows of one image and reader add up, as boxes do
     """

@@ -34,7 +34,7 @@ from fieldray.reasons import reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a local operating point is proposed for: a specificity or a threshold where one is given, 0..1, else a
+    """The goal of a proposed operating point: a specificity or a threshold if given, 0..1, else a
     sensitivity. Both are shares of all units, assessed or not. Raises UsageProblem for a share outside (0, 1].
     """
 
@@ -72,7 +72,7 @@ class Proposal:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the threshold does what was asked for: too many may not have been assessed, or are read first."""
+        """Whether the threshold reaches the goal. It may not, if many units were not assessed or are read first."""
         if self.wanted.threshold is not None:
             return True
         if self.wanted.specificity is not None:
@@ -127,12 +127,12 @@ def propose(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What was audited.
+    """The subject of an audit.
 
-    names        of the pack by language, empty where it is not at hand any more
-    meaning      of the label by language, as above
+    names        the pack's name by language, empty if the pack is no longer installed
+    meaning      the label's meaning by language, likewise
     labels_from  "folders", "verdicts", or the path of the table
-    made_s       when, in seconds since 1970 (UTC)
+    made_s       time of the audit, seconds since 1970 (UTC)
     class_names  see `Manifest`
     """
 
@@ -159,13 +159,13 @@ class Subject:
 
     @property
     def is_bare(self) -> bool:
-        """Whether it is a bare model of the dissertation."""
+        """Whether the pack is a bare model of the dissertation."""
         return self.trust == "legacy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one of two packs said in a run; `point` is None where none was in force."""
+    """The answers of one of two packs in a run. `point` is None if no operating point was in force."""
 
     run_id: int
     pack: str
@@ -348,9 +348,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every threshold that changes anything: each score that a unit has, down to the thousandth, and the points.
+    """The plan of thresholds: every score of a unit, to the thousandth, and the operating points.
 
-    units         of the audit
+    units         number of units of the audit
     not_assessed, positives_not_assessed
                   units that are referred at no threshold, and those with the condition among them
     groups        by what and name, as ("sex", "F"), the step at each threshold from the lowest on; `EVERYBODY` first

@@ -33,16 +33,16 @@ class Case:
     """One image with its reference label.
 
     image     the key of the image (`ImageRef.key`)
-    row_id    in the store
-    patient   images with the same text are of one patient
-    exam      the same for an examination of the patient
-    truth     whether the finding that is looked for is present, by the reference
-    score     calibrated, 0..1; None if the image was refused or failed
-    category  what the program said of the label that is judged
-    why       the image has no score, or is to be read first
-    is_asked  whether because a person had it turned, or screened although it was refused
-    has_patient  whether a table or the header names the patient; else each examination is of another one
-    identity  of its bytes (`StoredAnswer.identity`)
+    row_id    row of the image in the store
+    patient   key of the patient: equal for all images of one patient
+    exam      key of the examination: equal for all its images
+    truth     whether the finding is present, by the reference
+    score     calibrated score, 0..1; None if the image was refused or failed
+    category  class of the image by the audited label
+    why       the reason why the image has no score, or is to be read first
+    is_asked  whether a person had the image turned, or screened although it was refused
+    has_patient  whether a table or the header names the patient; else each examination counts as a patient
+    identity  identity of the image's bytes (`StoredAnswer.identity`)
     """
 
     image: str
@@ -60,7 +60,7 @@ class Case:
 
 
 def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
-    """The calibrated score of one label, 0..1, None where the image has none; and the image's class by it alone."""
+    """The calibrated score of a label (0..1, or None), and the class of the image by this label alone."""
     if not isinstance(outcome, Screened):
         return None, outcome.category
     own = tuple(finding for finding in outcome.findings if finding.label == label)
@@ -99,7 +99,7 @@ def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is counted, and what counts as referred.
+    """The rule of an audit: the unit counted, and what counts as referred.
 
     unit    an image, an examination or a patient
     refers  "above": read first, or a score at or above the threshold; "unsure": also a score at or above the lower end
@@ -110,7 +110,7 @@ class Rule:
     refers: Referral = "above"
 
     def units(self, cases: Iterable[Case]) -> list[Case]:
-        """The images brought together: each unit as the case of the image that decides it."""
+        """Group the images into units. Returns for each unit the case of the image that decides it."""
         if self.unit == "image":
             return list(cases)
         members: dict[tuple[str, str], list[Case]] = {}
@@ -127,7 +127,7 @@ class Rule:
         return threshold if self.refers == "above" else moved_band(pattern, threshold)[0]
 
     def threshold_of(self, edge: float, pattern: OperatingPoint | None) -> float:
-        """The threshold at which units are referred from a score on: the way back of `edge_at`."""
+        """The threshold that refers units from the score `edge` on: the inverse of `edge_at`."""
         if self.refers == "above" or pattern is None or pattern.unsure_low in (0, 1, pattern.threshold):
             return edge
         return max(_shifted(edge, of=pattern.unsure_low, to=pattern.threshold), edge)
@@ -146,17 +146,17 @@ def _whole(images: Sequence[Case]) -> Case:
 
 
 def is_assessed(case: Case) -> bool:
-    """Whether the pack said anything of it: a score, or that it is to be read first."""
+    """Whether the pack assessed the case: it has a score, or is to be read first."""
     return case.score is not None or case.category in ALWAYS_REFERRED
 
 
 def is_referred(case: Case, edge: float) -> bool:
-    """Whether it is read first, or its score is at or above the edge."""
+    """Whether a case is read first, or its score is at or above the edge."""
     return rank(case) >= edge
 
 
 def rank(case: Case) -> float:
-    """The score; infinite where the image is read first, and below all scores where there is none."""
+    """The score of a case; inf if the image is read first, -inf without a score."""
     if case.category in ALWAYS_REFERRED:
         return math.inf
     return -math.inf if case.score is None else case.score
@@ -172,9 +172,9 @@ def ranks(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
 
 
 def moved_band(pattern: OperatingPoint | None, threshold: float) -> tuple[float, float]:
-    """A point's zone around another threshold: as far from it in log-odds; an end at 0 or 1 stays there.
+    """The unsure zone of a point moved to another threshold, at equal distance in log-odds. Ends at 0 or 1 stay.
 
-    Without a point there is no zone.
+    Without a point the zone is empty.
     """
     if pattern is None:
         return threshold, threshold

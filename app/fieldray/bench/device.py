@@ -88,9 +88,9 @@ class Measurement:
 
 
 class EnergyMeter:
-    """What the packages of the CPU count of their energy: RAPL, by Linux's powercap, AMD's in the same tree.
+    """Reads the energy counters of the CPU sockets (RAPL) from Linux's powercap tree, which also has those of AMD.
 
-    `problem` says why nothing is counted.
+    `problem` is the reason why no energy can be read, or None.
     """
 
     def __init__(self, tree: Path = Path("/sys/class/powercap")) -> None:
@@ -113,7 +113,7 @@ class EnergyMeter:
 
     @contextlib.contextmanager
     def counting(self, energy: list[tuple[float, float]]) -> Iterator[None]:
-        """Add what is drawn within the block, and how long that was, where it is counted."""
+        """Append the energy drawn within the block (J) and its duration (s), if the counters can be read."""
         began_s, before_uj = time.perf_counter(), self._counted_uj()
         yield
         if self.problem is None and (after_uj := self._counted_uj()):

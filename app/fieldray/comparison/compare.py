@@ -77,11 +77,11 @@ _WIDE: Final = (3.0, 24.0)  # band-pass of the search, pixels of the frame
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """How the prior lies over the current image.
+    """The placement of the prior over the current image.
 
-    similarity           NCC of the structure around the lungs, at this place
-    mirrored_similarity  the best with the prior mirrored
-    inverted_similarity  the best with the prior's black and white swapped
+    similarity           NCC of the structure around the lungs at this placement
+    mirrored_similarity  the best NCC with the prior mirrored
+    inverted_similarity  the best NCC with the prior's black and white swapped
     """
 
     affine: Affine
@@ -91,7 +91,7 @@ class Overlay:
 
 
 def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Overlay:
-    """The best of the coarse search. Structures as `structure` gives them; masks (rows, columns) with some lung."""
+    """The best placement in a coarse search. Takes images of `structure` and masks (rows, columns) with some lung."""
     small, box = (_coarse(prior), _coarse(current)), _box(current_lungs)
     centre, scale = _centre(current_lungs), _extent(prior_lungs) / _extent(current_lungs)
     affine, best, worst = _search(*small, box, centre, _centre(prior_lungs), scale=scale)
@@ -101,7 +101,7 @@ def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Ma
 
 
 def structure(pixels: NDArray[np.uint8]) -> Grey:
-    """An image (rows, columns) reduced to what lasts: ribs, heart and diaphragm, whatever the exposure."""
+    """An image (rows, columns) reduced to lasting structure: ribs, heart and diaphragm, whatever the exposure."""
     return locally_normalised(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
 
@@ -248,7 +248,7 @@ _SIMILARITY_PX: Final = 12.0
 
 
 def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]:
-    """How the prior lies over the current image; both have lungs."""
+    """Align the prior to the current image. Both have lungs."""
     structures = structure(prior.pixels), structure(current.pixels)
     overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
@@ -310,7 +310,7 @@ def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray
 
 
 def believable(found: Peaks) -> NDArray[np.bool_]:
-    """Which of n places are good enough, better than the next best, and not where the true one may lie outside."""
+    """A mask of n peaks: those high enough, clearly above the next best, and not at the border of the search."""
     alike = (found.first >= _LEAST_PEAK) & (found.first - found.second >= _LEAST_DIFFERENCE)
     return np.asarray(alike & ~found.is_at_border)
 
@@ -416,9 +416,9 @@ _INVERTED_BY: Final = 0.03
 
 
 def reliability(alignment: Alignment, overlay: Overlay, lungs: Mask) -> float:
-    """How much speaks for one patient seen twice, about 0..1.8.
+    """A score, about 0..1.8, for both images being of one patient.
 
-    Likeness of the images laid over each other as a whole, matches in the lungs that were kept, likeness at the end.
+    Weighted sum of the similarity of the overlay, the share of matches kept in the lungs, and the final similarity.
     """
     return _SIMILAR * overlay.similarity + _KEPT * kept_share(alignment, lungs) + _AFTER * alignment.similarity_after
 
@@ -430,7 +430,7 @@ def kept_share(alignment: Alignment, lungs: Mask) -> float:
 
 
 def doubt(alignment: Alignment, overlay: Overlay, lungs: Mask) -> Reason | None:
-    """Why the pair is not comparable, None where it is."""
+    """The reason why the pair is not comparable, or None."""
     if overlay.mirrored_similarity > overlay.similarity + _MIRRORED_BY:
         return reason("compare_mirrored")
     if overlay.inverted_similarity > overlay.similarity + _INVERTED_BY:
@@ -494,7 +494,7 @@ def spread(average: Grey, inside: Mask) -> float:
 
 
 def find_change(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Grey:
-    """The difference in units of the noise (rows, columns): of all sizes the strongest; 0 outside the lungs."""
+    """The difference in units of the noise (rows, columns): the strongest of all scales; 0 outside the lungs."""
     inside = compared_area(prior, current, displacement)
     strongest = np.zeros(inside.shape, np.float32)
     if inside.sum() < _LEAST_INSIDE_PX:

@@ -40,20 +40,20 @@ _LEAST_DEVIATION: Final = 2.0  # grey levels: what is flatter is noise, and not 
 
 
 def band_pass(image: NDArray[Any], *, fine_px: float = FINE_PX, coarse_px: float = COARSE_PX) -> Grey:
-    """Difference of two Gaussians: without the noise below, and the brightness above, the sizes of ribs and vessels."""
+    """Difference of two Gaussians: keeps the sizes of ribs and vessels, without finer noise and coarser brightness."""
     grey = image.astype(np.float32)
     return (blurred(grey, fine_px) - blurred(grey, coarse_px))[..., None]
 
 
 def blurred(image: Grey, sigma_px: float) -> Grey:
-    """Weighted by a Gaussian along rows and columns; at the border the image goes on as its own reflection."""
+    """Blur an image with a Gaussian along rows and columns. The border is reflected."""
     down, across = _gaussian(image.shape[0], sigma_px), _gaussian(image.shape[1], sigma_px)
     smooth: Grey = np.matmul(np.matmul(down, image), across.T)
     return smooth
 
 
 def locally_normalised(image: NDArray[Any]) -> Grey:
-    """Less its local mean, over its local standard deviation: exposure and processing fall away."""
+    """Subtract the local mean and divide by the local standard deviation, against exposure and processing."""
     grey = image.astype(np.float32)
     centred = grey - blurred(grey, LOCAL_PX)
     deviation = np.sqrt(blurred(np.square(centred), LOCAL_PX).clip(0, None))
@@ -202,7 +202,7 @@ def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
 
 
 def own_offset(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How far from its true place a template seems to lie in its own image, by the parabola that `find_peaks` lays.
+    """The bias of the subpixel position of a template in its own image, by the parabola fit of `find_peaks`.
 
     The neighbours of a peak are of different height even where the peak is exact, for a window that moves loses other
     pixels than it gains. What this gives is to be taken off what `find_peaks` says of the template.
@@ -279,7 +279,7 @@ class Affine:
     offset: NDArray[np.float64]
 
     def at(self, points: Points) -> Points:
-        """Where points (n, 2) lead."""
+        """Map points (n, 2)."""
         return points @ self.matrix.T + self.offset
 
     def displacement(self) -> Displacement:
@@ -379,7 +379,7 @@ def _springs() -> Points:
 
 
 def warped(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float32]:
-    """An image of the prior in the current image's place, interpolated linearly; beyond its border 0.
+    """Warp an image of the prior to the current image, with linear interpolation; 0 beyond its border.
 
     Parameters
     ----------
@@ -394,6 +394,6 @@ def warped(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float3
 
 
 def points_in_prior(points: Points, field: Displacement) -> Points:
-    """Where points (n, 2) of the current frame lie in the prior's."""
+    """Map points (n, 2) of the current frame to the prior's frame."""
     rows, columns = (points[:, axis].clip(0, FRAME_SIDE - 1) for axis in range(2))
     return points + sampled_at(field, rows, columns)

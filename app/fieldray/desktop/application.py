@@ -281,7 +281,7 @@ def _give_large_blocks_back() -> None:
 
 
 def run_application(paths: Sequence[Path]) -> int:
-    """Open the window, screen `paths` once it is up; returns when it was closed and everything behind it ended."""
+    """Open the window and screen `paths`. Returns the exit code after the window and all processes have ended."""
     QCoreApplication.setApplicationName("fieldray")
     QGuiApplication.setDesktopFileName("fieldray")
     let_qt_keep_nothing()

@@ -53,7 +53,7 @@ _FIELD_WIDTH: Final = 328  # the longest hint is read whole in both languages
 
 
 class AuditPage(Page):
-    """The form above; below it the figures, the charts and the disagreements of the last audit."""
+    """The page of audits: the form above, and below it figures, charts and disagreements of the last audit."""
 
     image_wanted = Signal(int)
 
@@ -320,7 +320,7 @@ def _shown(blocks: Sequence[Block]) -> list[QWidget]:
 
 
 class LocalPointDialog(QDialog):
-    """The yes to an operating point of one's own: only with a name for it, and the person's."""
+    """The dialog that confirms a local operating point. Requires a name for the point, and that of the person."""
 
     def __init__(self, proposal: str, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -59,7 +59,7 @@ class Background(QObject):
 
     @property
     def services(self) -> Services | None:
-        """What `ask` works with, None while they are not open."""
+        """The services that `ask` works with; None while they are not open."""
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
     def open(self, services: Services) -> None:
@@ -79,7 +79,7 @@ class Background(QObject):
         failed: _Failed | None = None,
         newest_only: bool = False,
     ) -> Future[Any] | None:
-        """Queue `work` on a channel; it is over with the future. After `close` nothing is taken any more."""
+        """Queue `work` on a channel. Returns its future; None after `close`, when no work is accepted."""
         if self._is_closed:
             return None
         if newest_only:
@@ -99,7 +99,7 @@ class Background(QObject):
             task.cancel()
 
     def close(self, *, wait_s: float = 0.0) -> bool:
-        """Take nothing more, deliver nothing more; wait up to `wait_s`. Whether all that was under way has ended."""
+        """Accept no more work, deliver no more results, and wait up to `wait_s`. Returns whether all work has ended."""
         self._is_closed = True
         self._opened.cancel()
         self._wanted.clear()
@@ -133,7 +133,7 @@ class Background(QObject):
 
 
 class Stoppable(QObject):
-    """Work to be asked for that tells how far it is, a few times a second; once it is stopped its answer is None."""
+    """Work that reports its progress a few times a second and can be stopped. Its answer is then None."""
 
     told = Signal(object, int, int)  # this work, done, total
 
@@ -143,7 +143,7 @@ class Stoppable(QObject):
         self.is_stopped = False
 
     def stop(self) -> None:
-        """From any thread: what is half done is discarded."""
+        """Stop the work, from any thread. Unfinished results are discarded."""
         self.is_stopped = True
 
     def __call__(self, services: Services) -> Any:

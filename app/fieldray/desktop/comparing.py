@@ -79,7 +79,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def stop(self) -> None:
-        """Compare no more: the open image alone."""
+        """Stop comparing, and show the open image alone."""
         self.is_on = False
         self._drop()
         if self.beside.row is not None:
@@ -87,7 +87,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def start_or_stop(self) -> None:
-        """One key for both."""
+        """Start comparing, or stop if comparing: both have one key."""
         (self.stop if self.is_on else self.start)()
 
     def choose(self, prior: Prior) -> None:
@@ -121,7 +121,7 @@ class Comparing(QObject):
         self._background.ask(work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found))
 
     def answer(self, question: Prior, *, is_meant: bool) -> None:
-        """Whether to compare with the image that was asked about."""
+        """Answer the question whether to compare with an image of another patient."""
         if question is self.question:
             self._put(None)
             if is_meant:
@@ -131,7 +131,7 @@ class Comparing(QObject):
 
     @property
     def blamed(self) -> ImageOfPair:
-        """Which image the problem is of."""
+        """The image at fault in the problem, or "both"."""
         comparison = self.comparison
         if comparison is not None:
             return comparison.problem.image if comparison.problem else "both"
@@ -141,7 +141,7 @@ class Comparing(QObject):
 
     @property
     def doubts(self) -> Sequence[Reason]:
-        """What a person must know of the pair in sight."""
+        """The reasons to doubt the comparison of the shown pair."""
         row, note = self.image.row, self.beside.preview_note
         if row is None or self.prior is None:
             return ()
@@ -149,12 +149,12 @@ class Comparing(QObject):
 
     @property
     def is_looking(self) -> bool:
-        """Whether a prior image may come into sight soon."""
+        """Whether a prior image is being searched for and may soon be shown."""
         return self.is_on and self.is_searching and self.prior is None
 
     @property
     def none_found(self) -> Reason | None:
-        """Why there is no prior image to choose, None where there are some or it is not known yet."""
+        """The reason why there is no prior image to choose; None if there are some, or not known yet."""
         row = self.image.row
         if row is None or self.priors or self.is_searching:
             return None
@@ -164,7 +164,7 @@ class Comparing(QObject):
         return reason("prior_gone", count=gone) if gone else reason("prior_none")
 
     def mapping(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
-        """Where in one image lies what is at a point (x, y) of the other; None where that is not known."""
+        """A function that maps a point (x, y) of one image to the other image; None if unknown."""
         pair = self.comparison
         if pair is None or not pair.is_comparable:
             return None
@@ -176,7 +176,7 @@ class Comparing(QObject):
         return tuple(self._records.values())
 
     def forget(self) -> None:
-        """Results were deleted: nothing is kept of what they were compared with."""
+        """Forget all comparisons, after results were deleted."""
         self._records.clear()
         self._listed, self._gone, self._before, self._chosen_files = (), 0, (), ()
 

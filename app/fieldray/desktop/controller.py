@@ -258,7 +258,7 @@ class Controller(QObject):
     # ---- events
 
     def take(self, event: Event) -> None:
-        """One event of the services."""
+        """Handle one event of the services."""
         match event:
             case ImageDone():
                 self.rows.image_done(event.image)
@@ -312,7 +312,7 @@ class Controller(QObject):
         )
 
     def remember_folders(self, *opened: str) -> None:
-        """Remember the folders that were opened; without any, forget all."""
+        """Remember the folders that were opened. Without arguments, forget all."""
         self.settings.remember_folders(opened)
         self.save_settings()
         self.folders_changed.emit()

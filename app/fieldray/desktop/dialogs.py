@@ -65,7 +65,7 @@ def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
 
 
 def answer_row(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None = None) -> QDialogButtonBox:
-    """The buttons below a dialog: one that closes it, and one that says yes."""
+    """The buttons below a dialog: one that closes the dialog, and one that confirms."""
     box = QDialogButtonBox()
     if yes is not None:
         box.addButton(yes, QDialogButtonBox.ButtonRole.AcceptRole)
@@ -76,7 +76,7 @@ def answer_row(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None =
 
 
 def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
-    """A dialog as high as its page needs; where there is less room, the page is scrolled above the buttons."""
+    """Lay out a dialog as high as its page needs. With less room, the page scrolls above the buttons."""
     area = scrolled(page)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     column = lay_column(dialog, (area, 1), buttons, margins=DIALOG_MARGINS, spacing=12)
@@ -179,7 +179,7 @@ class AboutDialog(QDialog):
 
 
 class LicencesDialog(QDialog):
-    """Texts are shown as their authors wrote them, in English; what is said about them is translated."""
+    """The dialog of licences. Licence texts are shown unchanged in English; the words around them are translated."""
 
     def __init__(self, listed: Licences, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -269,14 +269,14 @@ class DocumentDialog(QDialog):
 
 
 def guide(translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None) -> DocumentDialog:
-    """The user guide; `folder`: another one than the program's."""
+    """The dialog of the user guide. `folder` replaces the program's folder of guides."""
     folder = folder or guide_folder()
     text, images = guide_text(folder, translator.language), {path.name: path for path in folder.glob("*.png")}
     return DocumentDialog(translator.text("User guide"), text, translator, parent, images=images)
 
 
 def guide_text(folder: Path, language: str) -> str:
-    """The guide in this language; in English where it is not written in it."""
+    """The text of the guide in a language; in English if there is no guide in the language."""
     path = folder / f"{language}.md"
     return (path if path.is_file() else folder / "en.md").read_text(encoding="utf-8")
 
@@ -360,7 +360,7 @@ _LONGEST_TEXT: Final = 100
 
 
 def choice_label(translator: Translator, choice: str) -> str:
-    """What a choice of the settings table is called; a language by its own name, the code where there is no word."""
+    """The label of a choice of the settings table: a language's own name, or the code itself without a label."""
     known: dict[str, str] = {
         **{entry.name: translator.text(entry.title) for entry in BACKENDS},
         "system": translator.text("System default"),
@@ -384,7 +384,7 @@ _FOR_PEOPLE: Final = "pdf"  # a person who saves at the window wants to read it
 
 
 class ExportDialog(QDialog):
-    """Once it is accepted, `formats()` and `options()` say what was chosen; the folder is asked for after that."""
+    """The dialog of an export. Once accepted, `formats()` and `options()` return the choices, without a folder."""
 
     def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -39,7 +39,7 @@ _SWITCHES: Final = ("heat_map", "lung_outline", "magnifier", "prior_mesh", "hide
 
 
 class ImageArea(QWidget):
-    """One view, or two beside each other."""
+    """The area of images: one view, or two side by side."""
 
     switched = Signal()  # whether there are two views, or whether they are linked
 
@@ -75,7 +75,7 @@ class ImageArea(QWidget):
         return self.beside if self.beside.hasFocus() else self.viewer
 
     def commands(self) -> dict[str, Callable[[], None]]:
-        """What the keys of the image and of the mouse do."""
+        """The functions of the keys and mouse actions on the image, by name."""
 
         def acting(act: Callable[..., None], *values: object) -> Callable[[], None]:
             return lambda: act(self.active, *values)
@@ -115,7 +115,7 @@ class ImageArea(QWidget):
     # ---- both images
 
     def cancel(self) -> None:
-        """Take back what is under way: a drag, a line."""
+        """Cancel a drag or a line under way."""
         for viewer in self.viewers:
             viewer.cancel_drag()
 
@@ -248,7 +248,7 @@ _BUTTONS: Final = (
 
 
 class ViewTools(QWidget):
-    """One row of buttons, as many as there is room for."""
+    """One row of as many tool buttons as there is room for."""
 
     def __init__(self, area: ImageArea, actions: Mapping[str, QAction], theme: Theme) -> None:
         super().__init__()

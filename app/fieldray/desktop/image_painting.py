@@ -28,7 +28,7 @@ _PRESET_PERCENTILES: Final = ((0.0, 100.0), (1.0, 75.0), (25.0, 99.8), (10.0, 90
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pyramid:
-    """levels[k] is the image at 1 / 2**k of its size; presets are the windows of keys 1 to 5 (None: by the file)."""
+    """An image at several sizes: levels[k] has 1 / 2**k of its size. `presets` are the windows of keys 1 to 5."""
 
     image: Image
     levels: tuple[Pixels, ...]
@@ -71,7 +71,7 @@ def pyramid_of(image: Image) -> Pyramid:
 
 
 def like_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
-    """The window of `other` that is like this one of `pyramid`: the same preset, else as far from the start window."""
+    """The window of `other` that matches `window` of `pyramid`: the same preset, or as far from the start window."""
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
     assert window is not None
@@ -138,7 +138,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
 
 
 def draw_heat_map(painter: QPainter, heat: HeatMap, way: QTransform, *, image: Size, opacity: float) -> None:
-    """Lay a heat map over the image, whose pixels lie where `way` says; what lies outside the image is left out."""
+    """Draw a heat map over the image, whose pixels are mapped by `way`. Parts outside the image are clipped."""
     with kept(painter):
         painter.setTransform(way, combine=True)
         painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
@@ -160,7 +160,7 @@ def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, 
 
 
 def grey_image(grey: NDArray[np.uint8]) -> QImage:
-    """A view of the array; it must outlive the image."""
+    """An image that shares the memory of the array, which must outlive the image."""
     return QImage(grey.data, grey.shape[1], grey.shape[0], grey.shape[1], QImage.Format.Format_Grayscale8)
 
 
@@ -192,10 +192,10 @@ TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
 
 
 class Switches(QObject):
-    """What is switched for all images at once, in whichever window; `changed` has the names of what is otherwise now.
+    """The switches that hold for all images in all windows. `changed` has the names of the changed switches.
 
-    tool                what the left drag does
-    heat_map_opacity    in percent, as that of the difference
+    tool                the tool of the left drag
+    heat_map_opacity    opacity of heat map and difference, in percent
     folded              the names of the cards that are folded, with blanks between them
     """
 
@@ -225,7 +225,7 @@ class Switches(QObject):
 
 
 class Line(NamedTuple):
-    """What is measured: from one image point to another."""
+    """A line of measurement from one image point to another."""
 
     start: Point
     end: Point
@@ -284,12 +284,12 @@ class ViewState:
         return there.x(), there.y()
 
     def panned(self, by: Point, image: Size, view: Size) -> ViewState:
-        """The image moved by points of the view; its edge never passes the middle of the view."""
+        """The view with the image moved by points of the view. The image's edge never passes the middle of the view."""
         x, y = self.image_point((view.width / 2 - by[0], view.height / 2 - by[1]), image, view)
         return replace(self, center=(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)))
 
     def zoomed(self, factor: float, image: Size, view: Size, *, about: Point | None = None) -> ViewState:
-        """Zoomed by a factor; the image point under `about` stays where it is."""
+        """The view zoomed by a factor. The image point under `about` stays in place."""
         zoom = min(max(self.zoom * factor, _ZOOM_LIMITS[0]), _ZOOM_LIMITS[1])
         closer = replace(self, zoom=zoom)
         if about is None:
@@ -298,7 +298,7 @@ class ViewState:
         return closer.panned((about[0] - now.x(), about[1] - now.y()), image, view)
 
     def measured(self, start: Point, end: Point, image: Size, kind: Measure = "measure") -> ViewState:
-        """With one more line between two image points; what lies outside the image is brought to its edge."""
+        """The view with one more line between two image points. Points outside the image are moved to its edge."""
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
@@ -338,7 +338,7 @@ class ViewState:
         return replace(self, zoom=other.zoom, center=center, inverted=other.inverted, window=window)
 
     def fitted(self) -> ViewState:
-        """The whole image in the view again; window and turns stay."""
+        """The view of the whole image. Window and turns stay."""
         return replace(self, zoom=1.0, center=None)
 
 

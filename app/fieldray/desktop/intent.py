@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackInUse:
-    """A pack as a person answers for it: its id with its signer, its version, its network, its ages."""
+    """The pack in use, with the facts that a person confirms: id with signer, version, network and ages."""
 
     name: str
     version: str
@@ -42,13 +42,13 @@ class PackInUse:
         )
 
     def is_of(self, candidate: PackCandidate) -> bool:
-        """Whether it is the pack that a listing shows, wherever it lies."""
+        """Whether this is the pack of `candidate`, in whatever folder."""
         return (self.name, self.version) == (candidate.lasting_name, candidate.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacksInReach:
-    """What is known of the packs at a moment.
+    """The packs known at a moment.
 
     point              the operating point of the one in use, "" for its first; None: a person chose it for what comes
     others             further ones that screen in the same pass
@@ -70,13 +70,13 @@ class PacksInReach:
         return found[0] if len({entry.lasting_name for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
-        """Whether the pack in use is called so."""
+        """Whether the pack in use has this name."""
         return self.used is not None and bool(meant(name, [self.used.source]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What is to be screened.
+    """The intent to screen some paths.
 
     since           how many intents there were before it: two with the same folder and pack are not the same
     images          how many are in the list in sight, 0 where it is not about these paths
@@ -145,7 +145,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class SayLost:
-    """An intent was not screened: something else is wanted, or its question closed as another pack is in use."""
+    """Report that an intent was dropped: something else is wanted, or another pack was put in use."""
 
     intent: Intent
     has_other_pack: bool

@@ -60,7 +60,7 @@ class Judging(QObject):
     # ---- a person
 
     def open(self, row: WorkRow | None) -> None:
-        """This image is open; what was typed on the one before is saved with that one."""
+        """Open an image. A note typed on the image before is saved there."""
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
         judged = Judged(row.answer_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
@@ -79,7 +79,7 @@ class Judging(QObject):
         self._carry_out((), self.verdicts.open_image)
 
     def commit(self) -> None:
-        """What was typed is to be saved now."""
+        """Save the typed note now."""
         self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
 
     def choose(self, choice: VerdictChoice) -> None:
@@ -93,7 +93,7 @@ class Judging(QObject):
             self._give(self.verdicts.withdraw())
 
     def take_back(self) -> Judged | None:
-        """Undo the last verdict or withdrawal, on whichever image that was; the image, None where there is nothing."""
+        """Undo the last verdict or withdrawal, on any image. Returns the image, or None without one to undo."""
         judged = self.verdicts.last_changed
         if judged is not None:
             self._change(self.verdicts.take_back(), judged)
@@ -123,7 +123,7 @@ class Judging(QObject):
         return why is not None
 
     def insist(self, *images: Judged) -> None:
-        """Save what was not saved: try again, or put it in the place of what another window said."""
+        """Save unsaved verdicts: try again, or replace the verdict of another window."""
         for judged in images:
             self._carry_out(self.verdicts.insist(judged), judged)
 
@@ -185,7 +185,7 @@ class Judging(QObject):
         return " ".join(said)
 
     def sentence(self, translator: Translator, judged: Judged, given: Given) -> str:
-        """How it stands with an image, by its name."""
+        """A sentence on the state of the verdict on an image."""
         image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
@@ -351,7 +351,7 @@ class VerdictBar(QWidget):
         self.give_in.setText(text("Keep the other verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
-        """Esc in the note: what was typed is dropped."""
+        """Discard the typed note (Esc in the note)."""
         self._judging.discard_note()
         self.left.emit()
 
@@ -380,7 +380,7 @@ class VerdictBar(QWidget):
 
 
 def leave(parent: QWidget, judging: Judging, translator: Translator, close: Callable[[], None]) -> None:
-    """Close once all is saved; where that takes long or cannot be, a person decides what is lost."""
+    """Close once all verdicts are saved. If saving is slow or fails, a person decides whether to lose them."""
     judging.commit()
     if not any(judging.verdicts.unsaved()):
         close()

@@ -264,7 +264,7 @@ def _group_card(translator: Translator, group: Group) -> QWidget:
 
 
 def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
-    """What the mouse does on the image."""
+    """The mouse actions on the image, each with its explanation."""
     return [
         (translator.text("Left drag"), translator.text("Window (across) and level (up and down)")),
         (translator.text("Middle drag"), translator.text("Pan the image")),

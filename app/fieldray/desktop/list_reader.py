@@ -65,7 +65,7 @@ class SeenRows(QObject):
         self._gone: set[int] = set()
 
     def clear(self, manifests: Sequence[Manifest | None]) -> None:
-        """Forget all rows; those to come are of a run with these packs."""
+        """Forget all rows. Rows to come are of a run with these packs."""
         self.manifests, self._is_reading = manifests, False
         self._background.forget(_ROWS_CHANNEL)
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
@@ -76,7 +76,7 @@ class SeenRows(QObject):
         return self._alive.get(row_id)
 
     def of_answer(self, answer_id: int) -> WorkRow | None:
-        """What somebody holds of this answer."""
+        """The row of this answer that is in memory, or None."""
         rows = list(self._alive.values())
         return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
 
@@ -97,12 +97,12 @@ class SeenRows(QObject):
         return row
 
     def replace(self, image: StoredImage) -> bool:
-        """An image was done again: whether its row is one of these."""
+        """Replace the rows of an image that was screened again. Returns whether its row is in the list."""
         is_held = image.row_id in self._alive  # most images that are done are not in sight, and need no row
         return self._replace(image.row_id, [self._made(answer) for answer in image.answers] if is_held else ())
 
     def replace_answer(self, before: WorkRow, outcome: Outcome) -> bool:
-        """One answer of an image was done again: whether its row is one of these."""
+        """Replace the row of an answer that was given again. Returns whether its row is in the list."""
         made = WorkRow(before.row_id, outcome, before.manifest, run_id=before.run_id, answer_id=before.answer_id)
         made.position = before.position
         return self._replace(before.row_id, [made])
@@ -216,11 +216,11 @@ class WorkRow:
 
     @property
     def answers(self) -> tuple[WorkRow, ...]:
-        """What each pack says of the image, this one first."""
+        """The rows of all packs' answers for the image, this row first."""
         return (self, *self.others)
 
     def of_pack(self, position: int) -> WorkRow | None:
-        """What the pack at this position says of the image; None where it says nothing."""
+        """The row of the answer of the pack at this position, or None."""
         return next((one for one in self.answers if one.position == position), None)
 
     @property
@@ -229,7 +229,7 @@ class WorkRow:
 
     @property
     def reason(self) -> Reason | None:
-        """Why the image has no score, or must be read first."""
+        """The reason why the image has no score, or must be read first; else None."""
         return why_of(self.outcome)
 
 
@@ -240,12 +240,12 @@ def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
 
 
 def pack_title(translator: Translator, manifest: Manifest | None) -> str:
-    """What a pack is called where several say something of an image."""
+    """The title of a pack where an image has answers of several packs."""
     return f"{translator.pick(manifest.names)} {manifest.version}" if manifest else translator.text("Other pack")
 
 
 def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
-    """What an image is called in the list: the patient's name, else that of the file; its number if both are hidden."""
+    """The title of an image in the list: the patient's name, else the file name; its number if names are hidden."""
     return translator.name(person(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id)
 
 
@@ -272,7 +272,7 @@ def _class_text(translator: Translator, row: WorkRow) -> str:
 
 
 def answer_text(translator: Translator, row: WorkRow) -> str:
-    """What a pack says of an image: the class by the pack's own words, and the score by its own threshold."""
+    """A pack's answer for an image as text: the class in the pack's words, and the score by its threshold."""
     spoken = _class_text(translator, row)
     return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
 

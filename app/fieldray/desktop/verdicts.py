@@ -103,7 +103,7 @@ class Given:
 
     @property
     def is_typing(self) -> bool:
-        """Whether the note says something else than the verdict that it belongs to."""
+        """Whether the note in the field differs from the note of the verdict. False without a verdict."""
         return self.wanted is not None and self.note.strip() != self.wanted.note
 
     @property

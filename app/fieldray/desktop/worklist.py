@@ -145,7 +145,7 @@ class FilterBar(QWidget):
         self.by_patient.setChecked(self._model.switches.by_patient)
 
     def _search(self, text: str) -> None:
-        """Search in all classes: whether a person is a patient of the run must not hang on a class that is chosen."""
+        """Search in all classes, so that a chosen class does not hide a patient of the run."""
         begins = bool(text.strip()) and not self._model.wanted.text
         if begins:
             self._buttons[None].setChecked(True)

@@ -58,8 +58,8 @@ DECIDES_NOTHING: Final = {
 class Assessment:
     """A model and, by label code, the operating point in force (None: not assessed).
 
-    ages_confirmed  a person said that all patients are of the ages the pack is for, where files do not say so
-    wishes          what else a person asked for
+    ages_confirmed  whether a person said that patients without a stated age are of the ages the pack is for
+    wishes          a person's further wishes
     """
 
     model: Model
@@ -82,9 +82,9 @@ class Assessment:
     def is_close(
         self, scores: Mapping[str, float], features: NDArray[np.float32] | None, *, oversampling: float
     ) -> bool:
-        """Whether the outcome could be another one if the image had been read in full and not only as far as needed.
+        """Whether the outcome could differ if the image were read in full resolution, not only as finely as needed.
 
-        With the lungs found, what the gate says is only noted. `oversampling` as for `borderline_scores`.
+        With the lungs found, the gate's result is only a note. `oversampling` as for `borderline_scores`.
         """
         gate = None if self.model.lungs else self.model.manifest.ood_gate
         distance = gate.distance(features) if gate and features is not None else None
@@ -129,7 +129,7 @@ def choose(
 def assessments_of(
     models: Sequence[Model], point: str | None, assess: Callable[..., Assessment]
 ) -> tuple[Assessment, ...]:
-    """By the operating point of this name where a pack has one; where none has, `choose` says so.
+    """Assessments of models at the operating point of this name, where a pack has it. If none has it, `choose` raises.
 
     Raises UsageProblem (operating_point, ages_apart).
     """
@@ -145,7 +145,7 @@ def assessments_of(
 
 
 def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
-    """By what the answers of a pack of a run were judged. Raises UsageProblem (again_other_pack) for another model."""
+    """The assessment behind a pack's answers in a run. Raises UsageProblem (again_other_pack) for another model."""
     pack, labels = spec.packs[position], model.manifest.labels
     points = dict.fromkeys((label.code for label in labels), None) | {one.label: one for one in pack.operating_points}
     asked = [(spec.ages_confirmed, spec.wishes)] if spec.wishes else _ALL_ASKED

@@ -34,9 +34,9 @@ ImageOfPair = Literal["prior", "current", "both"]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A template of the current image that was sought in the prior: where it is, in pixels of the frame (centres).
+    """A template of the current image and its match in the prior: their centres, in pixels of the frame.
 
-    is_kept  whether the mesh was drawn by where it was found; else that was rejected
+    is_kept  whether the match was used for the mesh; else it was rejected
     """
 
     row: float
@@ -46,12 +46,12 @@ class Match:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Alignment:
-    """How the prior is bent to lie over the current image.
+    """The deformation that lays the prior over the current image.
 
     displacement       (FRAME_SIDE, FRAME_SIDE, 2) float32: rows and columns, from the current frame to the prior's
-    matches            those kept and those rejected
-    similarity_before  of structure inside the lungs, -1..1: with the images laid over each other as they are
-    similarity_after   with the prior warped
+    matches            kept and rejected matches
+    similarity_before  similarity of structure inside the lungs, -1..1, of the images overlaid without deformation
+    similarity_after   the same similarity with the prior warped
     least_jacobian     smallest determinant of the mapping's derivative; above 0: nothing is folded
     """
 
@@ -100,7 +100,7 @@ class ChangeRegion:
 
     @property
     def is_denser(self) -> bool:
-        """Whether the current image is denser here."""
+        """Whether the current image is denser in the region."""
         return self.strength > 0
 
 
@@ -110,7 +110,7 @@ class FramedImage:
 
     pixels     (FRAME_SIDE, FRAME_SIDE) uint8 as displayed, 0 is air
     lungs      mask of the lungs in the frame; all False where none were found
-    pixel_map  where a pixel of the frame lies in the file
+    pixel_map  maps pixels of the frame to pixels of the file
     """
 
     pixels: NDArray[np.uint8]
@@ -127,7 +127,7 @@ class FramedImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incomparable:
-    """Why two images are not compared. `image`: which of them is to blame; "both" where it is the pair."""
+    """The reason why two images are not compared. `image` names the image at fault; "both" means the pair."""
 
     reason: Reason
     image: ImageOfPair = "both"
@@ -135,13 +135,13 @@ class Incomparable:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Aligned:
-    """What may be shown of a pair that is comparable.
+    """The results that may be shown of a comparable pair.
 
     alignment     how the prior was warped
     warped_prior  (FRAME_SIDE, FRAME_SIDE) uint8: the prior in the current image's frame
     change        (FRAME_SIDE, FRAME_SIDE) float32: the difference in units of the noise, 0 outside the lungs; above 0
                   where the current image is denser (whiter)
-    regions       what is beyond the noise, strongest first
+    regions       regions of change beyond the noise, strongest first
     """
 
     alignment: Alignment
@@ -158,7 +158,7 @@ class Aligned:
 
     @property
     def shown_change(self) -> NDArray[np.float32]:
-        """`change` where it is a region, else 0: a speck that is no region is no difference, and has no colour."""
+        """`change` inside regions, else 0: a speck that is no region counts as no difference and gets no colour."""
         wanted = np.zeros(self.change.shape, bool)
         for region in self.regions:
             top, left = int(region.box.top), int(region.box.left)
@@ -169,12 +169,12 @@ class Aligned:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PairComparison:
-    """What came of comparing two images: `aligned`, or the problem that forbids to show anything.
+    """The result of comparing two images: `aligned`, or the problem that forbids showing anything.
 
-    prior, current  the images as read; None where one could not be read
-    tried           the alignment that failed, for its figures alone; None where there was none
-    reliability     how much speaks for one patient seen twice, about 0..1.8; None where nothing was aligned
-    seconds         that it took, reading included
+    prior, current  the images as read; None for an image that could not be read
+    tried           a failed alignment, for its figures alone, or None
+    reliability     score for both images being of one patient, about 0..1.8; None without an alignment
+    seconds         duration, reading included
     """
 
     prior: FramedImage | None
@@ -193,7 +193,7 @@ class PairComparison:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether anything of the pair may be shown laid over each other."""
+        """Whether the pair may be shown as an overlay."""
         return self.aligned is not None
 
     @property
@@ -202,7 +202,7 @@ class PairComparison:
         return self.aligned.alignment if self.aligned else self.tried
 
     def prior_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Where in the prior image lies what is here in the current one; rows and columns in pixels of their files.
+        """Map a position in the current image to the prior image; rows and columns in pixels of their files.
 
         Raises ValueError for a pair that is not comparable.
         """
@@ -211,7 +211,7 @@ class PairComparison:
         return prior.position(*(at + _displacement(field, at)))
 
     def current_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Where in the current image lies what is here in the prior one; the way back."""
+        """Map a position in the prior image to the current image: the inverse of `prior_position`."""
         field, prior, current = self._laid()
         at = wanted = np.stack(prior.cell(row, column))
         for _ in range(_BACK_STEPS):
@@ -230,7 +230,7 @@ def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.fl
 
 
 def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
-    """Values of an image at places (index 0 is the centre of the first pixel), interpolated linearly; beyond it 0."""
+    """Sample an image at positions (0 is the centre of the first pixel) by linear interpolation; 0 outside."""
     height, width = image.shape[:2]
     values = image.reshape(height * width, -1).astype(np.float32, copy=False)
     top, left = np.floor(rows.clip(0, height - 1)).astype(np.intp), np.floor(columns.clip(0, width - 1)).astype(np.intp)

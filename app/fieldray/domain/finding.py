@@ -64,7 +64,7 @@ ASKED_FOR: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One label's calibrated score and what the operating point makes of it."""
+    """The calibrated score of a label, and the decision at its operating point."""
 
     label: str
     score: float
@@ -73,7 +73,7 @@ class Finding:
 
     @property
     def is_by_larger(self) -> bool:
-        """Whether it was decided by the larger output alone: no operating point is known."""
+        """Whether the decision is by the larger output alone, as no operating point is known."""
         return self.point is None and self.decision != "not_assessed"
 
 
@@ -87,7 +87,7 @@ def calibrate(score: float, calibration: Calibration | None) -> float:
 
 
 def decide(score: float, point: OperatingPoint | None) -> Decision:
-    """The decision at an operating point; without one there is none, never 0.5."""
+    """The decision at an operating point. Without a point "not_assessed": never a threshold of 0.5."""
     if point is None:
         return "not_assessed"
     if score >= point.unsure_high:
@@ -96,8 +96,9 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
 
 
 def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
-    """The findings of a model without an operating point whose larger score is the class, the first one where they are
-    equal. The first label is the abnormal one; of the others none is ever above.
+    """The findings of a model without an operating point: the label with the larger score decides, the first of equals.
+
+    The first label is the abnormal one. The decision of the other labels is never "above".
     """
     abnormal, *others = scores
     is_abnormal = scores[abnormal] >= max(scores[label] for label in others)
@@ -109,12 +110,12 @@ def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
 
 
 def without_normal(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings of an image of which a part may be missing: what is below is unsure."""
+    """The findings with "unsure" in place of "below", for an image of which a part may be missing."""
     return tuple(replace(found, decision="unsure") if found.decision == "below" else found for found in findings)
 
 
 def position_on_scale(score: float, threshold: float) -> float:
-    """Where a score in [0, 1] stands, 0 left to 1 right; the threshold is always at 0.5, each side linear."""
+    """The position of a score in [0, 1] on a scale from 0 to 1: the threshold is at 0.5, both sides are linear."""
     if score < threshold:
         return 0.5 * score / threshold
     return 1.0 if threshold >= 1 else 0.5 + 0.5 * (score - threshold) / (1 - threshold)
@@ -123,9 +124,9 @@ def position_on_scale(score: float, threshold: float) -> float:
 def borderline_scores(
     scores: Mapping[str, float], *, oversampling: float = 1.0
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Raw scores in [0, 1] by label, moved by the margin of their log-odds: downwards, and upwards.
+    """Raw scores in [0, 1] by label, moved down and up by the margin in log-odds. Returns lowest, highest.
 
-    oversampling  how many pixels that were read make one of the network's, along the side where it is fewer
+    oversampling  pixels read per pixel of the network's input, along the axis with fewer
     """
     margin = BORDERLINE_LOG_ODDS_FINELY_READ if oversampling >= FINELY_READ else BORDERLINE_LOG_ODDS
 
@@ -146,13 +147,13 @@ def is_borderline(
     gate: OodGate | None,
     distance: float | None,
 ) -> bool:
-    """Whether the small difference that a codec's own lower resolution makes could change what comes of an image.
+    """Whether the small error of a codec's reduced resolution could change the outcome of an image.
 
-    Only what is within both margins of a limit is: that of the score, and that of its log-odds.
+    A score is borderline only within both margins of a limit: that of the score, and that of its log-odds.
 
-    findings         those of the image as it was read
-    lowest, highest  those of the `borderline_scores`
-    distance         from the gate, None where nothing was measured
+    findings         findings of the image as read
+    lowest, highest  findings of the `borderline_scores`
+    distance         distance measured by the gate, or None
     """
     if gate is not None and distance is not None:
         if abs(distance - gate.limit) <= BORDERLINE_DISTANCE * gate.limit:
@@ -175,7 +176,7 @@ def _decided_like(found: Finding, score: float) -> Decision:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadFacts:
-    """What reading an image told, small enough to keep for every row.
+    """The facts from reading an image, small enough to keep for every row.
 
     thumbnail   (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
     preview     the same as JPEG, longer side `PREVIEW_SIDE` or less, as the file lies, on its way to the store; empty
@@ -266,17 +267,17 @@ Outcome = Screened | Refused | Failed
 
 
 def image_count(counts: Mapping[Category, int]) -> int:
-    """How many images these are: all but the files that are none."""
+    """The number of images counted, without files that are no image."""
     return sum(counts.values()) - counts.get("not_an_image", 0)
 
 
 def can_be_overruled(why: Reason) -> bool:
-    """Whether an image that is refused for this is screened all the same if a person says so."""
+    """Whether a person may have an image screened that is refused for this reason."""
     return why.code in _OVERRULABLE
 
 
 def can_be_turned(why: Reason) -> bool:
-    """Whether an image that is refused for this can be set right: it lies on its side, upside down or inverted."""
+    """Whether an image refused for this reason can be corrected: it lies on its side, upside down or is inverted."""
     return why.code in _TURNABLE
 
 
@@ -292,19 +293,19 @@ def lungs_of(outcome: Outcome) -> LungFields | None:
 
 
 def why_of(outcome: Outcome) -> Reason | None:
-    """Why an image was refused, failed, or must be read first; None for any other."""
+    """The reason why an image was refused, failed, or must be read first; None for any other image."""
     if isinstance(outcome, Screened):
         return outcome.lungs.read_first if outcome.lungs else None
     return outcome.reason
 
 
 def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
-    """What a person should know of a result; nothing where there is none."""
+    """The notes on a screened image; empty for other outcomes."""
     return outcome.notes if isinstance(outcome, Screened) else ()
 
 
 def asked_for(outcome: Outcome) -> tuple[Reason, ...]:
-    """The notes which say that a person overruled a refusal or had the image turned; empty where nobody did."""
+    """The notes that a person overruled a refusal or had the image turned; empty if nobody did."""
     return tuple(note for note in notes_of(outcome) if note.code in ASKED_FOR)
 
 
@@ -320,8 +321,9 @@ def leading_of(findings: Iterable[Finding]) -> Finding | None:
 
 
 def listed_score(findings: Iterable[Finding]) -> float | None:
-    """By what an image is put in order within its category, the highest first: its leading score. Where the larger of
-    two decides, a normal image's is the other one, so that the least certain comes first. None without any.
+    """The score that orders an image within its category, the highest first; None without findings.
+
+    Where the larger of two scores decides, a normal image has the smaller one, so that the least certain comes first.
     """
     found = tuple(findings)
     leading = leading_of(found)
@@ -331,7 +333,7 @@ def listed_score(findings: Iterable[Finding]) -> float | None:
 
 
 def leading_position(outcomes: Sequence[Outcome]) -> int:
-    """Which of the answers of several packs orders their image: the most urgent one, of equals the first.
+    """The position of the answer that orders an image of several packs: the most urgent one, of equals the first.
 
     Within a category the highest score is the most urgent one.
     """
@@ -363,7 +365,7 @@ def as_one_image(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultKind:
-    """A number of results that are counted alike: their category, and the codes of their reason and notes."""
+    """The number of results with one category and the same codes of reason and notes."""
 
     category: Category
     codes: tuple[str, ...]
@@ -371,7 +373,7 @@ class ResultKind:
 
 
 def counted_as(outcome: Outcome) -> ResultKind:
-    """One result as it is counted."""
+    """The kind of one outcome, with the number 1."""
     why = why_of(outcome)
     codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
     return ResultKind(category=outcome.category, codes=codes, number=1)

@@ -53,7 +53,7 @@ def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest
 
 
 def zero_logit(threshold: float | None, calibration: Calibration | None) -> float:
-    """The uncalibrated logit from which on a cell speaks for the finding: the operating point's, never below even odds.
+    """The uncalibrated logit above which a cell is evidence for the finding: the threshold's, but at least even odds.
 
     A point of high sensitivity can lie below even odds. A cell between the two says rather no than yes, and where there
     is nothing to see, a map lies just there.
@@ -80,7 +80,7 @@ def span(label: str, manifest: Manifest) -> float:
 
 
 def evidence(logits: Grid, zero: float) -> Grid:
-    """How far each cell lies above zero, 0 or more: what speaks for the finding."""
+    """The evidence for the finding in each cell: its logit minus `zero`, at least 0."""
     above: Grid = (logits - np.float32(zero)).clip(0, None)
     return above
 
@@ -117,18 +117,18 @@ class ShownMap:
 
     @property
     def evidence(self) -> Grid:
-        """How far each cell lies above zero, 0 or more."""
+        """The evidence in each cell; see the function `evidence`."""
         return evidence(self.logits, self.zero)
 
     @property
     def strength(self) -> Grid:
-        """What is shown of it, 0..1."""
+        """The strength of colour of each cell, 0..1."""
         share: Grid = (self.evidence / np.float32(self.span)).clip(0, 1)
         return share
 
     @property
     def region(self) -> tuple[float, float, float, float]:
-        """Left, top, width and height of what the network saw, in pixels of the image; it may reach beyond it."""
+        """Left, top, width and height of the area the network saw, in pixels of the image; may exceed the image."""
         rows, columns = self.logits.shape
         cells = self.cells
         return cells.column_offset, cells.row_offset, columns * cells.column_scale, rows * cells.row_scale

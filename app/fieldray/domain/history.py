@@ -21,7 +21,7 @@ ReadingFilter = VerdictFilter | Literal["unread"]
 
 
 def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
-    """Whether a result with this verdict (None: without one) is what was asked for."""
+    """Whether a result with this verdict (None: no verdict) passes the filter `wanted`."""
     if wanted == "any":
         return True
     if wanted == "disagreed":
@@ -58,12 +58,12 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs are wanted.
+    """A filter of runs.
 
     text          part of a pack's name or of a path, whatever its case
     since, until  the first and the last day on which a run may have begun, by this computer's time zone
-    verdict       runs with such results: any run, with a verdict, with results that nobody judged, with a disagreement
-    backend       runs of which this device ran something; "" for all
+    verdict       any run, or runs with verdicts, with results that nobody judged, or with disagreements
+    backend       runs in which this device ran; "" for all runs
     """
 
     text: str = ""
@@ -73,7 +73,7 @@ class RunFilter:
     backend: str = ""
 
     def has(self, summary: RunSummary) -> bool:
-        """Whether a run is wanted."""
+        """Whether a run passes the filter."""
         spec = summary.run.spec
         searched = (*(pack.pack_name for pack in spec.packs), *spec.paths)
         if self.text and not any(self.text.casefold() in found.casefold() for found in searched):
@@ -131,15 +131,15 @@ class ResultBrief:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """What identifies the image in all runs: hash of the bytes (else the name) and frame."""
+        """The identity of the image in all runs: hash of the bytes (else the name) and frame."""
         return (self.content_sha256 or self.image, self.frame)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many images of a time one pack put into one class, for one reason, with one verdict of a reader.
+    """The number of images of a period that a pack put into one class, for one reason, with one verdict.
 
-    spec  this pack and its operating points
+    spec  the pack and its operating points
     """
 
     spec: PackSpec
@@ -169,14 +169,14 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class ResultPair:
-    """What two runs say of the same image."""
+    """The results of two runs for the same image."""
 
     first: ResultBrief
     second: ResultBrief
 
     @property
     def has_changed(self) -> bool:
-        """Whether the image is in another class."""
+        """Whether the class of the image differs between both results."""
         return self.first.category != self.second.category
 
     @property
@@ -208,13 +208,13 @@ class Comparison:
 
     @property
     def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
-        """What is compared, and the pack of each."""
+        """Both sides of the comparison, each with its pack."""
         first, second = zip((self.first, self.second), self.positions, strict=True)
         return _side(*first), _side(*second)
 
     @property
     def moves(self) -> Mapping[tuple[Category, Category], int]:
-        """How many images went from which class to which, those that stayed included."""
+        """The number of images by their class in both runs, unchanged images included."""
         return Counter((pair.first.category, pair.second.category) for pair in self.pairs)
 
     @property

@@ -60,10 +60,10 @@ class Prior:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredPriors:
-    """What the store knows of a patient.
+    """The prior images of a patient in the store.
 
-    images  one for each prior image: of the run in sight, or whose file is still there, by its newest run
-    gone    the number of prior images whose file is not
+    images  one for each prior image of the shown run, or whose file still exists; from its newest run
+    gone    number of prior images whose file no longer exists
     """
 
     images: tuple[StoredImage, ...] = ()
@@ -111,7 +111,7 @@ def unscreened(ref: ImageRef) -> Screened:
 
 
 def kinship_of(one: ImageHeader, other: ImageHeader) -> Kinship:
-    """Whether two images are of one person: Patient ID alike, and neither birth date nor sex to the contrary."""
+    """Whether two images are of one person: the same Patient ID, and no contrary birth date or sex."""
     births = [day_of(header.patient_birth_date) for header in (one, other)]
     differs = births[0] and births[1] and births[0] != births[1]
     if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
@@ -135,7 +135,7 @@ def person_key(ref: ImageRef) -> str:
 
 
 def order_of(image: ImageHeader, current: ImageHeader) -> Order:
-    """Whether an image is earlier than another by study date and time; unknown where they do not say."""
+    """Whether an image is earlier than another by study date and time; "unknown" if these are missing."""
     days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
         return "unknown"
@@ -180,10 +180,10 @@ def is_same_image(one: Outcome, other: Outcome) -> bool:
 
 
 def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) -> tuple[Prior, ...]:
-    """The images of the same patient that are prior to one, or may be; the likeliest to be wanted first.
+    """The images of the same patient that are, or may be, prior to an image, the most useful first.
 
-    That is: dated before undated, newest first, frontal before lateral. Images of its own study are none. Of the same
-    image twice, the first candidate counts.
+    The order is: dated before undated, newest first, frontal before lateral. Images of the same study are left out. Of
+    equal images, the first candidate counts.
     """
     found: list[Prior] = []
     for origin, outcome in candidates:
@@ -204,7 +204,7 @@ def as_prior(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
 
 
 def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
-    """What a person must know of a pair before they believe anything of it."""
+    """The reasons to doubt a comparison of a pair."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
     order: Order = "earlier" if is_same and prior.order == "same" else prior.order  # of one image there is no other
@@ -226,12 +226,12 @@ def _doubts(kinship: Kinship, order: Order) -> list[Reason]:
 
 
 def is_lateral(header: ImageHeader) -> bool:
-    """Whether an image says that it was taken from the side."""
+    """Whether the header states a lateral view."""
     return "LATERAL" in views_of(header.view)
 
 
 def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
-    """What reports say of a comparison."""
+    """The record of a comparison for reports."""
     aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
     return PairRecord(
         current=current.facts.content_sha256,

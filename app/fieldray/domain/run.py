@@ -35,13 +35,13 @@ class BackendChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChanged:
-    """What is known now of a device that can be plugged in.
+    """The current state of a device that can be plugged in.
 
-    backend          that runs models on it
+    backend          backend that runs models on the device
     state            "uninitialised": plugged in, its firmware is loaded when it is first used
     port_mbit        speed of its port, 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
-    reason           why it cannot be used, None if it can
-    notes            what to change, although it can be used
+    reason           reason why the device cannot be used, or None
+    notes            advice for a device that can be used
     """
 
     backend: BackendName
@@ -225,9 +225,9 @@ CONTRADICTING: Final = tuple(value.choice for value in _VERDICT_VALUES if value.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a person asked for beside the pack's own rules; each result that it changes says so.
+    """A person's wishes beyond the pack's rules. Each result that they change has a note.
 
-    overrules  screen what is refused for what they can see to be wrong (`finding.can_be_overruled`)
+    overrules  screen images whose refusal the person can see to be wrong (`finding.can_be_overruled`)
     turns      turn images that lie on their side, upside down or inverted
     """
 
@@ -235,11 +235,11 @@ class Wishes:
     turns: bool = False
 
     def will_turn(self, why: Reason, turn: Turn) -> bool:
-        """Whether an image that is refused for this is set right and looked at again; `turn` is how it was turned."""
+        """Whether an image refused for this reason is turned and screened again. `turn` is its turn so far."""
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
     def will_overrule(self, why: Reason, turn: Turn) -> bool:
-        """Whether it is screened although it is refused for this. Turning comes first."""
+        """Whether an image refused for this reason is screened all the same. Turning comes first."""
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 
 
@@ -262,18 +262,18 @@ class PackSpec:
 
     @property
     def work(self) -> tuple[str, str, str]:
-        """What makes the answers of two packs the same work."""
+        """The key of the pack's work: equal keys give equal answers."""
         return self.pack_name, self.model_sha256, self.settings_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """What was asked for: one pass over images by one or more packs, which are equals.
+    """The request of a run: one pass over images by one or more packs, which are equals.
 
-    paths           absolute, as given
-    packs           by their position, which is that of their answers
-    ages_confirmed  a person said that all patients are of the ages the packs are for, where files do not say so
-    wishes          what else they asked for; None for a run of version 0.2.0, which did not note that
+    paths           absolute paths, as given
+    packs           packs in the order of their answers
+    ages_confirmed  whether a person said that patients without a stated age are of the ages the packs are for
+    wishes          the person's further wishes; None for a run of version 0.2.0, which did not store them
     """
 
     paths: tuple[str, ...]
@@ -284,7 +284,7 @@ class RunSpec:
 
     @property
     def work(self) -> tuple[object, ...]:
-        """What makes two runs the same work, so that one resumes the other; the order of the paths does not matter."""
+        """The key of the run's work: a run resumes another with an equal key. The order of paths does not matter."""
         return sorted(self.paths), [pack.work for pack in self.packs]
 
 
@@ -330,9 +330,9 @@ def pack_of_run(run: Run, position: int) -> PackSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the reader thinks of a result: stored beside the program's own, never over it.
+    """The reader's judgement of a result, stored beside the program's result and never over it.
 
-    It belongs to the content, the model and the score that were judged, and does not pass to another result.
+    A verdict belongs to the content, the model and the score that were judged, and to no other result.
     """
 
     choice: VerdictChoice
@@ -344,7 +344,7 @@ class Verdict:
 
     @property
     def value(self) -> VerdictValue:
-        """What it means, and how a person reads it."""
+        """The meaning of the verdict, with its text."""
         return VERDICT_VALUES[self.choice]
 
 
@@ -353,8 +353,8 @@ class SupersededVerdict:
     """A verdict on something that its place in a run does not hold any more: other bytes, another score, or nothing.
 
     image           the key of the image (`ImageRef.key`)
-    content_sha256  of the bytes that were judged, empty if they could not be read
-    score           the highest one, None if there was none
+    content_sha256  SHA-256 of the bytes judged, empty if they could not be read
+    score           the highest score, or None
     given_s         seconds since 1970 (UTC)
     """
 
@@ -368,15 +368,15 @@ class SupersededVerdict:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredAnswer:
-    """What one pack of a run said of an image, as stored.
+    """The stored answer of one pack of a run for an image.
 
-    answer_id   its row in the store; a verdict is on it
-    row_id      of the image
-    position    of the pack in the run
-    is_resumed  taken over from an earlier start of the program
-    is_sampled  and that without reading all of the file, which was known by its size, times and a part of its content
+    answer_id   row of the answer in the store, to which a verdict refers
+    row_id      row of the image
+    position    position of the pack in the run
+    is_resumed  whether the answer was taken over from an earlier start of the program
+    is_sampled  whether it was taken over by size, times and a part of the file's content, without reading all of it
     is_read     whether a person has read the image, with or without a verdict
-    is_earlier  whether the run has an image of a later day of the same patient; known of what is read in order alone
+    is_earlier  whether the run has an image of a later day of the same patient; known only when read in order
     """
 
     answer_id: int
@@ -392,7 +392,7 @@ class StoredAnswer:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """What identifies the image in all runs: hash of the bytes (else the name) and frame."""
+        """The identity of the image in all runs: hash of the bytes (else the name) and frame."""
         return (self.outcome.facts.content_sha256 or self.outcome.ref.key, self.outcome.ref.frame)
 
 
@@ -409,12 +409,12 @@ class StoredImage:
 
     @property
     def ref(self) -> ImageRef:
-        """Where the image is, and what its header says."""
+        """The reference to the image: its place and header."""
         return self.answers[0].outcome.ref
 
     @property
     def leading(self) -> StoredAnswer:
-        """The answer that orders the image: the most urgent one, of equals the first."""
+        """The answer that orders the image: the most urgent answer, of equals the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
     def of_earlier_day(self) -> StoredImage:
@@ -429,10 +429,10 @@ class StoredImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resuming:
-    """How results of earlier runs are taken over.
+    """The way in which results of earlier runs are taken over.
 
-    verifies      for a file that is known by its whole content alone, not by a sample of it
-    reports_each  each is reported with its outcome, or only how many of each kind (`ResultsTakenOver`)
+    verifies      whether a file is recognised only by its whole content, not by a sample
+    reports_each  whether each result is reported, or only the number of each kind (`ResultsTakenOver`)
     """
 
     verifies: bool = False
@@ -440,7 +440,7 @@ class Resuming:
 
 
 def site_of(path: str) -> str:
-    """The folder that says where images are from: a path without the dates and numbers at its end."""
+    """The folder that identifies the origin of images: a path without the dates and numbers at its end."""
     parts = re.split(r"([\\/]+)", path.rstrip("\\/"))
     while len(parts) > 1 and not any(map(str.isalpha, parts[-1])):
         del parts[-2:]

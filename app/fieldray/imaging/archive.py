@@ -62,10 +62,10 @@ _PART: Final = 2**20  # unpacked at once
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Directory:
-    """What a zip lists, without its folders.
+    """The directory of a zip file, without its folders.
 
-    by_name  names as this program writes them: parts divided by "/", without empty ones and "."
-    names    sorted
+    by_name  entries by name as this program writes it: parts divided by "/", without empty parts and "."
+    names    the sorted names
     doubles  names of several files with different contents; `by_name` has the last one, as in every tool
     """
 
@@ -76,18 +76,18 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A zip file that is open; equal to another opening of the same, unchanged file."""
+    """An open zip file. Equal to another `Archive` of the same, unchanged file."""
 
     stream: BinaryIO = field(compare=False)
     identity: object
 
     @property
     def directory(self) -> Directory:
-        """What it lists: of the last zip opened in this process it is kept. Raises as `open_archive`."""
+        """The directory of the zip file; cached for the last file opened in this process. Raises as `open_archive`."""
         return _directory(self)
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
-        """The first `limit` bytes of a member, or all of it; the checksum is verified if the whole was asked for.
+        """Read the first `limit` bytes of a member, or all of it. The checksum is verified only without `limit`.
 
         Raises OSError; Unreadable `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
         `damaged`.
@@ -220,7 +220,7 @@ _ANSWER_MEMBERS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Some members of the zip file of `ref`, from after this name (None: from the first)."""
+    """A request for some members of the zip file of `ref`, after the name `after` (None: from the first)."""
 
     ref: ImageRef
     after: str | None = None
@@ -228,9 +228,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """What some members hold, where to continue (None: these were the last), and names that several files have.
+    """The images in some members, where to continue (None: at the end), and names that several files have.
 
-    refs  one for each member, which stands for all of its frames
+    refs  one reference for each member, for all of its frames
     """
 
     refs: tuple[ImageRef, ...]
@@ -247,7 +247,7 @@ class Members:
 def search(
     question: Search, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
 ) -> Members:
-    """Some members of a zip file; the rest as for `discover`. Raises Unreadable, Unusable for the whole zip."""
+    """Identify some members of a zip file. Parameters as in `discover`. Raises Unreadable, Unusable for a bad zip."""
     ref = ImageRef(path=question.ref.path)
     try:
         with opener(ref.path) as stream:

@@ -23,7 +23,7 @@ from fieldray.imaging.limits import MAX_FRAMES, IndexFound, ZipFound
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Beginning:
-    """The first bytes of an object of `size_bytes`; its images are called as `ref`."""
+    """The first bytes of an object of `size_bytes`. `ref` names its images."""
 
     ref: ImageRef
     data: NDArray[np.uint8]
@@ -32,10 +32,10 @@ class Beginning:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Identified:
-    """What is in an object. Raises ValueError at birth for what none can hold.
+    """The content of an object. The constructor raises ValueError for impossible values.
 
-    content  `longer` where more bytes are needed to tell
-    ref      stands for all frames of the images
+    content  `longer` where more bytes are needed to identify the object
+    ref      one reference for all frames of the images
     """
 
     content: Literal["images", "zip", "index", "own_report", "longer"]
@@ -58,7 +58,7 @@ Identify = Callable[[Beginning], Identified]
 
 
 def identify_beginning(question: Beginning, *, is_own_report: IsOwnReport = lambda _head: False) -> Identified:
-    """What is in the object. Raises Unreadable, Unusable for one that holds no image."""
+    """Identify an object by its first bytes. Raises Unreadable, Unusable for an object without an image."""
     stream = _Cut(question.data.tobytes(), question.size_bytes)
     try:
         found = refs_in(stream, question.ref, is_own_report)

@@ -58,14 +58,14 @@ _NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Frame:
-    """One frame, and what the header says about its values.
+    """One encoded frame, with the facts of the header about its values.
 
     unused_low_bits  how far the stored bits lie above bit 0
     is_plain_grey    one sample of 8 or 16 bits that is a grey value
     padding          the ends of the values that mean "no image here", so that they must not be blended with others
-    frames           how many the file has
-    is_rgb           whether three samples are red, green and blue, by the header
-    source           the codestream, of the size that the header states; empty for uncompressed values
+    frames           number of frames in the file
+    is_rgb           whether, by the header, the three samples are red, green and blue
+    source           the codestream, with the size of the header; empty for uncompressed values
     """
 
     transfer_syntax: str
@@ -100,7 +100,7 @@ class Frame:
 
     @property
     def is_lossless(self) -> bool:
-        """Whether its syntax promises the very values that were encoded, with all that lay above the stored bits."""
+        """Whether the transfer syntax is lossless, also for the bits above the stored bits."""
         codec = codec_of(self.transfer_syntax) if self.source else None
         return codec is None or self.transfer_syntax not in codec.lossy_syntaxes
 
@@ -199,12 +199,12 @@ def syntax_of(source: bytes) -> UID | None:
 
 
 def codestreams_in(source: bytes) -> int:
-    """How many JPEG or JPEG 2000 codestreams follow each other; 1 for other data."""
+    """The number of JPEG or JPEG 2000 codestreams that follow each other. 1 for other data."""
     return 1 if syntax_of(source) == RLELossless else 1 + len(_ANOTHER.findall(source))
 
 
 def codestream_of(source: bytes) -> JpegFrame | None:
-    """What a JPEG, JPEG-LS or JPEG 2000 codestream states itself, of process 0 for the last; None for other data."""
+    """The frame header of a JPEG, JPEG-LS or JPEG 2000 (then process 0) codestream; None for other data."""
     start = source.find(_JPEG_2000_START, 0, 256)
     if start >= 0 and len(source) > start + 42:
         right, bottom, left, top = struct.unpack(">4I", source[start + 8 : start + 24])
@@ -214,11 +214,11 @@ def codestream_of(source: bytes) -> JpegFrame | None:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Codec:
-    """One compression.
+    """A decoder for one compression.
 
-    name                what a person calls it
+    name                common name of the compression
     transfer_syntaxes   UIDs (PS3.5 annex A)
-    lossy_syntaxes      those of them that do not promise the very values that were encoded
+    lossy_syntaxes      those of the UIDs that are not lossless
     decode              the values of a frame as encoded, (rows, columns) or (rows, columns, 3), of which
                         `stored_values_of` makes stored ones. May raise anything for a damaged one. One library only: a
                         second decoder that tried a damaged frame has ended the process more than once
@@ -248,7 +248,7 @@ def codec_of(transfer_syntax: str) -> Codec | None:
 
 
 def not_supported(transfer_syntax: str, name: str) -> Reason:
-    """Why frames of this transfer syntax cannot be decoded; `name` as pydicom or a codec has it."""
+    """The reason why frames of this transfer syntax cannot be decoded. `name` is from pydicom or a codec."""
     known = _NAMES.get(transfer_syntax) or name or "unknown"
     if known == transfer_syntax:  # pydicom does not know it either
         return reason("unknown_syntax", uid=transfer_syntax)

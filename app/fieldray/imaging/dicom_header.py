@@ -63,7 +63,7 @@ class BoundedStream:
         self.tell = raw.tell
 
     def head(self) -> bytes:
-        """The beginning of the element that comes next; the stream stays where it is."""
+        """Read the beginning of the next element, without moving the stream."""
         start = self.raw.tell()
         head = self.raw.read(_ELEMENT_BYTES)
         self.raw.seek(start)
@@ -128,7 +128,7 @@ warnings.filterwarnings("ignore", module="pydicom")
 
 @dataclass(frozen=True, slots=True)
 class PixelElement:
-    """Where the pixel data is in the stream: its value begins at `offset`; `length` as the file states it."""
+    """The place of the pixel data in the stream: its value begins at `offset`. `length` is as the file states it."""
 
     tag: int
     representation: str
@@ -228,7 +228,7 @@ def _skip_unknown(begun: Begun) -> bool:
 
 
 def problem_without_pixels(header: DicomHeader) -> FieldrayError:
-    """Why there are none: a file that should have an image is incomplete, and others were never meant to have one."""
+    """The problem of a file without pixels: `truncated` if it should have an image, else `no_pixel_data`."""
     dataset = header.dataset
     kind = UID(text(dataset, "SOPClassUID") or header.media_class).name
     if header.is_cut or "Image Storage" in kind or whole_number(dataset, "Rows"):
@@ -238,9 +238,9 @@ def problem_without_pixels(header: DicomHeader) -> FieldrayError:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A file of which the meta information was read: its data set begins where the stream is, a BoundedStream.
+    """A file after its meta information was read. The stream, a `BoundedStream`, stands at the data set.
 
-    encoding  of the data set's elements, as that of one of the three uncompressed syntaxes
+    encoding  encoding of the data set's elements, as in one of the three uncompressed transfer syntaxes
     """
 
     stream: Any  # as pydicom's types have it, it would have to be a file
@@ -432,14 +432,14 @@ def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
 
 
 def items(dataset: Dataset, keyword: str) -> list[Dataset]:
-    """The items of a sequence; none if it is absent or damaged."""
+    """The items of a sequence. Empty if the sequence is absent or damaged."""
     raw = _raw(dataset, keyword)
     value = _sequence(raw, dataset) if raw and raw.VR in (None, "SQ") else _value(dataset, keyword)
     return [item for item in _as_list(value) if isinstance(item, Dataset)]
 
 
 def has_value(dataset: Dataset, keyword: str) -> bool:
-    """Whether the element is there and not empty, whatever it holds: a zero, too."""
+    """Whether the element is present and not empty. A zero counts as a value."""
     return keyword in dataset and getattr(dataset.get_item(keyword), "value", None) not in (None, "", b"")
 
 

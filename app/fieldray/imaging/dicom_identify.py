@@ -87,7 +87,7 @@ _OLDEST_YEARS: Final = 115.0  # older than that is what stands there where nobod
 
 
 def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound:
-    """One reference per frame, or what a DICOMDIR lists.
+    """Identify a DICOM file. Returns one reference per frame, or the files that a DICOMDIR lists.
 
     Raises OSError; Unreadable for a damaged header, Unusable if there is no image or there are too many frames.
     """
@@ -182,7 +182,7 @@ _MAX_READS: Final = 800_000  # a record is a dozen elements
 
 
 def index_found(stream: BinaryIO) -> IndexFound:
-    """What a DICOMDIR lists (PS3.3 F.3). Raises OSError; Unreadable too_many_records, index_damaged."""
+    """The files that a DICOMDIR lists (PS3.3 F.3). Raises OSError; Unreadable too_many_records, index_damaged."""
     stream.seek(0)
     begun = begin(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
     try:

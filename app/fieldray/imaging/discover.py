@@ -100,7 +100,7 @@ def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
-    """About how many images there are, by names alone: a zip or a multi-frame file counts as one."""
+    """Estimate the number of images by file names alone. A zip or a multi-frame file counts as one."""
     number = 0
     for path in paths:
         number += not os.path.isdir(path)  # noqa: PTH112 - never raises, unlike the method of a path

@@ -87,7 +87,7 @@ def png_size(head: bytes) -> tuple[int, int] | None:
 
 
 class JpegFrame(NamedTuple):
-    """What a JPEG or JPEG-LS frame header at `start` states; `process` is its marker (T.81 table B.1, T.87 C.1.1)."""
+    """A JPEG or JPEG-LS frame header at `start`. `process` is its marker (T.81 table B.1, T.87 C.1.1)."""
 
     process: int
     bits: int
@@ -112,7 +112,7 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
 
 
 def jpeg_end(data: bytes) -> int | None:
-    """Where a JPEG ends, behind its end of image; None where that is missing."""
+    """The offset behind the end-of-image marker of a JPEG; None if the marker is missing."""
     end = next((position for marker, position in jpeg_markers(data) if marker == _END_OF_IMAGE), None)
     if end is not None:
         return end
@@ -121,7 +121,7 @@ def jpeg_end(data: bytes) -> int | None:
 
 
 class TallJpeg(NamedTuple):
-    """A JPEG of one scan as if it had rows below its own: there shows whether the scan breaks off.
+    """A single-scan JPEG made taller: its additional rows show whether the scan is cut off.
 
     libjpeg-turbo silently makes up what a scan lacks: of zeros to the end of the row (of blocks, or of lossless pixels)
     in which it breaks off, and of the middle of all greys below that. Below a whole scan zeros come first.
@@ -136,7 +136,7 @@ class TallJpeg(NamedTuple):
     middle: int
 
     def may_lack_pixels(self, first: Iterable[int]) -> bool:
-        """Whether a scan may break off, by the samples of the first pixel of `row`, as they were decoded."""
+        """Whether the scan may be cut off, from the decoded samples of the first pixel of `row`."""
         return self.row == 0 or all(value == self.middle for value in first)
 
 
@@ -162,7 +162,7 @@ def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
 
 
 def lacks_restarts(data: bytes) -> bool:
-    """Whether a JPEG has fewer restart markers than one scan of it: libjpeg-turbo makes up the intervals it lacks."""
+    """Whether a JPEG has too few restart markers for one scan: libjpeg-turbo invents the missing intervals."""
     frame, found = jpeg_frame(data), list(jpeg_markers(data))
     stated = [int.from_bytes(data[start + 2 : start + 4], "big") for marker, start in found if marker == _INTERVAL]
     if frame is None or not (interval := max(stated, default=0)):
@@ -200,12 +200,12 @@ def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def images_behind(data: bytes, end: int) -> int:
-    """How many further DICOM and PNG files begin behind `end`, where an image ends: files that were joined together."""
+    """The number of DICOM and PNG files that begin behind `end`, the end of an image: joined files."""
     return data.count(_PNG, end) + data.count(DICOM_FILE, end + 128)
 
 
 def jpegs_behind(data: bytes, end: int) -> list[JpegFrame]:
-    """What the JPEG files that begin behind `end` state; nothing of what lies within one of them."""
+    """The frame headers of the JPEG files that begin behind `end`, without JPEGs embedded in these files."""
     frames = list[JpegFrame]()
     while (end := data.find(b"\xff\xd8\xff", end)) >= 0:
         rest = data[end:]
@@ -221,7 +221,7 @@ _JPEG_HEAD_BYTES = 2**18
 
 
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
-    """What is in the seekable `stream`; references are made from `ref`, one for every frame.
+    """Identify the content of the seekable `stream`. References are made from `ref`, one for every frame.
 
     Raises OSError, ReaderProblem; Unreadable or Unusable for a file that holds no image, whatever its parser raises.
     """
@@ -237,7 +237,7 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
 
 
 def out_of_memory() -> Unreadable:
-    """What a MemoryError over one file becomes: that file's reason, never the end of a run."""
+    """The problem of a file that caused a MemoryError, so that the error does not end the run."""
     return Unreadable(reason("damaged", detail="there is not enough memory to read the file"))
 
 
@@ -332,7 +332,7 @@ IsOwnReport = Callable[[bytes], bool]
 def refs_in(
     stream: BinaryIO, ref: ImageRef, is_own_report: IsOwnReport
 ) -> list[ImageRef] | IndexFound | ZipFound | None:
-    """What is in the stream, None for a report of this program; as `identify`."""
+    """Identify the content of a stream as `identify` does. Returns None for a report of this program."""
     try:
         found = identify(stream, ref)
     except Unusable as error:

@@ -32,7 +32,7 @@ Pixels = NDArray[Any]
 
 
 def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
-    """The image at full resolution as grey levels 0..255, uint8 (rows, columns); see `display_table`."""
+    """The image at full resolution as grey levels 0..255, uint8 (rows, columns). See `display_table`."""
     return np.take(display_table(image, window), image.pixels)
 
 
@@ -51,9 +51,9 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
 
 
 def default_window(image: Image) -> Window:
-    """How the image is shown when nobody has chosen: the file's window, else its 1st to 99th percentile.
+    """The default window of an image: that of the file, else the 1st to 99th percentile of the pixels.
 
-    In the units of `image.pixels`. For an image with a VOI LUT and no window, the percentiles as well.
+    In the units of `image.pixels`. An image with a VOI LUT but no window gets the percentiles, too.
     """
     return image.window or _percentile_window(image)
 
@@ -205,9 +205,9 @@ def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArra
 
 
 def squared(image: Image, aspect: float) -> Image:
-    """The image in its true shape: with square pixels, averaged along the side on which they are finer.
+    """The image resampled to square pixels, by averaging along the axis of the finer pixels.
 
-    aspect  a pixel's height by its width
+    aspect  height of a pixel divided by its width
     """
     if aspect == 1:
         return image

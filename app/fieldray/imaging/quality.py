@@ -60,10 +60,10 @@ _BOTH: Final = 0.5  # a lung with so much of the other's area: of one lung there
 def check_header(
     header: ImageHeader, rules: HeaderRules, *, finds_lungs: bool = False, waives: Collection[str] = ()
 ) -> Reason | None:
-    """Why an image with this header is refused, or None. Fields that say nothing pass.
+    """The reason to refuse an image with this header, or None. Empty fields pass.
 
-    finds_lungs  whether the image itself will be asked where its lungs are: then a view or a body part in words that
-                 nobody knows passes, too, and is noted
+    finds_lungs  True if the lungs will be searched for in the pixels: an unknown view or body part then passes, with a
+                 note
     waives       codes of reasons that a person overruled
     """
     refused: tuple[Saying, ...] = ("other",) if finds_lungs else ("other", "unknown")
@@ -103,7 +103,7 @@ def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
 
 
 def check_pixels(image: Image) -> Reason | None:
-    """Why this image is refused by its pixels, or None."""
+    """The reason to refuse an image for its pixels, or None."""
     rows, columns = image.size
     if min(rows, columns) < SMALLEST_SIDE:
         return reason("too_small", rows=rows, columns=columns)
@@ -131,7 +131,7 @@ def _is_blank(image: Image) -> bool:
 
 
 def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
-    """What the person at the machine should know of how an upright image was taken; nothing of one that is refused."""
+    """Notes for the radiographer on the quality of an upright image. Empty for an image that is refused."""
     if lungs.refusal or not lungs.found or not (mask := lungs.mask).any():
         return ()
     cells, found = lungs.pixel_map, list[Quality]()
@@ -214,9 +214,9 @@ def _tilt(mask: Mask, cells: PixelMap) -> int:
 
 
 def are_empty(paths: Sequence[Path]) -> bool:
-    """Whether these are folders without any file, however deep.
+    """Whether all paths are folders without any file at any depth.
 
-    One that cannot be read is not called empty, nor is one with a link to a folder: a run says of both what they are.
+    An unreadable folder, or one with a link to a folder, does not count as empty: a run reports both.
     """
 
     def refuse(error: OSError) -> None:
@@ -237,9 +237,9 @@ _MOST_NAMES: Final = 20_000
 
 
 def may_lack_ages(paths: Sequence[Path]) -> bool:
-    """Whether images among these may not say how old a patient is: PNG, JPEG, and what is in a zip.
+    """Whether some of these files may lack the patient's age: PNG, JPEG and zip files.
 
-    By their names alone, and of so many files that it cannot be told quickly, yes.
+    Looks at file names alone. True, too, for folders with too many files to look through quickly.
     """
     seen = 0
     for path in paths:

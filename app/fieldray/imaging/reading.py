@@ -104,17 +104,17 @@ class ImageFile:
         return identify_again(self._data, self._ref)
 
     def image(self, needed: TargetSize | None = None) -> Image:
-        """The image as the file lies, at least as fine as needed. Raises Unreadable, Unusable; see `decode`."""
+        """The image as stored in the file, unturned, at least as fine as needed. Raises as `decode`."""
         return decode(self._data, self._ref, needed=needed, whole=self._whole)
 
     def shown(self, side: int | None) -> Image:
-        """The image set right, fine enough to be shown with a longer side of `side` pixels; all of it without."""
+        """The upright image, fine enough to show with a longer side of `side` pixels; in full resolution for None."""
         needed = TargetSize(side, side, of_longer=True) if side and self._ref.turn == UPRIGHT else None
         return self.image(needed).turned(self._ref.turn)
 
 
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
-    """What an image told: its size, notes, and a preview and a thumbnail of it as it lies and as it was set right."""
+    """The facts of a read image: size, notes, preview (as stored in the file) and thumbnail (upright)."""
     rows, columns = upright.size
     return ReadFacts(
         content_sha256=file.content_sha256,
@@ -128,7 +128,7 @@ def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
 
 
 def packed(pixels: NDArray[np.uint8]) -> bytes:
-    """Grey levels (h, w) as a small JPEG: a preview as it is stored."""
+    """Grey levels (h, w) encoded as a small JPEG, the format of stored previews."""
     stream = io.BytesIO()
     PIL.Image.fromarray(pixels).save(stream, format="JPEG", quality=_PREVIEW_QUALITY)
     return stream.getvalue()

@@ -61,18 +61,18 @@ class TargetSize:
 
 
 class Whole:
-    """What of one file had to be decoded in full: kept while the file is looked at, for other resolutions of it."""
+    """Cache of a fully decoded file, kept while the file is processed, for its other resolutions."""
 
     def __init__(self) -> None:
         self._kept: Any = None
 
     @property
     def is_kept(self) -> bool:
-        """Whether it was decoded already."""
+        """Whether the file was already decoded in full."""
         return self._kept is not None
 
     def of(self, decode: Callable[[], T]) -> T:
-        """What `decode` gives, which is asked once."""
+        """The result of `decode`, which is called only once."""
         if self._kept is None:
             self._kept = decode()
         kept: T = self._kept
@@ -80,9 +80,9 @@ class Whole:
 
 
 def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
-    """What `spec` needs, including what it cuts off; `times` as much in both directions.
+    """The size of the whole image that an input needs, including parts cut off, multiplied by `times` per axis.
 
-    Where the lungs are is not known yet: an input that is cropped to them gets as much as it needs where they take up
+    The place of the lungs is not known yet. An input cropped to the lungs gets the size that it needs if they take up
     `LUNGS_EXTENT` of the image.
     """
     kept = (LUNGS_EXTENT if spec.crop != "none" else 1 - 2 * spec.margin) / times
@@ -90,9 +90,9 @@ def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
 
 
 def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
-    """What whole images are read with, so that it is enough for each of these inputs, or for `times` as much.
+    """The target size of whole images that is enough for each of these inputs, multiplied by `times` per axis.
 
-    None, all of the image, where there is no input.
+    Returns None, full resolution, without an input.
     """
     if not specs:
         return None
@@ -105,9 +105,9 @@ def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
 
 
 def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
-    """What the image must be read with, so that this part of it is enough for an input; None where it is now.
+    """The target size at which the part `box` is fine enough for an input; None if the image already is.
 
-    image  as it was read; what a codec made coarser must be fine enough that few results are borderline
+    image  the image as read; one reduced by a codec must be fine enough that few results are borderline
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
     least, wanted = (FINELY_READ, FINELY_READ / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)

@@ -45,11 +45,11 @@ def _open_at_once(name: str, flags: int) -> int:
 
 
 class FileState(NamedTuple):
-    """What another content changes as a rule: the size, and the times of the last changes (nanoseconds since 1970).
+    """The state that changes, as a rule, with the content of a file: size and times of change (ns since 1970).
 
-    touched_ns  of the last change of the content or of what the system notes of the file, which no program can choose;
-                on Windows, when the file was made
-    device, number  by which the system knows the file
+    touched_ns  time of the last change of content or metadata (ctime), which no program can choose; on Windows, the
+                time of creation
+    device, number  identify the file in the system (st_dev, st_ino)
     """
 
     size: int
@@ -101,9 +101,9 @@ ReadPart = Callable[[int, int], bytes]
 
 
 class Stamps:
-    """Makes stamps with one key; thread-safe.
+    """Makes stamps of files with one key. Thread-safe.
 
-    now_s  the time, seconds since 1970
+    now_s  returns the time, seconds since 1970
     """
 
     def __init__(self, key: bytes, *, now_s: Callable[[], float] = time.time) -> None:
@@ -111,18 +111,18 @@ class Stamps:
         self._now_s = now_s
 
     def of_data(self, path: Path, data: bytes, state: FileState | None) -> bytes:
-        """The stamp of a file that was read whole in this state; empty where none may vouch for it."""
+        """The stamp of a file that was read whole in this state; empty if the state is None or not settled."""
         if state is None or not self.is_settled(state):
             return b""
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
     def now(self, path: Path, stream: BinaryIO) -> bytes:
-        """The stamp of an open file as it is now; empty for what is no file of the system. Raises OSError."""
+        """The stamp of an open file as it is now; empty for a stream that is no file of the system. Raises OSError."""
         state = state_of(stream)
         return self._stamp(path, state, _part_of(stream, state.size)) if state else b""
 
     def is_settled(self, state: FileState) -> bool:
-        """Whether whoever changed the file from now on would give it another time."""
+        """Whether any change of the file from now on would show in its times."""
         return max(state.changed_ns, state.touched_ns) / 1e9 + _MARGIN_S < self._now_s()
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:
@@ -175,7 +175,7 @@ _OF_MACOS: Final = re.compile(r"\._.*|\.ds_store|\.fseventsd|\.spotlight-v100")
 
 
 def is_system_name(name: str) -> bool:
-    """Whether a file or folder of this name belongs to the system: it is not looked at, whatever it lies in."""
+    """Whether a file or folder of this name belongs to the system, and is skipped everywhere."""
     return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_bin(name)
 
 
@@ -185,7 +185,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_bin(name: str) -> bool:
-    """Whether a name is that of a recycle bin, or of where a system keeps thumbnails or snapshots."""
+    """Whether a name is that of a recycle bin or of a system's folder of thumbnails or snapshots."""
     return _BINS.fullmatch(name.lower()) is not None
 
 
@@ -204,10 +204,10 @@ def _may_be_image(left_out: str) -> bool:
 
 
 class Folder:
-    """A folder and its entries still to be visited, but those of the system: names, and whether each is a folder.
+    """A folder and its entries still to visit, without those of the system: names, and whether each is a folder.
 
-    bins    names of those left out that hold deleted images, thumbnails or snapshots
-    hidden  how many others are hidden, which may be images
+    bins    names of the entries left out that hold deleted images, thumbnails or snapshots
+    hidden  number of other hidden entries, which may be images
     """
 
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
@@ -224,17 +224,17 @@ class Folder:
 
     @functools.cached_property
     def real(self) -> str:
-        """Its path without links."""
+        """The path of the folder without links."""
         return os.path.realpath(self.path)
 
     def is_inside_itself(self, way: Sequence[Folder]) -> bool:
-        """Whether it is one of those on the way to it: a junction of Windows leads there, and is no link to Python."""
+        """Whether the folder is one of its own parents: Windows junctions can do this, and are no links to Python."""
         known = (self._device, self._number)
         return any(known == (above._device, above._number) and self.real == above.real for above in way)
 
     @classmethod
     def listed(cls, path: Path) -> Self:
-        """With its entries. A link does not count as a folder. Raises OSError."""
+        """The folder with its entries. A link does not count as a folder. Raises OSError."""
         with os.scandir(path) as entries:
             return cls(path, [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries])
 
@@ -250,7 +250,7 @@ class Folder:
         return iter(self.next_entry, None)
 
     def is_lost(self) -> bool:
-        """Whether it can no longer be listed, or is on another drive: unplugging leaves an empty mount point."""
+        """Whether the folder cannot be listed any more or changed its drive: unplugging leaves an empty mount point."""
         try:
             with os.scandir(self.path) as entries:
                 next(entries, None)
@@ -284,19 +284,19 @@ def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -
 
 
 class NamesInAnyCase:
-    """Finds files whatever the case of their names; lists each folder once.
+    """Finds files whatever the case of their names. Lists each folder once.
 
-    A folder is asked for its own names: where the system takes any case, a file would have two otherwise.
+    The names come from the folder itself: else a file would have two names where the system ignores case.
     """
 
     def __init__(self) -> None:
         self._listed: dict[Path, dict[str, str]] = {}
 
     def find(self, folder: Path, name: str) -> Path:
-        """The entry of that name, in another case or with another extension; the name as given if there is none.
+        """The path of the entry with this name, in any case or with another extension; else the path as given.
 
-        An extension, or the version that some systems write behind a name, counts where one entry alone has the name
-        without it.
+        An entry with another extension, or with a version number behind its name, is found only if no other entry has
+        the same stem.
         """
         names, stem = self._names(folder), _stem(name)
         return folder / (names.get(name) or names.get(name.casefold()) or names.get(_STEM + stem) or name)

@@ -42,7 +42,7 @@ class _Grid:
 def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDArray[np.uint16]:
     """A radiograph-like image of 12 bits, 0 is air: uint16 (rows, columns). `abnormal` adds opacities to a lung.
 
-    The same arguments give the same image, and with opacities it is the same chest; the drawing scales with the size.
+    The same arguments give the same image. `abnormal` keeps the chest the same. The drawing scales with the size.
     """
     random = np.random.default_rng(seed)
     grid, size = _placed(rows, columns, random)
@@ -60,7 +60,7 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
 
 
 def lung_mask(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
-    """Where the lungs of the `chest_phantom` of the same arguments are: uint8 (rows, columns), 255 inside, else 0."""
+    """The lung mask of the `chest_phantom` of the same arguments: uint8 (rows, columns), 255 inside, else 0."""
     grid, size = _placed(rows, columns, np.random.default_rng(seed))
     return np.uint8(255) * (_lungs(grid, size) >= 0.5)
 
@@ -235,7 +235,7 @@ def published_labels(part: Part) -> Mapping[str, str]:
 
 
 def files(part: Part) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every file of a part: the images, then what is to be refused."""
+    """Name and content of every file of a part: the images, then the files that are to be refused."""
     for name in published_labels(part):
         yield name, (_folder() / part.name / name).read_bytes()
     for name, make in _REFUSED.items():

@@ -16,7 +16,7 @@ def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
 
 
 def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes, FileState | None]:
-    """The whole file or zip member in memory, and the state it was in; None if it changed, and for a member.
+    """Read a whole file or zip member. Returns its bytes and `FileState`, None for a member or if the file changed.
 
     Raises Unreadable with the reason: missing, no_permission, drive_error, unreadable, empty, too_large, encrypted,
     damaged.

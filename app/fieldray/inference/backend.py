@@ -25,14 +25,14 @@ from fieldray.surroundings import Priority
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Answer:
-    """What a network gives for one image. Raises ValueError for values that no network can give.
+    """The output of a network for one image. Raises ValueError for values that no network can give.
 
     scores      (labels,) float32 in [0, 1], in the order of the manifest's labels
     class_maps  (labels, rows, columns) float32 logits, or None
     features    (n,) float32, or None
-    latency_ms  the invocation alone
-    mask        (rows, columns) float32 in [0, 1], of the lung that is seen, or None
-    region      (rows, columns) float32 in [0, 1], of where lung belongs, or None
+    latency_ms  duration of the invocation alone
+    mask        (rows, columns) float32 in [0, 1], share of visible lung, or None
+    region      (rows, columns) float32 in [0, 1], share of the area where lung belongs, or None
     """
 
     scores: NDArray[np.float32]
@@ -54,7 +54,7 @@ class Answer:
 
 
 def prediction_of(answer: Answer, model: Model, *, backend: BackendName, sequence: int) -> Prediction:
-    """What a model's classifier says, and on which device it ran."""
+    """The prediction of a model from its classifier's answer, with the device that ran it."""
     return Prediction(
         pack_name=model.pack_name,
         model_sha256=model.model_sha256,
@@ -99,7 +99,7 @@ class Backend(Protocol):
 
     @property
     def detail(self) -> str:
-        """What runs, in a few words for the log and the status line; known once started."""
+        """The runtime and device in a few words, for the log and the status line. Known after `start`."""
 
     @property
     def pid(self) -> int | None:
@@ -107,7 +107,7 @@ class Backend(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still run images. Cheap."""
+        """Whether the backend can still run images. Cheap."""
 
     def start(self, model: Model) -> None:
         """Get ready to run `model`. Raises BackendProblem."""
@@ -119,10 +119,10 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """End cleanly; safe to call twice or before `start`."""
+        """End cleanly. Safe to call twice or before `start`."""
 
     def abort(self) -> None:
-        """End at once, from any thread; a `start` or `run` under way then raises BackendProblem."""
+        """End at once, from any thread. A `start` or `run` under way then raises BackendProblem."""
 
 
 class Watch(Protocol):
@@ -176,7 +176,7 @@ class BackendKind:
         return self.entry.name
 
     def unavailable_reason(self, model: Model) -> Reason | None:
-        """Why it cannot be used with a model here and now, or None; may take its time."""
+        """The reason why the device cannot be used with a model now, or None. May be slow."""
         if why := self.probe(model):
             return why
         try:
@@ -188,12 +188,12 @@ class BackendKind:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BackendOptions:
-    """What the devices of the table are made with.
+    """Options with which the devices of the table are opened.
 
-    publish   receives what a device reports of itself (`DeviceChanged`). Without it, no device is watched
-    settings  what the person chose
-    threads   of a network on the CPU; None for one per core
-    priority  of the processes against other programs
+    publish   receives events of the devices (`DeviceChanged`). Without it, no device is watched
+    settings  the user's settings
+    threads   threads of a network on the CPU; None for one per core
+    priority  priority of the processes against other programs
     """
 
     publish: Publish | None = None

@@ -139,7 +139,7 @@ def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> 
 
 
 def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
-    """Why the Edge TPU's process ended, from how and when it did."""
+    """The reason why the Edge TPU's process ended, from the error and the moment."""
     if is_open and not find():
         return reason("coral_unplugged")
     if isinstance(error, ChildTimeout):
@@ -206,7 +206,7 @@ class EdgeTpuLibrary:
 
 
 def load_problem(error: OSError, name: str) -> Reason:
-    """Why a library could not be loaded, from the loader's own words."""
+    """The reason why a library could not be loaded, from the loader's message."""
     if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
         error = error.__cause__
     text = str(error)
@@ -300,7 +300,7 @@ _NEWEST_RUNTIME: Final = 1000  # above it, the mark was no package's
 
 
 def is_compiled(file: bytes) -> bool:
-    """Whether a file has an operator of the Edge TPU. Raises ValueError for bytes that are no TensorFlow Lite file."""
+    """Whether a network file has an Edge TPU operator. Raises ValueError if it is no TensorFlow Lite file."""
     if file[4:8] != b"TFL3":
         raise ValueError("not a TensorFlow Lite file")
     return OPERATOR in file
@@ -316,7 +316,7 @@ def oldest_runtime(file: bytes) -> int | None:
 
 
 def read_package(options: bytes) -> tuple[int, int, int]:
-    """Read an Edge TPU operator: oldest runtime, bytes of weights on the chip, bytes sent for each image.
+    """Read an Edge TPU operator. Returns the oldest runtime, bytes of weights on the chip, bytes sent per image.
 
     Raises ValueError if there is no package in its options, or a damaged one.
     """

@@ -45,11 +45,11 @@ IDENTITIES: Final[Mapping[tuple[int, int], UsbState]] = {(0x1A6E, 0x089A): "unin
 class UsbDevice:
     """One Edge TPU.
 
-    port            where it is plugged in, as the system names it
-    state           "uninitialised" before its firmware was loaded
+    port            the USB port, as the system names it
+    state           "uninitialised" until the firmware was loaded
     port_mbit       480 for USB 2, 5000 or more for USB 3; None if unknown
-    is_writable     whether this user may use it; None if unknown
-    is_on_weak_hub  whether it is on a hub without its own power supply; None if unknown
+    is_writable     whether this user may use the device; None if unknown
+    is_on_weak_hub  whether the device is on a hub without a power supply; None if unknown
     """
 
     port: str
@@ -64,15 +64,15 @@ HasBoard = Callable[[], bool]
 
 
 def find_usb_devices() -> tuple[UsbDevice, ...]:
-    """The Edge TPUs on this machine's USB now, as the system lists them; none where the list cannot be had."""
+    """The Edge TPUs now on USB, as the system lists them. Empty where the system gives no list."""
     return parse_instances(_instances("USB")) if sys.platform == "win32" else find_on_linux()
 
 
 def may_have_board() -> bool:
-    """Whether an Edge TPU that is no USB device may be here: a board on PCI Express, as its driver shows it.
+    """Whether an Edge TPU board on PCI Express may be present, according to its driver.
 
-    Also true on a system whose devices nobody lists here. Where there is none, and none on USB, nobody needs to start a
-    process for the Edge TPU runtime.
+    Also true on a system whose devices cannot be listed here. Without a board and without an Edge TPU on USB, no
+    process for the Edge TPU runtime needs to start.
     """
     if sys.platform == "win32":
         return any(_BOARD.match(instance) for instance in _instances("PCI"))
@@ -88,7 +88,7 @@ _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
 
 
 def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevice, ...]:
-    """The Edge TPUs there are now, by port. Cheap; never raises for a device that was just pulled out."""
+    """The Edge TPUs now on USB, by port. Cheap. Never raises for a device that was just unplugged."""
     try:
         entries = sorted(sysfs.iterdir())
     except OSError:
@@ -99,7 +99,7 @@ def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevic
 
 
 def has_board_on_linux(*, devices: Path = _DEVICES) -> bool:
-    """Whether the driver of boards (Apex) shows one."""
+    """Whether the driver of Edge TPU boards (Apex) shows a board."""
     return any(devices.glob("apex_*"))
 
 
@@ -158,7 +158,7 @@ def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
 
 
 def split_multi_string(text: str) -> tuple[str, ...]:
-    """The strings of a REG_MULTI_SZ: each ends with a NUL, the list with an empty one."""
+    """The strings of a REG_MULTI_SZ value: each ends with NUL, and an empty string ends the list."""
     return tuple(part for part in text.split("\0") if part)
 
 
@@ -266,7 +266,7 @@ def look(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices)
 
 
 def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
-    """What makes the first Edge TPU slow or unreliable where it is plugged in."""
+    """The reasons why the USB port makes the first Edge TPU slow or unreliable."""
     if not usb:
         return ()
     edgetpu, notes = usb[0], []
@@ -307,7 +307,7 @@ class Debouncer:
         self._changes: deque[float] = deque(maxlen=FLAPS)
 
     def look(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
-        """Take note of what is there at `now_s` (monotonic); what has changed, if anything."""
+        """Note the devices present at `now_s` (monotonic clock). Returns the change, or None."""
         if bool(devices) != self._is_seen:
             self._is_seen = bool(devices)
             self._changes.append(now_s)
@@ -335,20 +335,20 @@ class Debouncer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchPace:
-    """How often the system's list is looked at, and how long after a change the Edge TPU runtime is asked."""
+    """The interval of reading the system's device list, and the delay from a change to asking the runtime."""
 
     interval_s: float = LOOK_INTERVAL_S
     ask_after_s: float = 3.0
 
 
 class DeviceWatch:
-    """A thread that looks; the callbacks are called from it.
+    """A thread that watches for Edge TPUs, and calls the callbacks.
 
-    plugged    an Edge TPU is there: try it
-    unplugged  it is gone, and why
-    ask        asks the Edge TPU runtime; may take its time. Nobody is asked where no Edge TPU can be
-    has_board  whether there may be one that is no USB device
-    clock      the Edge TPU's: of the highest a person is told whenever it is there
+    plugged    called when an Edge TPU is there, to try it
+    unplugged  called with the reason when the Edge TPU is gone
+    ask        asks the Edge TPU runtime; may be slow. Not called where no Edge TPU can be
+    has_board  whether there may be an Edge TPU that is no USB device
+    clock      the Edge TPU's clock: a person is warned of the highest whenever the device is there
     """
 
     def __init__(
@@ -383,7 +383,7 @@ class DeviceWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End; waits for the thread."""
+        """End the thread. Blocks until it has ended."""
         self._ends.set()
         if self._thread.ident is not None:
             self._thread.join()

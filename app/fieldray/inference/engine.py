@@ -56,14 +56,14 @@ _ABORT_INTERVAL_S: Final = 0.2
 
 
 class Cpu(Protocol):
-    """What gets ready to run models on the CPU: `workers.pool.Workers`, which says what is raised."""
+    """The part of `workers.pool.Workers` that runs models on the CPU. See there for exceptions."""
 
     @property
     def detail(self) -> str:
-        """What runs them, in a few words; known once one has run."""
+        """The runtime in a few words. Known once a model has run."""
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
-        """What a model, loaded and tested, says of an input (height, width, channels) uint8."""
+        """Run a loaded and tested model on an input (height, width, channels) uint8."""
 
     def end_unwanted(self) -> None:
         """End at once what is cancelled by now."""
@@ -121,41 +121,41 @@ class _Runner:
 
     @property
     def unavailable_reason(self) -> Reason | None:
-        """Why it must not run now, whatever its state."""
+        """The reason why the device must not run now, whatever its state, or None."""
         return self.absent if self.is_chosen else reason("device_not_chosen")
 
     @property
     def is_out(self) -> bool:
-        """Whether it will not run an image again by itself."""
+        """Whether the device will not run images again by itself."""
         return self.has_given_up or self.unavailable_reason is not None
 
     @property
     def is_ready(self) -> bool:
-        """Whether it may be given an input."""
+        """Whether the device may be given an input."""
         return self.state == "ready" and not self.is_over and self.unavailable_reason is None
 
     def event(self, *, in_use: bool) -> BackendChanged:
-        """What people are told of it."""
+        """The event that tells people of the device's state."""
         return BackendChanged(
             backend=self.entry.name, state=self.state, in_use=in_use, detail=self.detail, reason=self.reason
         )
 
     def abort(self) -> None:
-        """End its process at once; what it was asked comes back."""
+        """End the device's process at once. Its unanswered inputs return to the engine."""
         if backend := self.backend:
             backend.abort()
 
 
 class Engine(contextlib.AbstractContextManager["Engine"]):
-    """Thread-safe; not to be closed from within `publish`.
+    """Runs models on the devices. Thread-safe. Must not be closed from within `publish`.
 
     publish  receives `BackendChanged` of the model that is open, from the engine's threads, one at a time
-    cpu      the last resort
-    device   "auto" for all, else only the one of this name
+    cpu      the CPU, the last resort
+    device   "auto" for all devices, else the name of the only device
     kinds    the devices beside the CPU, preferred ones first
-    policy   which of those that are ready run images; see `domain.model.Policy`
-    passed   is given a model whose self-test passed, from a thread of the engine and before an image is run there; a
-             FieldrayError that it raises keeps any from being run
+    policy   which of the ready devices run images; see `domain.model.Policy`
+    passed   called with a model whose self-test passed, from a thread of the engine, before the device runs an image.
+             If it raises FieldrayError, the device runs none
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._is_closed = False
 
     def open(self, model: Model) -> None:
-        """Make `model` the one that images belong to from now on; does not wait for its devices.
+        """Make `model` the model of all images from now on. Does not wait for its devices.
 
         Opening the model that is open changes nothing. Raises BackendProblem once the engine is closed.
         """
@@ -213,7 +213,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             self._watch_devices()
 
     def serving(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
-        """The device that the next image is for; waits until one is ready.
+        """The device for the next image. Waits until a device is ready.
 
         Where several run images, it is the CPU while some wait for the others. Raises BackendProblem where another
         model is open (again_other_pack), or no image will ever be run again; Cancelled.
@@ -223,11 +223,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def run(
         self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool] = lambda: False
     ) -> Prediction | None:
-        """What a model says of an input (1, height, width, channels) uint8, by the device that serves; waits for it.
+        """Run a model on an input (1, height, width, channels) uint8, on the device for the next image. Blocks.
 
-        None where the CPU is to run it, which is the worker that has the image. The CPU need not be known to be ready
-        for that: a worker would wait here for what another worker has to do. Raises as `serving`; BackendProblem, too,
-        where this input ended one process after another, ValueError for an input that does not fit the model.
+        Returns None where the CPU is to run the input, in the worker that has the image. The CPU need not be known
+        to be ready for that: else a worker would wait here for another worker. Raises as `serving`; BackendProblem also
+        if this input ended one process after another, ValueError for an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)
@@ -250,7 +250,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                     raise BackendProblem(lost.why) from lost
 
     def reconsider(self, name: BackendName) -> None:
-        """Try a device again that was given up or was absent; does not wait."""
+        """Try a device again that was given up or absent. Does not wait."""
         with self._changing():
             for runner in self._runners:
                 if runner.entry.name == name:
@@ -258,7 +258,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                     runner.forced_retries += 1
 
     def lost(self, name: BackendName, why: Reason) -> None:
-        """A device is disconnected: end its process now, in case it has not noticed; does not wait."""
+        """End the process of a disconnected device, in case it has not noticed. Does not wait."""
         with self._changing():
             gone = [runner for runner in (*self._former, *self._runners) if runner.entry.name == name]
             for runner in gone:
@@ -267,7 +267,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             runner.abort()
 
     def choose(self, device: DeviceChoice, policy: Policy) -> None:
-        """Use other devices from now on, in the middle of a run too: no image is lost. Raises BackendProblem."""
+        """Use other devices from now on. During a run no image is lost. Raises BackendProblem."""
         with self._changing():
             self._chosen, self._policy = self._names(device), policy
             self._mark_chosen()
@@ -276,7 +276,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     @property
     def unavailable_reason(self) -> Reason | None:
-        """Why no image of the open model will ever be run again, the last resort's own reason; None while there is."""
+        """The CPU's reason why no image of the open model can run any more; None while images can run."""
         with self._changed:
             if self._is_closed:
                 return reason("engine_closed")
@@ -292,7 +292,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return tuple(backend.pid for backend in backends if backend and backend.pid)
 
     def close(self) -> None:
-        """End everything, what the CPU runs for it, too; what waits fails. No thread or process is left."""
+        """End all threads and processes, the CPU's work for the engine too. Waiting calls fail."""
         with self._changing():
             self._is_closed = True
             for runner in self._runners:

@@ -87,9 +87,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSpec:
-    """What a file must be: the manifest's input, roles of its outputs, and number of labels.
+    """The interface that a network file must have: the manifest's input, roles of outputs, and number of labels.
 
-    A single score for two labels is that of the second one, and the first has the rest.
+    A single score for two labels is the score of the second label; the first label gets 1 - score.
 
     is_bare  the network gets the values 0..255 themselves, as numbers or as bytes, and a byte of its scores is a share
              of 255, whatever the file says of its quantisation (the dissertation's files)
@@ -126,14 +126,14 @@ class _TensorInfo:
         return cls(int(details["index"]), shape, details["dtype"], float(scale), int(zero_point))
 
     def real(self, integers: Array) -> NDArray[np.float32]:
-        """De-quantised values; a tensor without quantisation is given as it is."""
+        """De-quantised values. A tensor without quantisation is returned unchanged, as float32."""
         if not self.scale:
             return integers.astype(np.float32)
         widened = integers.astype(np.int32) - self.zero_point
         return (widened * self.scale).astype(np.float32)
 
     def real_mean(self, integers: Array, axis: tuple[int, ...]) -> NDArray[np.float64]:
-        """Mean over `axis`, taken on widened integers: finer than the mean of rounded values, and exact."""
+        """De-quantised mean over `axis`. The mean is taken of the integers, so it is exact."""
         if not self.scale:
             return np.asarray(integers.mean(axis=axis, dtype=np.float64))
         mean = integers.sum(axis=axis, dtype=np.int64) / np.prod([integers.shape[side] for side in axis])

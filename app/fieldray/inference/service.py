@@ -14,14 +14,14 @@ from fieldray.processes.child import served
 
 
 class Service:
-    """One model, opened once."""
+    """Serves one model, which is opened once."""
 
     def __init__(self) -> None:
         self._network: Network | None = None
         self._device: Any = None
 
     def open(self, question: Opening) -> str:
-        """Load the network; what runs it, in a few words. Raises BackendProblem, ValueError where one is loaded."""
+        """Load the network. Returns the runtime in a few words. Raises BackendProblem, ValueError if already loaded."""
         if self._network:
             raise ValueError("opened already")
         runtime, file, delegate = load_runtime(), question.file.tobytes(), question.delegate

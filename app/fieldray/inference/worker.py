@@ -32,11 +32,11 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class DelegateSpec:
-    """How the child opens a device, until it ends.
+    """The way in which the child opens a device and keeps it until the child ends.
 
     opener   names a class ("module:name") that opens it for options, a file's bytes and a Runtime, or raises
              BackendProblem; has the `delegate` for the interpreter and `detail`, what the device says of itself
-    options  for it, as JSON
+    options  options of the opener, as JSON
     failure  the code of the reason (with a `detail`) for an image that the device did not run
     """
 
@@ -69,7 +69,7 @@ _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caugh
 
 
 class Explain(Protocol):
-    """Why a child ended; `is_open`: after the model was opened."""
+    """A function that returns why a child process ended. `is_open`: whether the model had been opened before."""
 
     def __call__(self, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason: ...
 
@@ -124,7 +124,7 @@ class WorkerBackend:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the child is there."""
+        """Whether the child process is running."""
         return self._child.is_running
 
     def start(self, model: Model) -> None:
@@ -172,7 +172,7 @@ class WorkerBackend:
 
 
 def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> BackendKind:
-    """Runs the pack's CPU file in a child process; see `WorkerBackend` for the parameters."""
+    """The backend that runs the pack's CPU file in a child process. Parameters as in `WorkerBackend`."""
     return BackendKind(entry=CPU, open=partial(WorkerBackend, CPU, threads=threads, priority=priority))
 
 

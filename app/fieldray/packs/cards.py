@@ -12,11 +12,11 @@ _BEGIN: Final = re.compile(r"^<!-- ([a-z]{2,3}(?:-[A-Za-z0-9]+)*) -->\n", re.MUL
 
 
 def parts(card: str) -> dict[str, str]:
-    """The Markdown of each language (BCP 47) of a card; a card without such a line is English alone."""
+    """Split a card into the Markdown of each language (BCP 47). A card without language lines is all English."""
     first, *others = _BEGIN.split(card)
     return {SOURCE: first, **dict(zip(others[::2], others[1::2], strict=True))}
 
 
 def joined(parts: Mapping[str, str]) -> str:
-    """A card of its parts; that in English needs no line before it. The inverse of `parts`."""
+    """Join a card from the Markdown of each language; English has no language line. The inverse of `parts`."""
     return "".join(text if language == SOURCE else f"<!-- {language} -->\n{text}" for language, text in parts.items())

@@ -88,7 +88,7 @@ class PackLibrary:
     # ---- looking
 
     def candidates(self, folder: Path) -> tuple[PackCandidate, ...]:
-        """The packs of a folder or drive (see `naming.pack_folders`); cheap. Raises PackProblem (drive_gone, ...)."""
+        """List the packs of a folder or drive (`naming.pack_folders`). Cheap. Raises PackProblem (drive_gone, ...)."""
         return self._listed(folder, "drive", pack_folders)
 
     def builtin(self) -> tuple[PackCandidate, ...]:
@@ -138,14 +138,14 @@ class PackLibrary:
     card = staticmethod(read_card)
 
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = "") -> Model:
-        """The verified model in memory; nothing of it is read from the folder any more.
+        """Verify a pack and load its model into memory. The folder is not read again.
 
-        With the operating points that this site chose for this model; where these cannot be read, it has its own
-        alone, and `site_points.problem` says why.
+        The model has this site's local operating points. If these cannot be read, it has only those of the pack, and
+        `site_points.problem` is the reason.
 
-        signer  the fingerprint of the key that a person named: its pack may have the name of another signer's
+        signer  fingerprint of a key named by a person: a pack of this key may have the name of another signer's pack
 
-        Raises PackNotTrusted when only the yes to its key is missing, PackProblem (pack_namesake, ...), and
+        Raises PackNotTrusted if a person has only to trust its key, PackProblem (pack_namesake, ...), and
         StorageProblem when the records of trust cannot be read or written.
         """
         if _is_legacy(folder):
@@ -169,17 +169,17 @@ class PackLibrary:
         return write_folder(self._installed_root / manifest.pack_name, contents={**pack.contents, **own})
 
     def record_run(self, model: Model) -> None:
-        """The model, with its lung fields, ran here and passed its self-test: an older version is asked about now.
+        """Record that a model and its lung-field pack passed their self-tests: older versions then need a confirmation.
 
-        Raises StorageProblem when that cannot be kept, and the model is then not to be used.
+        Raises StorageProblem if the record cannot be written. The model must then not be used.
         """
         for one in _signed(model):
             pack_id, version = one.manifest.pack_id, one.manifest.version
             self.keys.record(one.fingerprint, pack_id=pack_id, version=version, content=one.content_sha256)
 
     def doubts(self, model: Model) -> tuple[Reason, ...]:
-        """What a person should know of a model before it runs: its site's points cannot be read, or it has another
-        content than when its version ran here last. Raises StorageProblem.
+        """The warnings about a model before it runs: the site's operating points cannot be read, or the content of this
+        version has changed since its last run here. Raises StorageProblem.
         """
         unreadable = self.site_points.problem()
         before = [(one, self.keys.content_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]

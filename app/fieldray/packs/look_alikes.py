@@ -59,12 +59,12 @@ _WITHOUT_SHAPE: Final = ("FILLER", "BLANK", "VARIATION SELECTOR", "JOINER", "INH
 
 
 def has_shape(text: str) -> bool:
-    """Whether a letter or a digit of a text can be seen."""
+    """Whether a text has a visible letter or digit."""
     return any(letter.isalnum() and _is_seen(letter) for letter in unicodedata.normalize("NFKD", text))
 
 
 def look_alike(text: str, other: str) -> bool:
-    """Whether two texts could be taken for each other, as they are or in capital or small letters."""
+    """Whether two texts can be confused by eye, in any case of their letters."""
     return not _skeletons(text).isdisjoint(_skeletons(other))
 
 

@@ -293,7 +293,7 @@ class LungCheck(_Part, frozen=True, kw_only=True):
 
 
 class PackManifest(_Part, frozen=True, kw_only=True, tag_field="kind"):
-    """What every pack says."""
+    """The fields that the manifests of all kinds of packs share."""
 
     schema_version: Literal[2]
     id: _Id
@@ -361,13 +361,13 @@ def parse(data: bytes) -> AnyManifest:
 
 
 def kind_of(found: PackManifest) -> PackKind:
-    """What a pack is for."""
+    """The kind of a pack, from the type of its manifest."""
     kind: PackKind = type(found).__struct_config__.tag  # type: ignore[assignment]
     return kind
 
 
 def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> Manifest:
-    """A manifest as the rest of the program knows it: a lung-field pack's has its checks as labels.
+    """Convert a manifest file to a `Manifest`. That of a lung-field pack has its checks as labels.
 
     Raises PackProblem("pack_manifest").
     """

@@ -38,12 +38,12 @@ _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", r
 
 
 def is_version(text: str) -> bool:
-    """Whether `text` is a version."""
+    """Whether `text` is a valid version of a pack."""
     return re.fullmatch(VERSION, text) is not None
 
 
 def pinned(name: str, *, is_signed: bool, fingerprint: str) -> str:
-    """A pack's name that means this signer's pack alone; of a pack that ships it is the name itself."""
+    """The name of a pack with its signer's fingerprint (`name@fingerprint`); the bare name if shipped or unsigned."""
     return f"{name}@{fingerprint}" if is_signed and fingerprint else name
 
 
@@ -58,9 +58,9 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def fingerprint_in(text: str) -> str:
-    """A fingerprint as a person typed it (any case; spaces, colons, hyphens or nothing between), in its one form.
+    """Normalise a typed fingerprint (any case; spaces, colons, hyphens or nothing between the digits).
 
-    "" where it is not one.
+    Returns "" if the text is no fingerprint.
     """
     digits = _SEPARATORS.sub("", text).lower()
     return grouped(digits) if _DIGITS.fullmatch(digits) else ""
@@ -72,7 +72,7 @@ def grouped(digits: str) -> str:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """What a version is compared by. Raises ValueError when it is not one."""
+    """The sort key of a version. Raises ValueError if the text is no version."""
     if not is_version(version):
         raise ValueError(f"not a version: {version!r}")
     return tuple(int(part) for part in version.split("."))
@@ -117,12 +117,12 @@ def packs_in(folder: Path) -> tuple[Path, ...]:
 
 
 def is_pack(folder: Path) -> bool:
-    """Whether a folder holds a description. Raises OSError."""
+    """Whether a folder holds a pack: the file of a manifest. Raises OSError."""
     return _is_file(folder / MANIFEST_NAME)
 
 
 def is_legacy(folder: Path, *, name: str = "") -> bool:
-    """Whether a bare model of the dissertation, or the one of its files with this name, lies in a folder. Raises
+    """Whether a folder holds a bare model of the dissertation, or its file called `name`. Raises
     OSError.
     """
     names = (name,) if name else (LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME)
@@ -150,14 +150,14 @@ CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackCandidate:
-    """A pack seen in a listing. Its signature was checked, its files were not: what it says is its own claim.
+    """A pack seen in a listing. Its signature was checked, but not its files: the manifest may not be true of them.
 
-    trust     "broken": it cannot be read, or its signature is wrong; `pack_id`, `version`, `names` are then empty
-    kind      only a classifier screens images; the others help one
-    manifest  what a classifier says of itself, None for others
+    trust     "broken": unreadable, or with a wrong signature; `pack_id`, `version`, `names` are then empty
+    kind      only a classifier screens images; the other kinds assist a classifier
+    manifest  the manifest of a classifier, None for other kinds
     problem   why `load(folder)` would refuse it as things stand (also an unknown key, an older version, another kind,
               another signer's name, or a pack missing that it requires), or None
-    is_namesake  whether a pack of this id ships with the program, and this is not it
+    is_namesake  whether another pack with this id ships with the program
     """
 
     folder: Path
@@ -183,20 +183,20 @@ class PackCandidate:
         return pinned(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
     def is_called(self, name: str) -> bool:
-        """Whether it bears this name; `meant` says whether it is the one that a person means by it."""
+        """Whether the pack has this name. See `meant` for the pack that a person means by a name."""
         bare, signer = split_name(name)
         return bare in (self.pack_id, self.pack_name) and signer in ("", self.fingerprint)
 
     @property
     def usability_rank(self) -> int:
-        """What stands between it and its use: 0 nothing, 1 a person's yes, 2 a yes to an unsigned one, 3 all."""
+        """The obstacle to using the pack: 0 none, 1 a `problem` to confirm, 2 unsigned (to confirm), 3 unusable."""
         if not self.can_screen:
             return 3
         return 2 if self.trust == "legacy" else int(self.problem is not None)
 
     @property
     def can_screen(self) -> bool:
-        """Whether it is a classifier that can be read; a yes may be missing to it, or another pack."""
+        """Whether the pack is a readable classifier. A confirmation or a required pack may still be missing."""
         return self.trust != "broken" and self.kind == "classifier"
 
 
@@ -208,9 +208,9 @@ def meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...
 
 
 def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
-    """The one pack meant by a path or name: of those that would load, else of those a yes is missing to, else of all.
+    """Choose the pack meant by a path or name: among loadable packs, else those to be confirmed, else all.
 
-    Of several versions of one pack the highest. Raises PackProblem: pack_not_found, pack_several.
+    Returns the highest of several versions of a pack. Raises PackProblem: pack_not_found, pack_several.
     """
     if not found:
         raise PackProblem(reason("pack_not_found", name=name))
@@ -225,5 +225,5 @@ def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate
 
 
 def preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
-    """What candidates of one pack are ordered by: one that would load and is of a higher version is preferred."""
+    """The sort key of candidates of one pack: loadable ones are preferred, then higher versions."""
     return candidate.problem is None, version_key(candidate.version) if candidate.version else ()

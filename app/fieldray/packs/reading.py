@@ -110,7 +110,7 @@ def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
 
 
 def problem_of(error: OSError, *, folder: Path) -> PackProblem:
-    """What an error while reading means to a person: the drive is gone, or something else is wrong with it."""
+    """The problem to show for an error while reading a pack: `drive_gone` or `pack_unreadable`."""
     is_disconnected = error.errno in _DISCONNECTED_ERRNO or getattr(error, "winerror", None) in _DISCONNECTED_WINDOWS
     if is_disconnected or not _is_there(folder):
         return PackProblem(reason("drive_gone"))
@@ -203,7 +203,7 @@ def write_document(content: Mapping[str, object]) -> bytes:
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is one line, and nothing in it can hide, reorder or forge what a person reads.
+    """Whether a text is one line without characters that can hide, reorder or forge what a person reads.
 
     No control (C0, C1, line breaks, tabs), formatting (bidirectional, zero-width, tags), private, surrogate or
     unassigned characters, no line or paragraph separator (Unicode categories C*, Zl and Zp).
@@ -212,7 +212,7 @@ def is_line(text: str) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text without its line feeds and tabs is a line (see `is_line`)."""
+    """Whether a text, apart from line feeds and tabs, passes `is_line`."""
     return is_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 
@@ -263,7 +263,7 @@ def list_drives() -> Drives:
 
 
 def drives_with_packs() -> list[Path]:
-    """Where drives with packs are mounted; none where the system does not tell."""
+    """The mount points of drives with packs. Empty where the system does not list drives."""
     try:
         return [drive for drive, packs in list_drives().items() if packs]
     except OSError:
@@ -271,7 +271,7 @@ def drives_with_packs() -> list[Path]:
 
 
 def look_at(drives: Iterable[Path]) -> Drives:
-    """The packs on drives: none where one cannot be read, and one that has gone is left out."""
+    """The packs on each drive. Empty for an unreadable drive; a drive that is gone is left out."""
     found = {}
     for drive in drives:
         try:
@@ -283,7 +283,7 @@ def look_at(drives: Iterable[Path]) -> Drives:
 
 
 def drives_on_mac(*, volumes: Path = Path("/Volumes")) -> list[Path]:
-    """What is mounted under /Volumes; the start-up volume stands there as a link and is left out."""
+    """The volumes mounted under /Volumes, without the start-up volume, which is a link there."""
     with os.scandir(volumes) as entries:
         return sorted(volumes / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
@@ -308,7 +308,7 @@ def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, system:
 
 
 def is_removable(device: str, file_system: str, mount_point: str, *, system: Path) -> bool:
-    """Whether a mount is of a removable drive; `system` is the sysfs tree."""
+    """Whether a mount point belongs to a removable drive. `system` is the sysfs tree."""
     is_loop = device.startswith("/dev/loop")
     link = system / "class" / "block" / Path(os.path.realpath(device)).name
     if device.startswith("/dev/") and not is_loop and link.exists():
@@ -353,7 +353,7 @@ def drives_on_windows(kernel: Any = None) -> list[Path]:
 class DriveWatch:
     """Publishes `DrivesChanged` from a thread of its own: once after `start`, then after every change.
 
-    look  at the drives there are
+    look  returns the drives present, with their packs
     """
 
     def __init__(self, publish: Publish, *, look: Callable[[], Drives] = list_drives) -> None:
@@ -366,7 +366,7 @@ class DriveWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching; waits at most 2 s, since a dying drive can hold a look at it for long."""
+        """Stop watching. Waits at most 2 s, since reading a failing drive can take long."""
         self._is_closing.set()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_S)

@@ -96,7 +96,7 @@ def sign(manifest: bytes, *, key: Ed25519PrivateKey) -> bytes:
 
 
 def verify(manifest: bytes, *, signature: bytes) -> str:
-    """The fingerprint of the key that signed; whether that key is trusted is another question.
+    """Verify a signature. Returns the fingerprint of the signing key, trusted or not.
 
     `signature` is the content of `manifest.sig`. Raises PackProblem (pack_bad_signature, pack_weak_key).
     """
@@ -119,9 +119,9 @@ def fingerprint_of(raw_key: bytes) -> str:
 
 
 def read_fingerprint(text: str) -> str:
-    """A fingerprint as a person typed it (any case; spaces, colons, hyphens or nothing between), in its one form.
+    """Normalise a typed fingerprint (any case; spaces, colons, hyphens or nothing between the digits).
 
-    Raises UsageProblem when it is not one.
+    Raises UsageProblem if the text is no fingerprint.
     """
     found = fingerprint_in(text)
     if not found:
@@ -160,10 +160,10 @@ _NOTHING: Final = _Records(1, {}, {})
 
 
 class TrustStore:
-    """The records of one user. May be used by several threads and processes; every question reads the file again.
+    """The trust records of one user. Several threads and processes may use them: every query reads the file again.
 
-    Every method raises StorageProblem("trust_damaged") for a damaged file; those that write raise "not_writable",
-    "disk_full" and "file_in_use" too.
+    Every method raises StorageProblem("trust_damaged") for a damaged file. Methods that write also raise
+    "not_writable", "disk_full" and "file_in_use".
     """
 
     def __init__(self, home: Path) -> None:
@@ -174,7 +174,7 @@ class TrustStore:
         return dict(sorted(self._read().keys.items()))
 
     def is_trusted(self, fingerprint: str) -> bool:
-        """Whether a person said yes to this key."""
+        """Whether a person has trusted this key."""
         return fingerprint in self._read().keys
 
     def trust(self, fingerprint: str) -> None:
@@ -188,7 +188,7 @@ class TrustStore:
             self._write(replace(records, keys={known: day, **records.keys}))
 
     def forget(self, fingerprint: str) -> None:
-        """Trust a key no longer; the versions seen under it are kept. Raises UsageProblem, not for an unknown key."""
+        """Stop trusting a key, but keep the versions seen under it. Raises UsageProblem, but not for an unknown key."""
         known = read_fingerprint(fingerprint)
         with only_writer(self._path):
             records = self._read()
@@ -207,7 +207,7 @@ class TrustStore:
         return self._read().contents.get(fingerprint, {}).get(pack_name)
 
     def record(self, fingerprint: str, *, pack_id: str, version: str, content: str) -> None:
-        """Remember that a version ran here with this content; writes only what is new."""
+        """Record that a version ran here with this content. Writes only if this is new."""
         pack_name = f"{pack_id}-{version}"
         is_higher = _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id))
         if not is_higher and self.content_of(fingerprint, pack_name=pack_name) == content:

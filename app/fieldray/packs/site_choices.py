@@ -52,11 +52,11 @@ _COUNTED: Final[Mapping[Unit, tuple[str, str]]] = {
 class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One operating point as stored.
 
-    name         without the prefix, `a-z`, `0-9` and hyphens
-    chosen_by    the person who said yes
+    name         name without the prefix: `a-z`, `0-9` and hyphens
+    chosen_by    the person who confirmed the point
     chosen_on    the day, YYYY-MM-DD
     sensitivity, specificity  value, low, high, measured on the images that it was chosen on
-    counted      what the two are shares of
+    counted      the unit of both shares: what was counted
     refers       what counted as referred (see `audit.units.Rule`)
     """
 
@@ -78,7 +78,7 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What there is one of: its name, and the pack and the model that it is of."""
+        """The unique key of the point: its name, its pack and its model."""
         return self.name, self.pack, self.model_sha256
 
     @property
@@ -133,7 +133,7 @@ class SitePoints:
         return tuple(point.operating_point for point in self.all() if point.key[1:] == its)
 
     def problem(self) -> Reason | None:
-        """Why they cannot be read, None if they can."""
+        """The reason why the site's operating points cannot be read, or None."""
         try:
             self.all()
         except StorageProblem as problem:
@@ -141,7 +141,7 @@ class SitePoints:
         return None
 
     def added_to(self, model: Model) -> Model:
-        """The model with its points; with those of its pack alone where the file is damaged, which disables no pack."""
+        """The model with its local operating points. If their file is damaged: the unchanged model, and a log entry."""
         try:
             return with_site_points(model, self.of(model))
         except StorageProblem as problem:
@@ -170,7 +170,7 @@ class SitePoints:
 
 
 def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
-    """The model with these and no other points of the site, after its pack's own: none is the default by itself."""
+    """The model with exactly these local points, after the pack's points: a local point never becomes the default."""
     labels = {label.code for label in model.manifest.labels}
     fitting = tuple(point for point in points if point.label in labels)
     own = (*(point for point in model.manifest.operating_points if not point.is_local), *fitting)
@@ -182,10 +182,10 @@ def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class RememberedPack:
-    """What was chosen for a folder: a pack's id with its signer, the name of an operating point ("" for its first).
+    """The choice for a folder: a pack's id with its signer, the name of an operating point ("" for its first).
 
-    ages_confirmed  the patients' ages are known to be those of the pack, as for the demonstration's images
-    additional      the packs that screened in the same pass, named likewise
+    ages_confirmed  whether the patients' ages are known to suit the pack, as for the demonstration's images
+    additional      the other packs that screened in the same pass, each named like the first
     """
 
     pack: str
@@ -204,9 +204,9 @@ class PackMemory:
         self._path = home / FOLDERS_NAME
 
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
-        """What all of these paths were chosen to be screened with, by themselves or the nearest folder above.
+        """The common choice for these paths, each by its own choice or that of the nearest folder above.
 
-        None where nothing was chosen, and where it was not the same for all of them.
+        Returns None if nothing was chosen, or if the choices differ.
         """
         known = self._read()
         found = {next((known[digest] for digest in _digests(path) if digest in known), None) for path in paths}

@@ -62,7 +62,7 @@ _NOT_NETWORKS: Final = frozenset({"card", *OOD_GATE_ROLES, *GOLDEN_ROLES})
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class VerifiedManifest:
-    """A description whose signature is right, by the key `fingerprint`; nothing else has been read yet."""
+    """A manifest with a valid signature by the key `fingerprint`. No other file of the pack has been read yet."""
 
     manifest_bytes: bytes
     signature: bytes
@@ -250,7 +250,7 @@ def write_pack(
 def write_described(
     folder: Path, *, description: PackManifest, contents: Mapping[str, bytes], key: Ed25519PrivateKey
 ) -> Path:
-    """Write and sign a pack of any kind. `contents`: the files by role, as `description` lists them."""
+    """Write and sign a pack of any kind. `contents` are the files by role, as listed in `description`."""
     manifest_bytes = dump(description)
     by_name = {file_name(role): data for role, data in contents.items()}
     by_name |= {MANIFEST_NAME: manifest_bytes, SIGNATURE_NAME: signing.sign(manifest_bytes, key=key)}
@@ -274,15 +274,15 @@ def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
 
 
 def file_name(role: str) -> str:
-    """What the file of a role is called: one that this program does not know by the role itself."""
+    """The file name of a role. A role unknown to this program gives its own name plus ".bin"."""
     return _FILE_NAMES.get(role, f"{role}.bin")
 
 
 def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
-    """Write a pack's files as the folder `folder`, all or nothing; returns `folder`.
+    """Write a pack's files to `folder`, all or none. Returns `folder`.
 
-    A whole pack by the same key is replaced. Raises PackProblem for anything else that is there (pack_in_the_way) and
-    when the files are not a valid pack, StorageProblem.
+    Replaces a valid pack by the same key. Raises PackProblem if anything else is there (pack_in_the_way) or the files
+    are no valid pack, StorageProblem.
     """
     try:
         _refuse_others(folder, signing.verify(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME]))
@@ -366,7 +366,7 @@ MANIFEST: Final = Manifest(
 
 
 def known_manifest(trust: Trust) -> Manifest | None:
-    """What a pack says that is not at hand any more: nothing, but for these files, which never say anything."""
+    """The manifest of a pack that is no longer installed: known for the dissertation's files alone, else None."""
     return MANIFEST if trust == "legacy" else None
 
 

@@ -57,17 +57,17 @@ _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """What a person asks for.
+    """The request for an audit, as a person states it.
 
-    labels       where the reference labels are from: the images' folders, the reader's verdicts, or a table
+    labels       source of the reference labels: the images' folders, the reader's verdicts, or a table
     positive     names of classes that mean positive
-    columns      of the table, where they have unusual names (see `audit.cases.table_labels`)
-    label        of the pack, its first without one
-    unit         that every figure counts; without it patients, where a table or a header names one, else images
+    columns      names of the table's columns, if unusual (see `audit.cases.table_labels`)
+    label        label of the pack to audit; None for the pack's first label
+    unit         unit of all figures; None for patients where a table or a header names them, else images
     refers       what counts as referred (see `audit.units.Rule`)
-    prevalence   among the patients to be screened; without it, that of the units
-    wanted       for what a local operating point is proposed
-    prices       for a plan with costs
+    prevalence   prevalence among the patients to be screened; None for the prevalence among the units
+    wanted       goal of the local operating point to be proposed
+    prices       prices for a plan with costs
     against      another pack's answers for the same images, to compare with
     """
 
@@ -132,7 +132,7 @@ class _Judged:
         return self.query.answers(self.of.run_id, position=self.of.position)
 
     def side(self, label: str) -> Side:
-        """This pack of a run as one side of a comparison, at the operating point that it used."""
+        """The pack of the run as one side of a comparison, at the operating point that the run used."""
         return Side(
             run_id=self.of.run_id,
             position=self.of.position,
@@ -180,7 +180,7 @@ def require_point(name: str, person: str) -> None:
 def take_local_point(
     points: SitePoints, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
 ) -> OperatingPoint:
-    """Keep the proposed operating point as this site's own: a person said yes.
+    """Keep the proposed operating point as a local one of this site, once a person has agreed.
 
     Raises UsageProblem (site_point_bad_name, site_point_name, site_point_person, site_point_model), StorageProblem.
     """
@@ -212,23 +212,23 @@ def take_local_point(
 
 
 class Auditor:
-    """Audits for the window: the results' file and the site's operating points."""
+    """Runs audits for the desktop window on one results file and the site's operating points."""
 
     def __init__(self, database: Path, points: SitePoints) -> None:
         self._database, self._points = database, points
 
     def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
-        """The audit of a pack of a run: see `audit_run`."""
+        """Audit a pack of a run. Returns and raises as `audit_run`."""
         return audit_run(self._database, of, request, model=model)
 
     def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
-        """Keep a local operating point dated today (`take_local_point`); the model with all points of the site."""
+        """Keep a local operating point dated today (`take_local_point`). Returns the model with all local points."""
         today = datetime.date.today()
         take_local_point(self._points, report, name=name, person=person, model=model, day=today)
         return with_site_points(model, self._points.of(model))
 
     def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
-        """Write the report as PDF and JSON; the paths. Raises UsageProblem, StorageProblem."""
+        """Write the report as PDF and JSON. Returns the paths. Raises UsageProblem, StorageProblem."""
         return write_audit(folder, report, language=language)
 
 

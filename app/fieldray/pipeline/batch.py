@@ -53,19 +53,19 @@ class _Done:
 
     @property
     def doubtful(self) -> Outcome:
-        """One that failed, if any did."""
+        """The first failed outcome, else the first outcome."""
         return next((outcome for outcome in self.outcomes if isinstance(outcome, Failed)), self.outcomes[0])
 
     @property
     def is_new(self) -> bool:
-        """Whether a pack looked at the image."""
+        """Whether at least one pack newly screened the image; False if all outcomes are resumed."""
         return len(self.resumed) < len(self.outcomes)
 
 
 class Batch:
-    """One run. `pause`, `resume` and `cancel` return at once and may be called from any thread.
+    """A run under way. `pause`, `resume` and `cancel` return at once and may be called from any thread.
 
-    state   the one last published
+    state   the state last published
     reason  why the run failed, if it did
     """
 
@@ -106,7 +106,7 @@ class Batch:
 
     @property
     def spec(self) -> RunSpec:
-        """What the run was asked for."""
+        """The request of the run."""
         return self._ports.spec
 
     @property
@@ -116,7 +116,7 @@ class Batch:
 
     @property
     def is_over(self) -> bool:
-        """Whether its last event was published."""
+        """Whether the run has ended and its last event was published."""
         return self.state not in ("running", "paused")
 
     @property
@@ -147,7 +147,7 @@ class Batch:
         self._outcomes.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of all threads; whether it came in time."""
+        """Wait for the end of all threads. Returns False if they did not end in time."""
         # Thread.join with a time-out must not be interrupted: before Python 3.13 a Ctrl-C inside it makes the thread
         # pass for ended (python/cpython issue 90882). An event has no such fault.
         if not self._ended.wait(timeout_s):
@@ -420,11 +420,11 @@ def assemble(
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
-    """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
+    """Make a batch, not started. At its end it gives up the work of `workers` under way. `paths` are absolute.
 
-    passes  of the packs that go over the images in one pass, one most often
+    passes  one for each pack that screens the images in this run, most often a single one
 
-    One that watches ends when it is cancelled; raises UsageProblem (watch_no_folder).
+    A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = Watch(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()

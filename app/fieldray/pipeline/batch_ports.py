@@ -28,10 +28,10 @@ from fieldray.reasons import Reason
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackWork:
-    """What is told of one of the packs that go over the images.
+    """One of the packs that screen the images of a run.
 
-    check_header  why an image with this header is refused, None if it is not
-    doubts        what the answers of the pack in a run, all of them stored, say against the pack
+    check_header  returns the reason to refuse an image with this header, or None
+    doubts        returns the reasons to doubt the pack, once all its answers in the run are stored
     """
 
     spec: PackSpec
@@ -40,7 +40,7 @@ class PackWork:
 
     @classmethod
     def of(cls, assessment: Assessment, database: Path) -> Self:
-        """What a pack does in a run."""
+        """The work of a pack in a run, from its assessment."""
         model = assessment.model
         return cls(
             spec=pack_spec(assessment),
@@ -58,7 +58,7 @@ def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason
 
 
 def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
-    """What a run of these packs over these absolute paths is known by; a person asked the same of all of them."""
+    """The specification of a run of these packs over these absolute paths, with the same wishes for all packs."""
     return RunSpec(
         paths=tuple(map(str, paths)),
         packs=tuple(map(pack_spec, assessments)),
@@ -69,7 +69,7 @@ def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> R
 
 
 def pack_spec(assessment: Assessment) -> PackSpec:
-    """What a pack of a run is known by."""
+    """The specification of a pack in a run."""
     model = assessment.model
     return PackSpec(
         pack_name=model.pack_name,
@@ -84,22 +84,22 @@ def pack_spec(assessment: Assessment) -> PackSpec:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BatchPorts:
-    """What a batch is told to do, as functions: it knows neither decoders nor engine.
+    """The functions through which a batch works: it knows neither decoders nor engine.
 
-    spec            what the run is asked for
-    packs           those that go over the images, in the order of the run's
-    discover        gives every image once, lazily, but those in files that are known; None where there is no more for
-                    the moment
-    noticed         what the search met that concerns no single image; asked once it is over
-    count           a quick estimate of how many images there are; gives up when the function passed returns True
-    content_hash    SHA-256 (hex) of an image's bytes, and the stamp of its file; raises OSError or FieldrayError
-    stamp_with      has the files stamped that are read from then on
-    screen          an image's outcomes, of the packs with these numbers; raises Cancelled, or a FieldrayError that ends
-                    the run
+    spec            the request of the run
+    packs           the packs that screen the images, in the order of `spec`
+    discover        yields every image once, lazily, except those in known files; None where no more are there for the
+                    moment
+    noticed         returns problems of the search that concern no single image; called once the search is over
+    count           returns a quick estimate of the number of images; stops when the function passed returns True
+    content_hash    returns SHA-256 (hex) of an image's bytes and the stamp of its file; raises OSError, FieldrayError
+    stamp_with      sets how the files are stamped that are read from then on
+    screen          returns an image's outcomes of the packs with these numbers; raises Cancelled, or a FieldrayError
+                    that ends the run
     keeps_previews  whether the store gets small previews of the images
     resuming        how results of earlier runs are taken over
-    watch           what is known of watched folders: `discover` has no end of its own then
-    release         ends what `screen` uses, at once, also while it is used; may be called twice
+    watch           the state of watched folders; with it `discover` yields until the run is cancelled
+    release         ends the processes of `screen` at once, also during a call; may be called twice
     """
 
     spec: RunSpec
@@ -118,12 +118,12 @@ class BatchPorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """How a run goes over its images.
+    """Options of a run.
 
-    is_fresh        whether it begins anew, although an unfinished run of the same request is there
+    is_fresh        whether to begin a new run even if an unfinished run of the same request exists
     keeps_previews  whether the store gets small previews of the images
     resuming        how results of earlier runs are taken over
-    watches         whether what comes into the folders is screened too, until the run is cancelled
+    watches         whether new files in the folders are screened, too, until the run is cancelled
     """
 
     is_fresh: bool = False

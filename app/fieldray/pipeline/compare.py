@@ -63,7 +63,7 @@ _WORKERS: Final = 2  # one for each image of a pair
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadImage:
-    """One image of a pair as read: in its frame, or why it cannot be compared.
+    """One image of a pair as read: framed by its lungs, or with the reason why it cannot be compared.
 
     could_be_read  False for a file that is damaged or missing, not merely unsuitable
     """
@@ -96,7 +96,7 @@ class ComparedPair:
 
     @property
     def doubts(self) -> Sequence[Reason]:
-        """What a person must know before they believe anything of it."""
+        """The reasons to doubt the comparison, which a person must see with it."""
         current = self.current.outcome
         return doubts_about(as_prior(self.prior.outcome, current, "file"), current)
 
@@ -136,19 +136,19 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self._child.close()
 
     def cancel(self) -> None:
-        """End what is under way, which raises Cancelled; the next comparison starts a new process."""
+        """Cancel the comparison under way, which raises Cancelled. The next one starts a new process."""
         self._is_cancelled = True
         self._child.kill()
 
     def compare(
         self, prior: ImageRef, current: ImageRef, *, is_wanted: Callable[[], bool] = lambda: True
     ) -> ComparedPair:
-        """Read and compare two images; waits for it.
+        """Read and compare two images. Blocks until done.
 
-        is_wanted  asked from this thread, before and after reading and when the process ended: a comparison that was
-                   cancelled while it waited for its turn does not begin
+        is_wanted  called from this thread before and after reading and when the process ended: a comparison that was
+                   cancelled while waiting for its turn does not begin
 
-        Raises EnvironmentProblem where nothing can be read or run here, Cancelled.
+        Raises EnvironmentProblem where no image can be read or no process run, Cancelled.
         """
         self._is_cancelled, began_s = False, time.monotonic()
         self._is_wanted = is_wanted
@@ -187,7 +187,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
 
 
 def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
-    """One image with its lungs; its header is held against the rules of `finder`. Raises EnvironmentProblem."""
+    """Read one image and find its lungs. Checks its header by the rules of `finder`. Raises EnvironmentProblem."""
     if ref.problem:
         return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
     seen = readers.look(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
@@ -246,7 +246,7 @@ OpenComparer = Callable[[contextlib.ExitStack], PairComparer]
 
 
 def system_comparer(settings: Settings) -> OpenComparer:
-    """What compares on this computer; opening it raises PackProblem, EnvironmentProblem."""
+    """A function that opens a `PairComparer` on this computer. It raises PackProblem, EnvironmentProblem."""
 
     def opened(ends: contextlib.ExitStack) -> PairComparer:
         finder = PackLibrary(user_data()).shipped_lungs()
@@ -259,10 +259,10 @@ def system_comparer(settings: Settings) -> OpenComparer:
 
 
 class Priors:
-    """Finds prior images and compares them; all methods but `cancel` wait for the disk or for other processes.
+    """Finds prior images and compares them. All methods but `cancel` wait for the disk or for other processes.
 
-    Thread-safe, but for `compare`, which is for one thread at a time. Its processes start with the first comparison and
-    stay for the next one.
+    Thread-safe, except that only one thread at a time may call `compare`. The processes start with the first
+    comparison and stay for the next one.
     """
 
     def __init__(self, database: Path, open_comparer: OpenComparer, screen: Screen = lambda _ref, _point: None) -> None:

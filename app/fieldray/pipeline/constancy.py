@@ -38,7 +38,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What came of an image: its class, why it was refused or is read first (a code), its calibrated scores."""
+    """The answer for a test image: its class, the code of the reason if refused or read first, calibrated scores."""
 
     category: Category
     code: str
@@ -56,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
 
     def is_other(self, found: Answer | None, manifest: Manifest) -> bool:
-        """Whether what was found is not this: another reason, a score too far off, a class far from any border."""
+        """Whether an answer differs from this one: in its reason, in a score beyond `TOLERANCE`, or in a firm class."""
         if found is None or (self.code, self.scores.keys()) != (found.code, found.scores.keys()):
             return True
         points = [(score, manifest.point(label)) for label, score in self.scores.items()]
@@ -88,13 +88,13 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def due(self) -> datetime.date:
-        """When the next check is due: at once after another version of the program was installed."""
+        """The day of the next check; it is due at once if another version of the program is now installed."""
         day = datetime.date.fromtimestamp(self.at_s)
         return day + datetime.timedelta(days=EVERY_DAYS if self.program == VERSION else 0)
 
     @property
     def summary(self) -> Reason:
-        """What came out, and when the next check is due."""
+        """The result of the check as a sentence, with the day of the next check."""
         return reason(
             "constancy_failed" if self.different else "constancy_first" if self.is_first else "constancy_passed",
             pack=self.subject.split()[0],
@@ -109,7 +109,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """By pack (`subject`) the answers expected; SHA-256 of images that are not drawn; the checks that were made."""
+    """Records kept: expected answers by pack (`subject`), SHA-256 of images that are not drawn, and past checks."""
 
     answers: Mapping[str, Answers] = {}
     images: Mapping[str, str] = {}
@@ -123,7 +123,7 @@ class ConstancyRecords:
         self.path = folder / "constancy.json"
 
     def standing(self, model: Model) -> tuple[Reason, ...]:
-        """How it stands with a pack, in sentences: the last check on each device, and whether the next one is due."""
+        """The state of a pack in sentences: the last check on each device, and whether the next check is due."""
         try:
             last = {one.device: one for one in self.read().records if one.subject == subject(model)}
         except StorageProblem as problem:
@@ -155,13 +155,13 @@ class ConstancyRecords:
 
 
 def subject(model: Model) -> str:
-    """Whose answers they are: the pack, its signer, and SHA-256 of its networks' files."""
+    """The key of a pack in the records: its name, its signer, and SHA-256 of its networks' files."""
     lungs = model.lungs.model_sha256 if model.lungs else "-"
     return f"{model.pack_name} {model.fingerprint or '-'} {model.model_sha256} {lungs}"
 
 
 def shipped_set(path: Path | None = None) -> Kept:
-    """What comes with the program. Raises StorageProblem (constancy_set) for anything else than what was signed."""
+    """The test set shipped with the program. Raises StorageProblem (constancy_set) if it is not the signed one."""
     path = path or asset("constancy.json")
     try:
         content, signature = path.read_bytes(), path.with_suffix(".sig").read_bytes()
@@ -177,9 +177,9 @@ def shipped_set(path: Path | None = None) -> Kept:
 
 
 def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
-    """Check the pack in use on each device that it has a file for, the last resort first, and keep it; waits for it.
+    """Check the pack in use on each device that it has a file for, the CPU first, and keep the results. Blocks.
 
-    Gives what came out of each, and why a device could not be checked, in sentences. Raises PackProblem (no_pack),
+    Returns the results, and the reasons why devices could not be checked. Raises PackProblem (no_pack),
     UsageProblem (constancy_busy) where a run is under way, StorageProblem.
     """
     if (model := session.model) is None:

@@ -18,7 +18,7 @@ _MOST_COMPARED: Final = 20_000  # images of either side: more change a distribut
 def drifts_of(
     query: HistoryQuery, run: Run, position: int, manifest: Manifest | None, *, label: str = ""
 ) -> tuple[Drift, ...]:
-    """How what a pack said in a run differs from its own images and from earlier runs, by this label, or its first."""
+    """The drift of a pack's answers in a run from its own images and from earlier runs, by `label` or its first."""
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_evidence_limit(manifest) if manifest else None
     of = PackOfRun(run.run_id, position)
@@ -30,10 +30,10 @@ def drifts_of(
 
 
 def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
-    """What speaks against the answers of a pack in a run: files that cannot be told apart by their numbers, and images
-    that look like those of other patients than the pack's.
+    """The reasons to doubt the answers of a pack in a run: files that share an identifier, and images that differ from
+    those of the pack's patients.
 
-    manifest  of the pack; without it nothing is known of the latter
+    manifest  the manifest of the pack; without it the second reason is not examined
     """
     shared = query.shared_instances(run.run_id, position=position)
     notes = (reason("instances_shared", count=shared),) if shared else ()

@@ -162,9 +162,9 @@ def _made(model: Model, spec: PackSpec) -> bool:
 
 
 def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
-    """What the pack that made the results of a run says; None where it is not at hand.
+    """The manifest of the pack that made the results of a run; None if it is not installed.
 
-    packs  those that are known already, which may have it
+    packs  loaded packs, which are searched first
     """
     for pack in packs:
         if _made(pack, spec):
@@ -340,7 +340,7 @@ _STEPS: Final = 50  # that it tells of at most; see `processes.child`
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Order:
-    """What to export; see `export_run`."""
+    """The request for an export; see `export_run`."""
 
     database: Path
     run_id: int

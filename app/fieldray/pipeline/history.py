@@ -75,7 +75,7 @@ class History:
         self._reading: HistoryQuery | None = None
 
     def asked(self, question: Callable[[HistoryQuery], T]) -> T:
-        """What the store answers."""
+        """Ask the store. Returns the answer of `question`."""
         with HistoryQuery(self._database) as query:
             return question(query)
 
@@ -89,7 +89,7 @@ class History:
                 self._note(None)
 
     def interrupt(self) -> None:
-        """End the reading of rows that is under way: it is not wanted any more."""
+        """Stop the query under way, whose result nobody wants any more."""
         with self._lock:
             if self._reading is not None:
                 self._reading.interrupt()
@@ -103,7 +103,7 @@ class History:
         return tuple(found for found in self.asked(HistoryQuery.summaries) if wanted.has(found))
 
     def quality(self) -> dict[str, Counter[str]]:
-        """How the images of the last month were taken: see `HistoryQuery.quality`."""
+        """The quality notes on images of the last 31 days: see `HistoryQuery.quality`."""
         return self.asked(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
@@ -115,11 +115,11 @@ class History:
         return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
 
     def doubts(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
-        """What speaks against the answers of a pack as a whole; it takes seconds where there are a million images."""
+        """The reasons to doubt the answers of a pack as a whole. Takes seconds for a million images."""
         return self.asked(lambda query: doubts_of(query, run, position, model.manifest if model else None))
 
     def compare(self, first: PackOfRun, second: PackOfRun) -> Comparison:
-        """What two packs said, in two runs or in one, image by image.
+        """Compare the answers of two packs, in two runs or in one, image by image.
 
         Raises UsageProblem (history_no_run, history_no_pack, history_same_run).
         """
@@ -133,7 +133,7 @@ class History:
             return replace(found, manifests=(manifest_of(packs[0]), manifest_of(packs[1])))
 
     def month(self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None) -> Month:
-        """The month that begins on this day, by this computer's clock; `folder`: of its images alone."""
+        """The monthly figures from `first`, in local time. With `folder`, those of the images in it alone."""
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
         tallies = self.asked(lambda query: query.tallies(since, until, folder=folder))
@@ -152,11 +152,11 @@ class History:
         write_own(path, is_own_pdf, month_document(title, blocks, month.first, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
-        """What deleting would take away. Raises UsageProblem (history_no_run)."""
+        """The plan of what deleting these runs would delete. Raises UsageProblem (history_no_run)."""
         return plan_deletion(self._database, run_ids)
 
     def plan_patient_deletion(self, patient_id: str) -> DeletionPlan:
-        """What deleting a patient would take away. Raises UsageProblem (history_no_patient)."""
+        """The plan of what deleting a patient would delete. Raises UsageProblem (history_no_patient)."""
         return plan_patient_deletion(self._database, patient_id)
 
     def clear(self) -> None:
@@ -177,7 +177,7 @@ class History:
 def comparison_blocks(
     found: Comparison, translator: Translator, *, pairs: Sequence[ResultPair]
 ) -> tuple[Points, Table, Table]:
-    """How two runs differ; how many images went from which class to which, what stayed last; and these images."""
+    """A summary of how two runs differ, a table of the images by change of class, and a table of `pairs`."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
     for run, (of, spec), only in zip(
         (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True
@@ -233,7 +233,7 @@ def _change(translator: Translator, difference: float | None) -> str:
 
 
 def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
-    """What a person is told before they say yes."""
+    """The sentences that a person reads before they confirm a deletion."""
     code = "history_patient_deletes" if plan.patient_id else "history_deletes"
     said = [reason(code, results=plan.results)]
     if plan.verdicts:
@@ -246,7 +246,7 @@ def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
 
 
 def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
-    """What a person is told afterwards."""
+    """The sentences that a person reads after a deletion."""
     said = [reason("history_deleted", count=len(done.plan.run_ids))]
     if done.plan.patient_id:
         said = [reason("history_patient_deleted", results=done.plan.results)]
@@ -262,12 +262,12 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
 
 
 def month_title(translator: Translator, month: Month) -> str:
-    """What the report is called."""
+    """The title of the monthly report."""
     return translator.text("Monthly report from {date}", date=calendar_date(translator, month.first))
 
 
 def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
-    """What each pack found in the images that it first saw in the month; and what came of its checks of constancy."""
+    """Each pack's results on images that it first saw in the month, and the results of its constancy checks."""
     blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
     for name, manifest in month.manifests.items():
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)

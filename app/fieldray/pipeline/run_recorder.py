@@ -47,7 +47,7 @@ from fieldray.pipeline.batch_ports import PackWork
 
 
 def open_store(database: Path, publish: Publish) -> ResultStore:
-    """The store; a damaged one is set aside first, and a person is told. Raises StorageProblem."""
+    """Open the store. A damaged store is first set aside, and a person is told. Raises StorageProblem."""
     with contextlib.suppress(StorageProblem):  # without pictures there is a run all the same
         if renewed := renew_pictures(database):
             publish(StoreRepaired(reason=renewed))
@@ -113,7 +113,7 @@ class RunRecorder:
         return ImageDone(image=image)
 
     def take_over(self, store: ResultStore, taken: TakenOver) -> ResultsTakenOver:
-        """Take over earlier answers; what is to be told of them."""
+        """Take over earlier answers. Returns the event to publish about them."""
         rows = store.take_over(self.run_id, taken)
         kinds = store.kinds(rows)
         self._count(rows)
@@ -123,7 +123,7 @@ class RunRecorder:
         return ResultsTakenOver(run_id=self.run_id, row_ids=rows, kinds=kinds)
 
     def end(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
-        """Note that it is over; what a person should know of it, and of the answers of each pack."""
+        """Note the end of the run. Returns the notes on the run, and the notes on the answers of each pack."""
         if state != "finished":
             store.set_state(self.run_id, state, reason=why)
             return (), ()
@@ -192,9 +192,9 @@ _ANY_ANSWER: Final = 2**63 - 1
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ResultsByContent:
-    """The outcomes of the same work up to `last_answer`, by content; where folders are watched, all of them.
+    """Finds stored outcomes of the same bytes: those up to `last_answer`, or all where folders are watched.
 
-    Thread-safe: what `query` is used for here, one thread does after another.
+    Thread-safe: a lock lets one thread at a time use `query`.
     """
 
     ports: BatchPorts
@@ -203,11 +203,11 @@ class ResultsByContent:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def outcomes(self, ref: ImageRef) -> list[Outcome | None]:
-        """By pack, that of the same bytes, as one of this image; None if there is none.
+        """The stored outcome of the same bytes for each pack, rewritten for this image; None where there is none.
 
-        The bytes that are hashed here may be others than discovery saw. So only what was found with a header that says
-        what discovery saw is taken over, and no score of an image whose header is refused, unless a person overruled
-        that. Raises StorageProblem, PoolClosed.
+        The bytes hashed here may differ from those that discovery saw. So an outcome is taken over only if its header
+        equals the header that discovery saw. A score is not taken over if the pack refuses the header, unless a person
+        overruled the refusal. Raises StorageProblem, PoolClosed.
         """
         packs = self.ports.packs
         if ref.problem:
@@ -235,9 +235,9 @@ class ResultsByContent:
 
 
 class ResultsByStamp:
-    """Tells files that have not changed, and hands the rows of their answers over; for the thread that searches.
+    """Recognises unchanged files, and hands over the rows of their answers. Used by the searching thread alone.
 
-    hand_over  takes what is taken over
+    hand_over  receives the rows to take over
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class ResultsByStamp:
         self._due_s = 0.0
 
     def has(self, path: Path, stream: BinaryIO) -> bool:
-        """Whether an open file is one of them for every pack; its image needs nothing more then. Raises OSError."""
+        """Whether an open file is unchanged for every pack, so that its image needs no screening. Raises OSError."""
         key = os.fsencode(path)
         found = [next((one for run, at in runs if (one := run.find(key, at))), _UNKNOWN) for runs in self._packs]
         stamps = {stamp for *_, stamp in found}
@@ -309,7 +309,7 @@ class _FilesOfRun:
         self._first, self._last, self._is_end = b"", b"", False
 
     def find(self, key: bytes, position: int) -> _Known | None:
-        """Where the answer of a pack is; None where the run has no such file, or no answer of that pack."""
+        """The place of a pack's answer; None where the run has no such file, or no answer of that pack."""
         if not (self._first <= key and (self._is_end or key <= self._last)):
             found = self._query.stamped(self._run_id, key, limit=_AT_ONCE)
             self._known = {one.key: one for one in found}

@@ -40,7 +40,7 @@ _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PackPass:
-    """A pack of a pass over images: by what it judges, and the engine that says which device runs it."""
+    """A pack in a pass over images: its assessment, and the engine that chooses the device."""
 
     assessment: Assessment
     engine: Engine
@@ -56,7 +56,7 @@ def screen_image(
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """What one pack says of an image; see `screen_with_packs`."""
+    """Screen an image with one pack. Returns its outcome; see `screen_with_packs`."""
     screen = partial(screen_with_packs, workers=workers, detail=detail, observe=observe, is_cancelled=is_cancelled)
     (outcome,) = screen(ref, [PackPass(assessment, engine)])
     return outcome
@@ -71,14 +71,14 @@ def screen_with_packs(
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Outcome, ...]:
-    """Have a worker look at an image, and judge what it saw: gate, calibrate, decide. Gives the outcome of each pack.
+    """Have a worker read an image, and judge the result: gate, calibrate, decide. Returns the outcome of each pack.
 
     The worker checks header and pixels, finds the lungs, and has the classifier run: by itself, or by the device that
     the engine chooses. It reads the image in finer detail where a result is borderline. The image is read once for all
     packs (see `Workers.load_as_group`). Only an image that is to be turned upright is read again, for the packs that
     are asked to.
 
-    Gives outcomes, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
+    Returns outcomes for any image: an unexpected error is logged and becomes `Failed`. Raises
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
 
@@ -115,7 +115,7 @@ class _Judgement:
     predictions: dict[int, Prediction | Exception] = field(default_factory=dict)
 
     def outcomes(self) -> list[Outcome]:
-        """Of each pack. Raises as `screen_with_packs`."""
+        """The outcome of each pack. Raises as `screen_with_packs`."""
         return [self._outcome(number, seen) for number, seen in enumerate(self._seen())]
 
     def _seen(self) -> Sequence[AnalysisResult]:

@@ -60,7 +60,7 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
 
 
 def cpu_engine(publish: Publish, workers: Workers) -> Engine:
-    """What runs all packs but the first: the workers. A device that can be plugged in holds one network at a time."""
+    """The engine of all packs but the first: the CPU alone, as a pluggable device holds one network at a time."""
 
     def report(event: Event) -> None:
         if isinstance(event, BackendChanged) and (event.state == "unavailable" or event.in_use):
@@ -70,21 +70,21 @@ def cpu_engine(publish: Publish, workers: Workers) -> Engine:
 
 
 def record_run(model: Model) -> None:
-    """A model passed its self-test here: keep its version, so that an older one is noticed. Raises StorageProblem."""
+    """Record the version of a model that passed its self-test, to notice older ones. Raises StorageProblem."""
     from fieldray.packs.library import PackLibrary  # here already, where there is a version to keep
 
     PackLibrary(user_data()).record_run(model)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
-    """What the settings say about devices; their rows allow no other values."""
+    """The device and policy of the settings, which allow only valid values."""
     return str(settings["device"]), cast("Policy", settings["policy"])
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
-    """See the module. All methods are thread-safe; after `close` what needs a process raises EnvironmentProblem.
+    """See the module. All methods are thread-safe. After `close`, methods that need a process raise EnvironmentProblem.
 
-    engines, readers  make what decides which device runs an image, and what looks at images
+    engines, readers  make the engine, which chooses the device for an image, and the workers, which read images
     warm              workers that already run; they are closed with the session
     """
 
@@ -208,9 +208,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 self._engine.choose(only or device, policy)
 
     def screen_one(self, ref: ImageRef, *, operating_point: str | None = None) -> Outcome | None:
-        """One image screened with the pack in use, as in a run, but nothing is stored; waits for it.
+        """Screen one image with the pack in use, as in a run, but store nothing. Blocks. Returns the outcome.
 
-        None where no pack is in use, or a run is under way, whose pack may be another one. Raises EnvironmentProblem
+        Returns None where no pack is in use, or during a run, whose pack may differ. Raises EnvironmentProblem
         where no image can be read or run, UsageProblem (operating_point).
         """
         from fieldray.pipeline.screen import screen_image
@@ -224,11 +224,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
 
     def screen_again(self, answer_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
-        """One image of a stored run, screened by the rules of that run and as a person asks for it; waits for it.
+        """Screen one image of a stored run again, by the rules of the run and the person's wishes. Blocks.
 
-        answer_id  of the pack that is asked
-        judged     the outcome that was seen. What comes out takes its place and is published, if the image was
-                   screened, or if nothing is asked for any more; else a refusal or a failure is only told.
+        answer_id  the answer to renew, which also names the pack
+        judged     the outcome that the person saw. The new outcome replaces it and is published if the image was
+                   screened or `wishes` is empty; else a refusal or a failure is only returned.
 
         Raises PackProblem (no_pack), UsageProblem during a run (again_busy) or where no pack in use is that of the
         answer (again_other_pack), Unreadable (changed) for other bytes than those that were seen, EnvironmentProblem.
@@ -262,11 +262,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return without_preview(found)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
-        """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
+        """Read the image in full resolution, for the viewer. Blocks. Raises Unusable, Unreadable."""
         return self._viewing().read_image(ref, content_sha256=content_sha256)
 
     def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]:
-        """The preview (h, w) that was kept of an image; waits for it.
+        """Read the stored preview (h, w) of an image. Blocks.
 
         Raises Unreadable (preview_missing, preview_damaged), StorageProblem.
         """
@@ -284,7 +284,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def write_maps(
         self, of: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
     ) -> tuple[int, int]:
-        """Write the maps that this pack made in a run into a folder; waits for it. See `pipeline.export.write_maps`."""
+        """Write the maps of a pack in a run into a folder. Blocks. See `pipeline.export.write_maps`."""
         from fieldray.pipeline.export import write_maps  # with Pillow, which nothing else here needs
 
         return write_maps(self.database, of, folder, manifest=pack.manifest, readers=self._working(), progress=progress)
@@ -300,9 +300,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
         note: Callable[[Reason], None] = lambda _: None,
         is_apart: bool = False,
     ) -> tuple[Path, ...]:
-        """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work.
+        """Write a run as files, see `pipeline.export`. Blocks. Returns the paths.
 
-        With `is_apart` another process does it, so that this one answers at once meanwhile.
+        With `is_apart` another process writes the files, so that this one stays responsive.
         """
         from fieldray.pipeline.export import export_apart, export_run
 
@@ -317,9 +317,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
     ) -> Verdict | None:
-        """Keep the reader's verdict on the answer in sight, None to withdraw it; waits for the disk.
+        """Store the reader's verdict on an answer, or withdraw it (None). Waits for the disk.
 
-        What lies there in the end: another one, which is none of `over`, stays. Raises StorageProblem.
+        Returns the verdict that is then stored: a stored one that is not in `over` stays. Raises StorageProblem.
         """
         from fieldray.store.results import ResultStore
 
@@ -334,7 +334,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             store.set_read(answer_id, judged=judged, is_read=is_read)
 
     def close(self) -> None:
-        """Cancel what runs and end every thread and process; waits for them. One that fails to end keeps no other."""
+        """Cancel the run and end every thread and process, also if one of them fails to end. Blocks."""
         with self._lock:
             self._is_closed = True
             batch, resources = self._batch, (self._workers, self._viewer, self._engine, *self._cpu_engines)

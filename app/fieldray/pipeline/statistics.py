@@ -108,7 +108,7 @@ class MachineLoad:
         self._cpu_percent: float | None = None
 
     def now(self) -> Load:
-        """(percent of all cores, None before it was measured; megabytes). The memory is looked at every two seconds."""
+        """The CPU load (percent of all cores, None until measured) and memory (MB), which is read every two seconds."""
         idle_s, up_s = (now - before for now, before in zip(self._times(), self._since_s, strict=True))
         if up_s >= self._cpu_due_s:
             self._cpu_percent = min(max(0.0, 100 * (1 - idle_s / up_s)), 100.0)
@@ -127,7 +127,7 @@ def _cpu_times() -> tuple[float, float]:
 
 
 def memory_mb(process: psutil.Process) -> float:
-    """Memory of one process in MB: its proportional share where the system tells it (Linux), resident size else."""
+    """Memory of a process in MB: the proportional set size where the system has it (Linux), else resident size."""
     try:
         if psutil.LINUX:
             return float(process.memory_full_info().pss) / 2**20
@@ -144,7 +144,7 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def restart(self, done: int) -> None:
-        """Forget the past: after a pause it says nothing about what comes."""
+        """Forget the rate measured so far, which predicts nothing after a pause."""
         self._samples.clear()
         self.note(done)
 

@@ -50,7 +50,7 @@ class _File:
 
 
 class Watch:
-    """What is known of the files in watched folders. `arrivals` is for one thread, the rest for another.
+    """The state of the files in watched folders. One thread uses `arrivals`, another thread all other methods.
 
     Raises UsageProblem (watch_no_folder) for a path that is no folder.
     """
@@ -69,7 +69,7 @@ class Watch:
 
     @property
     def waiting(self) -> int:
-        """How many files are not done."""
+        """The number of files that are not done."""
         with self._lock:
             return len(self._waiting.keys() | self._tried.keys())
 
@@ -81,15 +81,15 @@ class Watch:
         return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
 
     def ended(self) -> Reason:
-        """What to say at the end."""
+        """The closing message: the numbers of results and of files still waiting."""
         return reason("watch_stopped", results=self._kept, waiting=self.waiting)
 
     def arrivals(
         self, search: Search, is_known: IsKnown, *, rest: Callable[[float], bool]
     ) -> Iterator[ImageRef | None]:
-        """The images as they come, None after each look; what came during the watch before what was there.
+        """Yield images as they arrive, and None after each search. New arrivals come before files that were there.
 
-        rest  waits for so many seconds; whether the watch is over
+        rest  waits for the seconds given, and returns whether the watch is over
         """
         first_s = 0.0
         while True:
@@ -109,7 +109,7 @@ class Watch:
                 return
 
     def keeps(self, outcome: Outcome, *, is_new: bool) -> bool:
-        """Whether an outcome is one, or its file is tried again: what is wrong with it may be that it still grows."""
+        """Whether an outcome is final. Otherwise its file is tried again, as it may still be growing."""
         path = str(outcome.ref.path)
         file = self._tried[path]
         is_doubtful = isinstance(outcome, Failed) or outcome.ref.problem is not None

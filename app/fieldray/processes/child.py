@@ -86,12 +86,12 @@ class Deadline:
             self._thread.start()
 
     def end(self) -> None:
-        """End the deadline: it no longer falls due."""
+        """Cancel the deadline."""
         with self._changed:
             self._due_s = math.inf
 
     def close(self) -> None:
-        """End the thread; from the thread itself, only let it end."""
+        """End the thread and wait for it. Called from the thread itself, does not wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -117,7 +117,7 @@ class ChildLost(Exception):
 
 
 class ChildDied(ChildLost):
-    """The child ended while it was asked something; `exit_code` as from `subprocess` (negative: a signal)."""
+    """The child ended during a call. `exit_code` is as from `subprocess` (negative: a signal)."""
 
     def __init__(self, exit_code: int | None, last_stderr: str, *, was_ready: bool = True) -> None:
         last = last_stderr.strip().splitlines()[-1:]
@@ -168,7 +168,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the child process is running."""
         return self._life is not None and self._life.process.poll() is None
 
     @property
@@ -177,7 +177,7 @@ class Child:
         return self._life.process.pid if self._life else None
 
     def start(self) -> None:
-        """Start the process; it answers its first call once its imports are done. Raises OSError."""
+        """Start the process. It answers the first call when its imports are done. Raises OSError."""
         if self._life and not self.is_running:
             self._life.reap()  # it ended by itself
         self._timed_out = self._is_ready = False
@@ -221,10 +221,10 @@ class Child:
     def ask(
         self, message: Message, read: Callable[[Message], T], *, timeout_s: float, reply: Handler | None = None
     ) -> T:
-        """What `read` makes of the answer. Raises as `call`.
+        """Ask the child, and return its answer as converted by `read`. Raises as `call`.
 
-        A child whose answer makes no sense to `read` is killed and counts as one that died: what a file has done to it
-        reaches nothing else.
+        A child whose answer `read` cannot convert is killed and counts as dead (ChildDied): a file that corrupted the
+        child harms nothing else.
         """
         return self._understood(read, self.call(message, timeout_s=timeout_s, reply=reply))
 
@@ -273,7 +273,7 @@ class Child:
         life.reap()
 
     def kill(self, *, waits: bool = True) -> None:
-        """End it at once; without `waits`, whoever asks it waits for its end."""
+        """Kill the child at once. Without `waits`, the thread with a call under way waits for the child's end."""
         if life := self._life:
             life.process.kill()
             if waits:
@@ -349,26 +349,26 @@ _LOOK_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
-    """One thing that a child does: its name, and the types of the question and of the answer."""
+    """A function that a child offers: its name, and the types of the question and of the answer."""
 
     name: str
     question: type[Q]
     answer: type[A]
 
     def ask(self, child: Child, question: Q, *, timeout_s: float, reply: Handler | None = None) -> A:
-        """What a child answers; `reply` as in `Child.call`. Raises as `Child.ask`."""
+        """Ask a child, and return its answer. `reply` is as in `Child.call`. Raises as `Child.ask`."""
         return child.ask(sent(question, call=self.name), self.answered, timeout_s=timeout_s, reply=reply)
 
     def ask_parent(self, question: Q) -> A:
-        """What the parent answers to a child in the middle of a call. Raises FieldrayError, and as `ask_parent`."""
+        """Ask the parent, from a child in the middle of a call. Raises FieldrayError, and as `ask_parent`."""
         answer = ask_parent(sent(question, call=self.name))
         _raise_remote(answer)
         return self.answered(answer)
 
     def apart(self, child: Child, question: Q, *, progress: Count, timeout_s: float) -> A:
-        """What a child answers that is started for this alone; `progress` hears how far it is (`announce("3/12")`).
+        """Ask a child started for this call alone. `progress` receives the child's stages (`announce("3/12")`).
 
-        Whoever wants it no more raises in `progress`: the process is killed. Raises EnvironmentProblem where none can
+        To cancel, raise an exception in `progress`: the process is killed. Raises EnvironmentProblem where none can
         be started, FieldrayError where it was lost, and what it raised itself.
         """
         try:
@@ -391,7 +391,7 @@ class Call(Generic[Q, A]):
             child.close()
 
     def answered(self, message: Message) -> A:
-        """What a message says. Raises `wire.NONSENSE`."""
+        """The answer in a message. Raises `wire.NONSENSE`."""
         return received(message, self.answer)
 
 
@@ -407,7 +407,7 @@ def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
 
 
 def sent(value: Any, *, call: str = "") -> Message:
-    """A value as it travels: a dataclass of plain values, arrays and paths, or of further ones."""
+    """A value as a message: a dataclass of plain values, arrays and paths, or of further dataclasses."""
     arrays: dict[str, Array] = {}
 
     def replaced(part: Any) -> Any:

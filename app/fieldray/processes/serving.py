@@ -51,18 +51,18 @@ def serve(service: str, *, package: str = "fieldray") -> int:
 
 
 def announce(stage: str) -> None:
-    """Tell the parent what begins now: its deadline counts from here, and this is where the process ended if it does.
+    """Tell the parent which stage begins: the deadline starts anew, and errors about a lost child name the stage.
 
-    Nothing where nobody is served.
+    Does nothing where no parent is served.
     """
     if _answers is not None:
         write_message(_answers, Message({STAGE: stage}))
 
 
 def ask_parent(question: Message) -> Message:
-    """What the parent answers to a question that this child has in the middle of a call. Its deadline stands still.
+    """Ask the parent a question in the middle of a call, and return the answer. The deadline stands still.
 
-    Raises ValueError where nobody is served, EOFError where the parent is gone.
+    Raises ValueError if no parent is served, EOFError if the parent is gone.
     """
     if _requests is None or _answers is None:
         raise ValueError("no parent is served")
@@ -97,7 +97,7 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def memory_limit_mb() -> int | None:
-    """Megabytes of address space this process may have, None for no limit: its own, or a smaller one it was born to."""
+    """The limit of this process's address space in MB, None for none: its own, or a smaller inherited one."""
     own = int(os.environ.get(MEMORY_VARIABLE) or 0) or None
     if sys.platform == "win32":
         return own

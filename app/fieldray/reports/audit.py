@@ -122,7 +122,7 @@ class AuditText(AuditWords):
     # ---- sentences
 
     def drifts(self) -> list[str]:
-        """What has left its band, or that nothing has."""
+        """Sentences on each drift beyond its limit, or one sentence that there is none."""
         translator, drifts = self.translator, self.report.drifts
         if not drifts:
             return [
@@ -168,13 +168,13 @@ class AuditText(AuditWords):
         return said if found.is_reached else f"{said} {out_of_reach}"
 
     def notes(self) -> list[str]:
-        """What a reader should bear in mind."""
+        """The notes of the audit, as sentences."""
         return [self.translator.reason(note) for note in self.report.audit.notes]
 
     # ---- what each threshold would do
 
     def planning(self) -> tuple[Block, ...]:
-        """How many each threshold refers, how many it misses, and what that costs."""
+        """The threshold plan: how many units each threshold refers and misses, and the costs."""
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
         title = text("Threshold plan")
         if plan is None:
@@ -249,7 +249,7 @@ class AuditText(AuditWords):
     # ---- beside another pack
 
     def comparison(self) -> tuple[Block, ...]:
-        """This pack beside the other, where one was asked for."""
+        """The comparison of this pack with another pack. Empty if none was requested."""
         text, found = self.translator.text, self.report.paired
         if found is None:
             return ()
@@ -358,7 +358,7 @@ class AuditText(AuditWords):
     # ---- disagreements
 
     def disagreements(self, most: int | None = None) -> Table:
-        """What is referred without the condition, or missed, the surest first, as a page can hold them."""
+        """A table of the units falsely referred or missed, most certain mistakes first; at most `most` of them."""
         text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:most]
         point = points[0].point if points else None
         rows = tuple(

@@ -47,7 +47,7 @@ def audit_text(report: AuditReport, *, names_people: bool = False) -> str:
 
 
 def audit_document(report: AuditReport) -> dict[str, object]:
-    """The document with plain values; shares are value, low and high of their 95 % interval, with counts."""
+    """The audit as plain values. Shares have value, low and high of their 95 % interval, with counts."""
     found, subject = report.audit, report.subject
     return {
         "report": "fieldray audit",
@@ -123,7 +123,7 @@ def _point(at: AtPoint) -> dict[str, object]:
 
 
 def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
-    """By "positive" and "negative", the share of each class: what the manifest of a pack holds too."""
+    """The share of each class under "positive" and "negative", as in the manifest of a pack."""
     return {
         TRUTHS[truth]: {category: asdict(found) for category, found in own.items()} for truth, own in classes.items()
     }
@@ -171,7 +171,7 @@ _IMAGES: Final = "images.csv"
 
 
 def write_audit(folder: Path, report: AuditReport, *, language: str, names_people: bool = False) -> tuple[Path, ...]:
-    """The files; their paths. Raises UsageProblem, StorageProblem."""
+    """Write the files of an audit. Returns their paths. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.pdf_pages import audit_pdf
 
     figures, document, plan, images = (folder / name for name in (_FIGURES, _DOCUMENT, _PLAN, _IMAGES))

@@ -25,7 +25,7 @@ class Figure(NamedTuple):
 
 
 class AuditWords:
-    """What was audited and what was counted, and how a value is written."""
+    """Texts on the subject and the counting rule of an audit, and the formatting of its values."""
 
     def __init__(self, report: AuditReport, translator: Translator) -> None:
         self.report, self.translator = report, translator
@@ -37,7 +37,7 @@ class AuditWords:
         return translator.text("Audit of {pack}", pack=translator.pick(subject.names) or subject.pack)
 
     def facts(self) -> list[tuple[str, str]]:
-        """What was audited: a label and a text each."""
+        """The facts on the subject of the audit, as pairs of label and text."""
         subject, found, translator = self.report.subject, self.report.audit, self.translator
         signers = {
             "builtin": translator.text("Comes with the program"),
@@ -84,13 +84,13 @@ class AuditWords:
         return known.get(source) or self.translator.name(source)
 
     def rule(self) -> str:
-        """What every figure counts, and what it counts as referred."""
+        """The counting rule of the audit in sentences; see `rule_text`."""
         return rule_text(self.translator, self.report.audit.rule)
 
     # ---- values
 
     def point_title(self, at: AtPoint) -> str:
-        """An operating point by its title and threshold; a local one's title says that it is."""
+        """The title and threshold of an operating point. The title of a local point says that it is local."""
         return self.translator.text(
             "At {point}, threshold {threshold}",
             point=self.translator.pick(at.point.titles) or at.point.name,
@@ -136,7 +136,7 @@ class AuditWords:
 
 
 def unit_label(translator: Translator, unit: Unit) -> str:
-    """What is counted, in the plural."""
+    """The name of a unit in the plural."""
     names = {
         "image": translator.in_context("what is counted", "images"),
         "exam": translator.in_context("what is counted", "examinations"),
@@ -146,7 +146,7 @@ def unit_label(translator: Translator, unit: Unit) -> str:
 
 
 def rule_text(translator: Translator, rule: Rule) -> str:
-    """What every figure counts, and what it counts as referred, in sentences."""
+    """A rule in sentences: the unit that every figure counts, and what counts as referred."""
     text = translator.text
     counted = {
         "image": text("Every figure counts images."),

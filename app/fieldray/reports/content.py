@@ -44,7 +44,7 @@ Value = str | int | float | None
 
 
 def class_texts(pack: NamesClasses | None) -> Mapping[Category, str]:
-    """The classes in a printed list, in the words of the window: the pack's own where it has some."""
+    """The names of the classes in a printed list: those of the pack if it has some, else those of the window."""
     own, translator = (pack.class_names if pack else None) or {}, Translator()
     words = {category: category_label(translator, category, pack) for category in CATEGORY_TEXTS}
     return {category: visible(word) if category in own else word.lower() for category, word in words.items()}
@@ -56,7 +56,7 @@ def image_path(ref: ImageRef) -> str:
 
 
 def image_name(ref: ImageRef) -> str:
-    """SOP Instance UID, else the file's name; with the number of the frame (from 0) if there are several."""
+    """The SOP Instance UID, else the file name; with the number of the frame (from 0) if there are several."""
     return _with_frame(ref, ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2])
 
 
@@ -132,7 +132,7 @@ def score_cell(found: ResultBrief) -> str:
 
 
 def threshold_text(found: ResultBrief) -> str:
-    """The threshold of a result in a printed list; a class without one is that of a larger output."""
+    """The threshold of a result in a printed list: "unknown" for a class decided by the larger output, "-" for none."""
     if found.threshold is not None:
         least = border_digits(found.threshold, least=3)
         digits = least if found.score is None else score_digits(found.score, found.point, least=least)
@@ -188,8 +188,8 @@ COLUMNS: Final = (
 def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
     """The results of a run as rows with the keys `COLUMNS`: one for each finding, one for an image without any.
 
-    The patient's name and ID, UIDs, and the names of files and folders are among the values where a person chose so.
-    Else something made with the run's key stands in their place; `image_id` is the same in all exports.
+    The patient's name and ID, UIDs, and the names of files and folders are included only if a person chose so. Else
+    pseudonyms made with the run's key replace them. `image_id` is the same in all exports.
     """
     for result in stored.results:
         of, outcome, header = stored.of(result), result.outcome, result.outcome.ref.header
@@ -245,9 +245,9 @@ def _export_row(result: StoredAnswer, finding: Finding | None, stored: StoredRun
 
 
 def about_run(stored: StoredRun) -> dict[str, object]:
-    """How the results of a run came to be, and what is not among them; times are in ISO 8601, UTC.
+    """The origin of the results of a run, and what is missing from them. Times are in ISO 8601, UTC.
 
-    Where nobody asked for names, an alias stands in place of each path and image.
+    Unless names were requested, an alias replaces each path and image.
     """
     run, spec, pack, why = stored.run, stored.run.spec, stored.pack, stored.run.reason
     called: Callable[[str], str] = partial(image_alias, key=stored.pseudonym_key)
@@ -293,7 +293,7 @@ def _superseded_verdict(given: SupersededVerdict) -> dict[str, Value]:
 
 
 def started(run: Run) -> str:
-    """When a run began, as exports name it. With its number this tells it from the runs of other computers."""
+    """The start time of a run as in exports. With the run's number it identifies the run among several computers."""
     return str(_time(run.started_s))
 
 
@@ -329,7 +329,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def month_text(month: Month) -> str:
-    """What was screened in a month, as JSON in ASCII."""
+    """The images screened in a month, as JSON in ASCII."""
     keys = "pack", "category", "why", "verdict", "images"
     found = Counter[tuple[str | None, ...]]()
     for one in month.tallies:

@@ -58,7 +58,7 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the image lies on the capture, in pixels of the capture; and the size of all."""
+    """The place of the image on the secondary capture, and the size of the capture, in pixels."""
 
     left: int
     width: int
@@ -68,7 +68,7 @@ class Layout:
 
 
 def layout_of(rows: int, columns: int) -> Layout:
-    """For an image of this size. The columns are even, as chroma subsampling needs them."""
+    """The layout for an image of this size. The number of columns is even, as chroma subsampling needs."""
     scale = SIDE / max(rows, columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
     wide = max(_LEAST_WIDTH, width + width % 2)

@@ -53,12 +53,12 @@ def made_uid(*parts: object) -> str:
 
 
 def has_study(ref: ImageRef) -> bool:
-    """Whether the image is of a study that an archive may know."""
+    """Whether the image has a valid study UID, so that an archive may know the study."""
     return ref.kind == "dicom" and is_valid(ref.header.study_instance_uid)
 
 
 def can_be_referenced(ref: ImageRef) -> bool:
-    """Whether an object can refer to the image itself."""
+    """Whether the image has all valid UIDs that a reference to it needs."""
     header = ref.header
     uids = (header.sop_class_uid, header.sop_instance_uid, header.series_instance_uid)
     return has_study(ref) and all(map(is_valid, uids))
@@ -84,9 +84,9 @@ _KEPT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The image that an object is about, as another object refers to it: the file, or its secondary capture.
+    """A reference to the image that an object describes: to its file, or to its secondary capture.
 
-    frame  its number from 1, None for a file with a single one
+    frame  number of the frame from 1, None for a file with a single frame
     """
 
     sop_class_uid: str
@@ -98,7 +98,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Subject:
-    """One screened image of a run, for which objects are made; `header` is what they may say of its patient."""
+    """One screened image of a run, for which objects are made. `header` has the patient data that they may state."""
 
     result: StoredAnswer
     outcome: Screened
@@ -112,7 +112,7 @@ class Subject:
 
     @property
     def alias(self) -> str:
-        """What names the image in all exports."""
+        """The pseudonym of the image in all exports."""
         return image_alias(self.ref.key, key=self.stored.pseudonym_key)
 
     @property
@@ -124,7 +124,7 @@ class Subject:
 
     @property
     def moment(self) -> datetime.datetime:
-        """When the run was over, on this computer's clock, as modalities state times."""
+        """The time at which the run ended, or began if it has no end: local, without a zone, as modalities write it."""
         run = self.stored.run
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
@@ -145,7 +145,7 @@ class Subject:
 
     @property
     def pairs(self) -> tuple[PairRecord, ...]:
-        """What a person compared the image with."""
+        """The comparisons that a person made with the image."""
         return self.stored.options.pairs_of(self.outcome)
 
     @property
@@ -163,7 +163,7 @@ class Subject:
 
 
 def source_of(ref: ImageRef) -> Source | None:
-    """How another object refers to an image, None where its file has no valid UIDs."""
+    """The reference to an image for other objects; None if its file has no valid UIDs."""
     header = ref.header
     if not can_be_referenced(ref):
         return None
@@ -195,9 +195,9 @@ def subjects_of(stored: StoredRun) -> Iterator[Subject]:
 
 
 def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
-    """An object with its patient, study, series, equipment and identity; the content is the caller's.
+    """A new object with its patient, study, series, equipment and identity. The caller adds the content.
 
-    title  of the series; the notice is added
+    title  title of the series, to which the notice is added
     """
     dataset = Dataset()
     dataset.SpecificCharacterSet = "ISO_IR 192"

@@ -55,7 +55,7 @@ def content_item(relationship: str, kind: str, name: Code | None = None, **value
 
 
 def concept(code: Code) -> Dataset:
-    """A code as an item of a sequence; one of more than 16 letters has an attribute of its own."""
+    """A code as an item of a sequence. A code of more than 16 letters is a Long Code Value."""
     value, scheme, meaning = code
     if len(value) <= 16:
         return coded(value, scheme, meaning)
@@ -131,7 +131,7 @@ _BY_LARGER: Final[dict[Decision, str]] = {
 
 
 def structured_report(subject: Subject) -> Dataset:
-    """The object; needs no pixels."""
+    """The structured report on an image. Needs no pixels."""
     dataset = new_object(subject, "sr", SOP_CLASS, title="result")
     dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     dataset.PerformedProcedureCodeSequence = []
@@ -280,7 +280,7 @@ _MOST_REGIONS: Final = 50
 
 
 def prior_source(pair: PairRecord) -> Source | None:
-    """How the prior image is referred to, None where its file has no valid UIDs."""
+    """The reference to the prior image; None if its file has no valid UIDs."""
     kind: FileKind = "dicom" if pair.is_dicom else "unknown"
     return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 

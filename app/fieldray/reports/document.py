@@ -30,7 +30,7 @@ MOST_LETTERS: Final = 300  # of one value; a note may be longer
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A line: what it is, and its value."""
+    """A line of a document: a label and a value."""
 
     label: str
     text: str
@@ -38,9 +38,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A score on its scale; every position is a share of the length, 0 left to 1 right.
+    """A score on its scale. Every position is a share of the length, from 0 (left) to 1 (right).
 
-    low, high  from where the pack is not sure to where, about the threshold in the middle; None without a point
+    low, high  ends of the unsure zone, around the threshold in the middle; None without an operating point
     """
 
     mark: float
@@ -70,13 +70,13 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingText:
-    """What the pack says about one of the things that it looks for.
+    """The texts on one finding of a pack.
 
-    sentence  what the decision means, about the pack and not about the patient
-    whole     the same with what the pack looks for, score and threshold
+    sentence  the meaning of the decision, as a statement about the pack and not about the patient
+    whole     `sentence` with the finding, the score and the threshold
     point     the operating point in use, empty without one
-    measured  what was measured at it, with intervals
-    worth     what the class is worth: how many of 100 images with the finding, and of 100 without it, are in each
+    measured  the sensitivity and specificity measured at the point, with intervals
+    worth     how many of 100 images with the finding, and of 100 without it, are in each class
     """
 
     meaning: str
@@ -105,7 +105,7 @@ def _whole_sentence(translator: Translator, finding: Finding, manifest: Manifest
 
 
 def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest | None) -> tuple[FindingText, ...]:
-    """What window and documents say of each finding, the one that decided first; nothing where there is none."""
+    """The texts of window and documents on each finding, the deciding one first. Empty without findings."""
     findings, leading = outcome.findings if isinstance(outcome, Screened) else (), leading_finding(outcome)
     return tuple(
         FindingText(
@@ -124,13 +124,13 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageText:
-    """One image.
+    """The texts on one image.
 
-    why         why it is to be read before all others, "" where it is not
-    remarks     what a person should know although the image was screened, or why it was not
-    priors      for each prior image that it was compared with: what was compared, and what came of it
-    caption     under the image
-    spoken      what a screen reader says of the image
+    why         the reason to read the image before all others, or ""
+    remarks     notes on a screened image, or the reasons why it was not screened
+    priors      for each prior image compared with it: the images compared, and the result
+    caption     caption under the image
+    spoken      description for screen readers
     """
 
     title: str
@@ -153,7 +153,7 @@ class ImageText:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A piece of text: a heading, the notice, how many images are of a class, what leads those below it, or plain."""
+    """A paragraph: a heading, the notice, the number of images of a class, the lead of a section, or plain text."""
 
     text: str
     role: Literal["heading", "notice", "count", "lead", "plain"] = "plain"
@@ -178,9 +178,9 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`rows` are texts as they are shown, each as long as `columns`; the first column names the row.
+    """A table of texts. Each of `rows` is as long as `columns`; the first column names the row.
 
-    widths      of the columns on paper, in mm
+    widths      widths of the columns on paper, in mm
     categories  the classes of the image that each row is about, where rows are about images: of the words in the fifth
                 column and those behind it
     """
@@ -224,9 +224,9 @@ def _columns(table: Table) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareChart:
-    """Two axes from 0 to 1 with a line, or with marks: x, y, and the ends of y's interval.
+    """A chart with axes from 0 to 1 and a line, or marks: x, y, and the ends of y's interval.
 
-    titles  of the chart, the x axis and the y axis
+    titles  titles of the chart, the x axis and the y axis
     """
 
     titles: tuple[str, str, str]
@@ -241,7 +241,7 @@ def cut(text: str, *, most: int = MOST_LETTERS) -> str:
 
 
 def readable(text: str, translator: Translator) -> str:
-    """The text with a word in place of letters that nobody can tell: of an unknown character set (U+FFFD)."""
+    """The text with a word in place of each letter of an unknown character set (U+FFFD)."""
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 

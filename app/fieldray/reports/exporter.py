@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What a person chose for the files.
+    """The options of an export.
 
-    language      of what a person reads in them
-    names_people  whether patients are named; without it they get pseudonyms, because files leave the computer
-    decimal_comma whether the table is as Excel reads it where numbers have a decimal comma: semicolons between columns
-    reader        name and role of the person who gave the verdicts, as entered in the settings; "" where nobody did
-    pairs         images that a person compared with a prior one: documents and structured reports name both
+    language      language of the texts in the files
+    names_people  whether to name patients; else they get pseudonyms, because files leave the computer
+    decimal_comma whether the table has decimal commas, and semicolons between columns, for Excel in such countries
+    reader        name and role of the person who gave the verdicts, from the settings; "" if not entered
+    pairs         comparisons with prior images: documents and structured reports name both images
     """
 
     language: str = "en"
@@ -62,7 +62,7 @@ class ReportOptions:
     pairs: tuple[PairRecord, ...] = ()
 
     def pairs_of(self, outcome: Outcome) -> tuple[PairRecord, ...]:
-        """What an image was compared with."""
+        """The comparisons of an image with prior images."""
         facts, frame = outcome.facts, outcome.ref.frame
         known = (pair for pair in self.pairs if facts.content_sha256 and pair.current == facts.content_sha256)
         return tuple(pair for pair in known if pair.current_frame == frame)
@@ -78,7 +78,7 @@ _Made = TypeVar("_Made")
 def side_by_side(
     make: Callable[[_Given], _Made], given: Iterable[_Given], threads: Executor, *, ahead: int
 ) -> Iterator[_Made]:
-    """What `make` makes of each, in their order; while one is taken, so many of the next ones are made in threads.
+    """Yield `make` of each item in order, while threads make up to `ahead` of the next ones.
 
     Raises what `make` raises.
     """
@@ -92,17 +92,17 @@ def side_by_side(
 
 
 def no_images(results: Iterable[StoredAnswer], _side: int) -> Iterator[ImageResult]:
-    """Where no file is read."""
+    """The results without images, for exports that read no files."""
     return ((result, reason("missing")) for result in results)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredPack:
-    """What a pack has to do with a run.
+    """A pack of a stored run.
 
-    counts    images per category, as the pack says
-    doubts    what speaks against its answers as a whole
-    manifest  None where the pack is not at hand any more
+    counts    number of images per category, by the pack's answers
+    doubts    reasons to doubt its answers as a whole
+    manifest  manifest of the pack, None if it is no longer installed
     """
 
     counts: Mapping[Category, int] = field(default_factory=dict)
@@ -144,12 +144,12 @@ class StoredRun:
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        """The files and folders that were screened: an export never replaces one."""
+        """The files and folders that were screened, which an export never replaces."""
         return tuple(map(Path, self.run.spec.paths))
 
     @property
     def pack(self) -> PackSpec:
-        """What the run was asked for, of the pack that is told of."""
+        """The specification of the pack at `position` in the run."""
         return self.run.spec.packs[self.position]
 
     @property
@@ -159,12 +159,12 @@ class StoredRun:
 
     @property
     def doubts(self) -> tuple[Reason, ...]:
-        """What speaks against the pack's answers as a whole."""
+        """The reasons to doubt the pack's answers as a whole."""
         return self.packs[self.position].doubts
 
     @property
     def manifest(self) -> Manifest | None:
-        """What the pack says of itself; None where it is not at hand any more."""
+        """The manifest of the pack; None if it is no longer installed."""
         return self.packs[self.position].manifest
 
     def of(self, result: StoredAnswer) -> StoredRun:
@@ -178,16 +178,16 @@ class StoredRun:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Exporter:
-    """One format.
+    """An export format.
 
-    name                what `--formats` calls it
-    suffix              of the output, with its dot for a file
-    title               what the window calls it: in English, and translated where it is more than a name
+    name                name in `--formats`
+    suffix              suffix of the output, with its dot for a file
+    title               name in the window: English, translated if more than a proper name
     write               writes the run to a path, always through `outputs.own_text`, `write_own` or `own_folder`, which
                         replace only what `is_own` recognises. Raises UsageProblem, StorageProblem
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`, perhaps into
                         a folder of such files
-    is_default          whether it is written where nobody names formats
+    is_default          whether the format is written if no formats are named
     """
 
     name: str
@@ -277,9 +277,9 @@ def exam_alias(exam: str, *, key: bytes) -> str:
 
 
 def uid_alias(uid: str, *, key: bytes) -> str:
-    """What stands in place of a UID of a study or an image: a UID under 2.25 (PS3.5 B.2), the same in all exports.
+    """The pseudonym of a study or image UID: a UID under 2.25 (PS3.5 B.2), the same in all exports.
 
-    Empty for an empty one.
+    Empty for an empty UID.
     """
     return f"2.25.{uuid.UUID(bytes=_digest(f'uid{chr(0)}{uid}', key)[:16], version=5).int}" if uid else ""
 
@@ -302,7 +302,7 @@ def _digest(who: str, key: bytes) -> bytes:
 
 
 def pseudonym_key(folder: Path) -> bytes:
-    """The key of this installation, made when it is first asked for; one alone. Raises StorageProblem."""
+    """The only pseudonym key of this installation, made at the first call. Raises StorageProblem."""
     path = folder / _KEY_NAME
     try:
         if key := _read_key(path):

@@ -77,7 +77,7 @@ def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | Non
 
 @lru_cache(maxsize=4)
 def legend(width: int, height: int) -> Image.Image:
-    """The colours of the heat map from weak to strong, over a middle grey; for reading only, as all get the same."""
+    """The colour legend of the heat map, weak to strong, over a middle grey. It is the same for all images."""
     ramp = heat_map.colours(np.linspace(0, 1, width, dtype=np.float32)[None, :].repeat(height, axis=0))
     under = Image.new("RGB", (width, height), (96, 96, 96))
     under.paste(Image.fromarray(np.ascontiguousarray(ramp[:, :, :3])), mask=Image.fromarray(_alpha(ramp, 1.0)))
@@ -155,10 +155,10 @@ _LONGEST_NAME: Final = 200  # bytes: of the 255 that systems allow, some are for
 
 
 class MapNames:
-    """Where the maps of each image of a run go. One name for one image: what would meet gets a number.
+    """Makes the names of the map files of a run. Every image gets its own name: equal names get a number.
 
-    folder  of the outputs
-    paths   what was screened: folders are kept from the one that all of it lies in
+    folder  folder of the outputs
+    paths   the paths screened: subfolders below their common folder are kept
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
@@ -213,7 +213,7 @@ def safe_name(part: str) -> str:
 
 
 def overlay_spec(rows: int, columns: int) -> InputSpec:
-    """How an image of this size is read for its overlay."""
+    """The input with which an image of this size is read for its overlay."""
     share = min(1.0, _LONGEST_SIDE / max(rows, columns))
     height, width = (max(8, round(side * share)) for side in (rows, columns))
     return InputSpec(height=height, width=width, intensity="as_displayed")
@@ -274,7 +274,7 @@ def write_overlay(
 
 
 def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
-    """With the program's name in it, by which it is known again, and perhaps a sentence about it."""
+    """Encode a PNG that holds the program's name, by which it is recognised, and optionally a comment."""
     info, stream = PngInfo(), io.BytesIO()
     info.add_text("Software", "fieldray")
     if comment:
@@ -305,12 +305,12 @@ _LINE: Final = 94  # characters that fit below the image
 
 
 def pair_notice() -> str:
-    """What stands in every output."""
+    """The notice in every output of a comparison."""
     return f"{NOTICE} {reason('compare_notice').text}"
 
 
 def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequence[Path]) -> tuple[Path, ...]:
-    """Write what there is to show into a folder, which is made if absent; the files.
+    """Write the images of a comparison into a folder, made if absent. Returns the files.
 
     Raises UsageProblem, StorageProblem.
     """
@@ -344,14 +344,14 @@ def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
 
 
 def pair_text(comparison: PairComparison, *, doubts: Sequence[Reason] = ()) -> str:
-    """The JSON object, as `--json` writes it. `doubts`: what a person must know of the pair."""
+    """The comparison as the JSON object of `--json`. `doubts` are the reasons to doubt it."""
     said = [{"code": doubt.code, "text": doubt.text} for doubt in doubts]
     values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": pair_notice()}
     return json.dumps(values, indent=1) + "\n"
 
 
 def pair_overlay(current: FramedImage, aligned: Aligned) -> Image.Image:
-    """The current image with the difference in colours and boxes around its regions; below it what they mean."""
+    """The current image with the difference in colours, boxes around its regions, and a legend below."""
     canvas = Image.new("RGB", (FRAME_SIDE, FRAME_SIDE + _STRIP_PX))
     canvas.paste(Image.fromarray(current.pixels).convert("RGB"))
     colours = change_colours(aligned.shown_change)

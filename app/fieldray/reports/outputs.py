@@ -100,7 +100,7 @@ def is_stream(path: Path) -> bool:
 
 
 def require_folder(folder: Path, *, is_made: bool = True) -> None:
-    """Try to write into a folder before hours of work; with `is_made` it is created if absent.
+    """Test that a folder is writable, before hours of work. With `is_made` it is created if absent.
 
     Raises UsageProblem (output_in_home), StorageProblem.
     """
@@ -199,7 +199,7 @@ def is_own_report(head: bytes) -> bool:
 
 
 def is_audit_table(head: bytes) -> bool:
-    """Whether this is the table of an audit's thresholds, or of its images."""
+    """Whether a file that begins with `head` is an audit's table of thresholds or of images."""
     return head.startswith(tuple(start.replace(",", mark).encode() for start in _AUDIT_TABLES for mark in ",;"))
 
 

@@ -83,12 +83,12 @@ WHOLE: Final = Column(MARGIN, WIDTH)
 
 
 class Document(FPDF):
-    """A4 pages. Texts are drawn as they are: whoever makes them has made them visible.
+    """A PDF document of A4 pages. Draws texts unchanged: the caller has made hidden characters visible.
 
     title       shown in a reader's title bar
-    translator  its language is that of the document, and of the notice at the top of every page
-    made_s      when what it reports was made (seconds since 1970): the file says nothing of the day of the export
-    running     whom or what the document is about: at the top of every page, with the notice
+    translator  gives the language of the document, and of the notice at the top of every page
+    made_s      time at which the reported results were made (seconds since 1970), not the time of the export
+    running     subject of the document, at the top of every page with the notice
     """
 
     def __init__(self, title: str, translator: Translator, *, made_s: float, running: str = "") -> None:
@@ -264,7 +264,7 @@ class Document(FPDF):
     # ---- images
 
     def figure(self, image: Image, *, spoken: str, left: float, top: float, width: float, height: float) -> float:
-        """Put an image into a box, as large as it fits; the height that it takes."""
+        """Put an image into a box, as large as it fits. Returns the height of the image."""
         data = io.BytesIO()
         image.save(data, "JPEG", quality=_JPEG_QUALITY, subsampling=0)
         scale = min(width / image.width, height / image.height)
@@ -274,7 +274,7 @@ class Document(FPDF):
         return high
 
     def scale(self, scale: Scale, *, column: Column) -> None:
-        """A score on its scale: the zones, the operating point in the middle, a mark at the score."""
+        """Draw a score on its scale: the zones, the operating point in the middle, a mark at the score."""
         self._room(16)
         (left, width), top = column, self.y + 5
         with self._tagged("Figure", spoken=scale.spoken):
@@ -310,7 +310,7 @@ class Document(FPDF):
             self.cell(wide, 4, scale.unsure, align=Align.C)
 
     def worth(self, worth: Worth, *, column: Column = WHOLE) -> None:
-        """What a class is worth: a sentence, and two bars of 100 images in the colours of the classes."""
+        """Draw how reliable a class is: a sentence, and two bars of 100 images in the colours of the classes."""
         self.ln(1)
         self.paragraph(worth.sentence, size=9, column=column)
         self.ln(0.8)
@@ -343,7 +343,7 @@ class Document(FPDF):
         self.set_y(self.y + 2.5)
 
     def finished(self) -> bytes:
-        """The whole document, with the notice and its number on each page: only now it is known how many there are."""
+        """Write the notice and "page / pages" on every page, now that their number is known. Returns the PDF file."""
         if self._unjoined:
             said = self._translator.text(
                 "Letters and marks of these scripts stand one after another, not joined as they are written: {names}.",

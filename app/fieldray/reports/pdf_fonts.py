@@ -80,7 +80,7 @@ def usual_fonts() -> tuple[WholeFont, ...]:
 
 
 def drawable(text: str, document: FPDF) -> str:
-    """The text, with escapes for what no font can draw; the document gets the fonts of all other letters."""
+    """The text with escapes for letters that no font has. Adds the fonts of all other letters to the document."""
     lacking = {*map(ord, text)} - usual_fonts()[0].codes.keys()
     for family, (name, may_have) in _FURTHER.items():
         if any(letter in may_have for letter in lacking - _NEVER_DRAWN):
@@ -102,7 +102,7 @@ def _add_font(family: str, name: str, document: FPDF) -> None:
 
 
 def ordered(text: str) -> str:
-    """The text with a left-to-right mark on both sides of each stretch from right to left; without any, as it is.
+    """The text with a left-to-right mark on both sides of each stretch that runs from right to left.
 
     The documents' languages are written from left to right. Without the marks a number behind a Hebrew name would be
     taken for a part of the name (UAX 9, N1) and change places with the sign between both.
@@ -131,7 +131,7 @@ class _Codes:
         self.codes = codes
 
     def pick(self, letter: int) -> int | None:
-        """Its code, None for a letter that the font lacks."""
+        """The code of a letter; None if the font lacks the letter."""
         return self.codes.get(letter)
 
     def get_glyph(self, *, unicode: tuple[int, ...], **_: object) -> int | None:

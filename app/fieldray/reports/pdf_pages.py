@@ -135,9 +135,9 @@ _SMALL: Final = 7.0  # points
 def image_page(
     document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None
 ) -> None:
-    """A page of one image: itself, clean and as shown, beside it the result, below it what both mean.
+    """Draw the page of one image: the image, clean and as shown, the result beside it, explanations below.
 
-    ends  of the legend, weak and strong; None where there are no colours
+    ends  texts at the ends of the legend, weak and strong; None without colours
     """
     document.heading(text.person or text.title, tag="H1", size=14)
     document.rule()

@@ -108,7 +108,7 @@ ANSWERS: Final = """
 
 
 def list_images(connection: sqlite3.Connection) -> None:
-    """List the images that are present and are not in the work list yet; not one that cannot be read."""
+    """Add to the work list every present image that is not in the list yet, except those with an unreadable row."""
     query = f"""SELECT * FROM {ANSWERS} WHERE absent_s IS NULL AND image_id NOT IN (SELECT image_id FROM work_list)
                 ORDER BY image_id, position"""
     for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
@@ -202,10 +202,10 @@ _OF_ANSWER: Final = {
 
 
 class TakenOver(NamedTuple):
-    """What is taken over for files that have not changed.
+    """Rows to take over for files that have not changed.
 
-    images   of each of them a row that holds it, in this run or another one
-    answers  by the position of the pack, of each image the answer
+    images   id of one row of `images` for each file, in this run or another one
+    answers  for each pack, by its position in the run, the ids of the images' answers
     """
 
     images: Sequence[int]
@@ -220,9 +220,10 @@ def checked_key(value: object) -> bytes:
 
 
 def take_over(connection: sqlite3.Connection, run_id: int, taken: TakenOver) -> list[sqlite3.Row]:
-    """Images of a run itself become seen by its present pass, images and answers of other runs are copied to it.
+    """Take over unchanged images: mark those of this run as seen in the current pass, copy those of other runs.
 
-    The id, image_id, image_key and result_hash of each answer that these images have in the run.
+    Images of other runs are copied with their answers. Returns id, image_id, image_key and result_hash of every answer
+    that these images have in the run.
     """
     about = {"run_id": run_id, "rows": json.dumps(taken.images), "now_s": time.time()}
     for statement in (_SEEN, _PRESENT, _COPY_IMAGES.format(**_copied(connection, "images", _OF_IMAGE))):
@@ -268,7 +269,7 @@ _SAME_BYTES: Final = """
 
 
 def is_there(key: bytes) -> bool:
-    """Whether there is something at the place that an image's key (`schema.image_key`) names: the file, or its zip.
+    """Whether the file, or the zip file around it, that an image's key (`schema.image_key`) names exists.
 
     An object of a server (`s3:/...`) is not looked for.
     """
@@ -278,7 +279,7 @@ def is_there(key: bytes) -> bool:
 
 
 def is_another(key: bytes, other: bytes) -> bool:
-    """Whether there is a file at the first place that is not, under a name by another way or case, the second one."""
+    """Whether the first key names an existing file that is not also the file of the second key by another path."""
     (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
     try:
         return not (os.path.samefile(path, other_path) and inside == other_inside)  # noqa: PTH121
@@ -318,12 +319,12 @@ def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
 
 
 def moved_to(execute: Execute, row_id: int) -> set[int]:
-    """The rows of the same run with the same bytes as this one whose file is no longer there."""
+    """Ids of the run's other present images that have the same bytes as image `row_id` and whose file is gone."""
     return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
 
 
 def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
-    """Mark images as no longer present; a verdict on bytes that are present elsewhere moves with them."""
+    """Mark images as no longer present. A verdict on bytes that are present elsewhere in the run moves there."""
     for row_id in row_ids:
         execute("UPDATE images SET absent_s = ? WHERE id = ?", time.time(), row_id)
         execute(UNLIST, run_id, row_id)
@@ -450,7 +451,7 @@ SUPERSEDED_VERDICTS: Final = """
 
 
 class VerdictCarryOver:
-    """Brings verdicts to the answers of newer runs; keeps in mind which results were judged at all."""
+    """Copies verdicts to equal answers of newer runs. Remembers which results have a verdict at all."""
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
@@ -477,7 +478,7 @@ class VerdictCarryOver:
 def put_verdict(
     execute: Execute, answer_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
 ) -> None:
-    """Put a verdict in the place of the one that was found there, or withdraw that (None): the image was read then."""
+    """Replace the verdict `found` by `verdict`, or withdraw it (None): the image then stays marked as read."""
     columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
     if verdict is None or found == verdict:
@@ -497,7 +498,7 @@ def put_verdict(
 
 
 def mark_read(execute: Execute, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-    """Note that a person has read this outcome, or has not; where a verdict lies they have."""
+    """Note that a person has read this outcome, or has not. An outcome with a verdict counts as read."""
     about = {**verdict_columns(judged), "answer_id": answer_id, "image_key": image_key(judged.ref)}
     if is_read:
         execute(_READ, given_s=time.time(), **about)

@@ -159,7 +159,7 @@ def transaction(connection: StoreConnection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def synchronous_writes(connection: sqlite3.Connection) -> Iterator[None]:
-    """What is committed inside has reached the disk when the commit returns (sqlite.org/pragma.html)."""
+    """Make every commit within the block wait until its data are on the disk (sqlite.org/pragma.html, synchronous)."""
     connection.execute("PRAGMA synchronous = FULL")
     try:
         yield
@@ -173,7 +173,7 @@ def enable_secure_delete(connection: sqlite3.Connection) -> None:
 
 
 def vacuum(connection: sqlite3.Connection) -> bool:
-    """Build the file again without what is not needed, and take the log of changes over; whether that came to its end.
+    """Rebuild the file without unused pages, and merge the write-ahead log. Returns whether both were completed.
 
     Another program that reads just now keeps the log from being cut; a full disk keeps the file from being built. What
     was deleted is gone all the same.
@@ -207,7 +207,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 
 def companions(path: Path) -> tuple[Path, ...]:
-    """The files that SQLite keeps beside a database: the log of changes first."""
+    """The files that SQLite keeps beside a database, the write-ahead log first."""
     return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
 
 
@@ -218,7 +218,7 @@ def remove_files(path: Path) -> None:
 
 
 def keep_copy(path: Path, copy: Path) -> None:
-    """Give a file a second name; where a file has only one, copy it. Raises OSError."""
+    """Make a hard link to a file, or a copy where that fails. Raises OSError."""
     temporary = unfinished(copy)
     try:
         try:
@@ -238,7 +238,7 @@ def free_name(path: Path, word: str, ending: str = "") -> Path:
 
 
 def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
-    """The files that have such names, by number: the highest is the last, whatever the clock said."""
+    """The files beside `path` with a numbered name, by number. The highest number is the newest file."""
     begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
     found = {file.name.removeprefix(begin).removesuffix(end): file for file in path.parent.glob(f"{begin}*{end}")}
     return {int(number): file for number, file in found.items() if number.isascii() and number.isdigit()}
@@ -267,7 +267,7 @@ def _companions_at(path: Path) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def storage_problems(path: Path) -> Iterator[None]:
-    """Turn errors of the machine into a StorageProblem that names the database's file; a damaged file is marked.
+    """Turn disk and damage errors of SQLite into a StorageProblem with the file's path. A damaged file is marked.
 
     Other SQLite errors are bugs of this program and are not caught.
     """
@@ -297,7 +297,7 @@ def storage_problems(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def damage_noticed(path: Path) -> Iterator[None]:
-    """Around turning rows into values: what this program cannot have written is damage. Raises StorageProblem."""
+    """Treat a row that this program cannot have written as damage of the file. Raises StorageProblem."""
     try:
         yield
     except NONSENSE as error:
@@ -305,7 +305,7 @@ def damage_noticed(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path) -> StorageProblem:
-    """Mark a database as damaged; what to raise then."""
+    """Mark a database as damaged. Returns the exception to raise."""
     with contextlib.suppress(OSError):
         os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
     return _damage(path)
@@ -323,7 +323,7 @@ def require_unmarked(path: Path) -> None:
 
 
 def is_damage(problem: StorageProblem) -> bool:
-    """Whether a database is damaged, and not the machine."""
+    """Whether a problem is a damaged database file, not a fault of the disk or the system."""
     return problem.reason.code in ("database_damaged", "pictures_damaged")
 
 

@@ -51,13 +51,13 @@ _VERDICTS_OF_IMAGES: Final = """
 
 
 def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
-    """What would be deleted. Raises UsageProblem (history_no_run), StorageProblem."""
+    """The plan of what deleting these runs would delete. Raises UsageProblem (history_no_run), StorageProblem."""
     with _connection(path) as connection:
         return _plan(connection, run_ids)
 
 
 def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
-    """Delete these runs: all or none, and no more than a person `agreed` to.
+    """Delete all of these runs or none, and never more than a person `agreed` to.
 
     Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
     StorageProblem.
@@ -90,7 +90,7 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
 
 
 def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
-    """What deleting all images with this Patient ID would take away, in all runs.
+    """The plan of what deleting all images with this Patient ID, in all runs, would delete.
 
     Raises UsageProblem (history_no_patient), StorageProblem.
     """
@@ -100,7 +100,7 @@ def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
 
 
 def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None = None) -> Deletion:
-    """Delete all images with this Patient ID, in all runs, with their answers, verdicts and pictures; the runs stay.
+    """Delete all images with this Patient ID in all runs, with answers, verdicts and pictures. The runs stay.
 
     Raises UsageProblem (history_no_patient; history_in_use where somebody works on one of the runs; history_grown),
     StorageProblem.
@@ -233,7 +233,7 @@ def compact(path: Path) -> tuple[int, bool]:
 
 
 def drop_pictures(path: Path) -> tuple[int, bool, int]:
-    """Delete all pictures: how many, whether their bytes are gone, and by how many the files have shrunk.
+    """Delete all pictures. Returns their number, whether their bytes are wiped, and the bytes freed on disk.
 
     Raises StorageProblem.
     """

@@ -61,7 +61,7 @@ def require_exclusive(path: Path) -> None:
 
 
 class SessionLock:
-    """Held from birth until `release` or the end of the process; not at all where nothing can be written.
+    """A lock held from construction to `release` or the end of the process; not held where nothing can be written.
 
     problem  why nothing can be written beside the results, None where it can
     """
@@ -80,13 +80,13 @@ class SessionLock:
             self.problem = storage_problem(error, database.parent)
 
     def release(self) -> None:
-        """Give it back; safe to call twice."""
+        """Release the lock. Safe to call twice."""
         if self._lock:
             self._lock.remove()
 
 
 def has_session(database: Path) -> bool:
-    """Whether somebody holds a `SessionLock`. What one that was killed has left is deleted. Raises OSError."""
+    """Whether any process holds a `SessionLock`. Deletes lock files left by killed processes. Raises OSError."""
     for path in database.parent.glob(f"{database.name}.session-*.lock"):
         try:
             FileLock(path, holder="", is_made=False).remove()
@@ -106,7 +106,7 @@ class RunLocks:
         self.other_process: str | None = None
 
     def hold(self, run_id: int) -> bool:
-        """Hold a run unless somebody else does; whether this store holds it. If not, `rival` is the other process."""
+        """Lock a run. Returns False if another process holds the run; `rival` is then that process."""
         if run_id in self._held:
             return True
         try:
@@ -117,7 +117,7 @@ class RunLocks:
         return True
 
     def finish(self, run_id: int) -> None:
-        """Release a run that was committed as finished: nobody will hold it again."""
+        """Release a run that was committed as finished, for good."""
         lock = self._held.pop(run_id, None)
         if lock:
             lock.remove()
@@ -130,9 +130,9 @@ class RunLocks:
 
 
 def with_live_state(database: Path, run: Run) -> Run:
-    """A run as read, or interrupted: what was killed wrote no end, but nobody holds its lock any more.
+    """The run with state "interrupted" if its process was killed: it has no end, and no process holds its lock.
 
-    One stays as it is where the system does not say who holds it.
+    The run is returned unchanged where the system does not tell who holds the lock.
     """
     if run.state not in ("running", "paused"):
         return run

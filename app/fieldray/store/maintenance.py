@@ -123,12 +123,12 @@ _READ_FROM: Final = {"runs": RUNS, "answers": ANSWERS}
 
 
 def check(path: Path, *, progress: ShareDone) -> Mapping[str, int]:
-    """Look through all of a store: whether its files are whole, and whether each row of results makes sense.
+    """Check the files of a store for damage, and every row of the results for validity.
 
     progress  hears which share of the work is done, 0..1
 
-    The numbers of "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem: database_damaged or
-    pictures_damaged, and then the next run repairs it, or begins it anew.
+    Returns the numbers of "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem:
+    database_damaged or pictures_damaged; the next run then repairs the file, or starts a new one.
     """
     counts, pictures = _check_file(path, RESULTS, progress), pictures_path(path)
     return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES, progress) if pictures.exists() else {})}
@@ -177,7 +177,7 @@ def _require_whole(connection: sqlite3.Connection) -> None:
 
 
 def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone) -> tuple[Path, ...]:
-    """Copy a store into a folder as it is at one moment, also during a run; the files.
+    """Copy a store, as it is at one moment, into a folder, also during a run. Returns the files written.
 
     progress  hears which share of a file is copied, 0..1
 
@@ -232,9 +232,9 @@ def _as_damage_of(source: Path) -> Iterator[None]:
 
 
 def restore(path: Path, folder: Path) -> Path | None:
-    """Put a copy that `backup` made in the place of a store; where the replaced one is now, None if there was none.
+    """Replace a store by a copy that `backup` made. Returns the new place of the replaced store, None without one.
 
-    One that is damaged is set aside as such. Pictures of the copy, if it has any, take the place of those here.
+    A damaged store is set aside as damaged. Pictures of the copy, if it has any, take the place of those here.
 
     Raises UsageProblem (store_no_backup, store_not_ours), StorageProblem (store_in_use while anybody has it open).
     """
@@ -329,7 +329,7 @@ def repair(path: Path) -> Reason | None:
 
 
 def renew_pictures(database: Path) -> Reason | None:
-    """Begin the pictures beside the results at `database` anew if their file is marked; what to tell a person then."""
+    """Start a new file of pictures beside `database` if the file is marked damaged. Returns the notice, or None."""
     path = pictures_path(database)
     if not damage_mark(path).exists():
         return None

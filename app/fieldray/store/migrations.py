@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def migrate(path: Path, *, keeps_old: bool = True) -> None:
-    """Bring the store at `path`, which is of an earlier version, to this one; for who holds its `swap_lock`.
+    """Migrate the store at `path` from an earlier version to this one. The caller holds the store's `swap_lock`.
 
     keeps_old  whether the store of before is kept, under another name
 

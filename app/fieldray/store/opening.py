@@ -48,9 +48,9 @@ _MIGRATION_S: Final = 3600.0  # as long as another program may bring the file to
 
 
 def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
-    """Open (and make if need be) the file at `path`; statements commit by themselves.
+    """Open the file at `path`, or create it. Every statement commits by itself (autocommit).
 
-    A file of an earlier version is brought to this one first (`migrations`).
+    A file of an earlier version is migrated first (`migrations`).
 
     Raises StorageProblem: database_newer, database_too_old, database_damaged (of pictures: pictures_damaged),
     store_in_use, disk_full, disk_failing, not_plain or not_writable; `transaction` raises store_gone once the file is
@@ -80,7 +80,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
 
 
 def is_older(path: Path, tables: Tables = RESULTS) -> bool:
-    """Whether the file at `path` is of an earlier version that has steps to this one. Raises OSError."""
+    """Whether the file at `path` has an earlier version that can be migrated to this one. Raises OSError."""
     return path.exists() and FIRST_VERSION <= stated_version(path) < version_for(tables)
 
 
@@ -113,7 +113,7 @@ def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> No
 
 
 def other_version(path: Path, connection: sqlite3.Connection) -> StorageProblem:
-    """What to raise for a file whose version has no steps to this one, or is a later one."""
+    """The exception to raise for a file of a later version, or of one too old to be migrated."""
     if version_of(connection) < FIRST_VERSION:
         return StorageProblem(reason("database_too_old", path=path))
     made_by_program = program_of(connection)

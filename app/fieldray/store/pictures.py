@@ -59,13 +59,13 @@ Thumbnail = NDArray[np.uint8]
 
 
 def size_of(database: Path) -> int:
-    """Bytes of a store: of results and pictures, with all that lies beside them for SQLite."""
+    """The size of a store in bytes: results and pictures, with SQLite's files beside them."""
     files = (*files_of(database), *files_of(pictures_path(database)))
     return sum(file.stat().st_size for file in files if file.exists())
 
 
 def picture_row(outcome: Outcome) -> PictureRow | None:
-    """The pictures of an image that was read, as they are kept: as the file lies. None if there are none."""
+    """The row of `pictures` for an image, unturned as in its file; None if the image has no pictures."""
     facts, ref = outcome.facts, outcome.ref
     if not facts.content_sha256 or not (facts.preview or facts.thumbnail is not None):
         return None

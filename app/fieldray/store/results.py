@@ -90,7 +90,7 @@ class Stamped:
 
 
 class ResultQuery:
-    """Reads results; for one thread. All methods raise StorageProblem when the file cannot be read."""
+    """Reads results, from one thread only. All methods raise StorageProblem when the file cannot be read."""
 
     def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         self.path = path
@@ -120,7 +120,7 @@ class ResultQuery:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """What is read inside is as it was at one moment, also during a run; at that of one around it."""
+        """Make all reads within the block see one snapshot of the results. A nested block shares the outer snapshot."""
         if self._connection.in_transaction:
             yield
             return
@@ -136,7 +136,7 @@ class ResultQuery:
         return self._made(self._run_of, self._all(f"SELECT * FROM {RUNS} ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
-        """One run. Raises UsageProblem (history_no_run) if there is none."""
+        """The run with this id. Raises UsageProblem (history_no_run) if there is no such run."""
         rows = self._all(f"SELECT * FROM {RUNS} WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
             raise UsageProblem(reason("history_no_run", run=run_id))
@@ -157,14 +157,14 @@ class ResultQuery:
             after = found[-1]["image_id"]
 
     def answer(self, answer_id: int) -> StoredAnswer:
-        """One answer. Raises KeyError if there is none."""
+        """The answer with this id. Raises KeyError if there is no such answer."""
         found = self._results(self._all(f"{SELECT} WHERE answers.id = ?", answer_id))
         if not found:
             raise KeyError(answer_id)
         return found[0]
 
     def image(self, row_id: int) -> StoredImage:
-        """One image. Raises KeyError if there is none."""
+        """The image with this row id. Raises KeyError if there is no such image."""
         if not (found := self.images([row_id])):
             raise KeyError(row_id)
         return found[0]
@@ -185,7 +185,7 @@ class ResultQuery:
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
     def kinds(self, row_ids: Sequence[int]) -> tuple[tuple[ResultKind, ...], ...]:
-        """What is counted of the answers for these images, by the position of the pack."""
+        """The kinds of results of these images with their counts, for each pack by its position."""
         return self._kinds(self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
     def kinds_seen(self, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
@@ -197,7 +197,7 @@ class ResultQuery:
         return tuple(self._made(kind_of, [row for row in rows if row["position"] == one]) for one in range(number))
 
     def number_of_images(self, run_id: int) -> int:
-        """How many images are present in a run, with an answer."""
+        """The number of present images of a run that have an answer."""
         query = """SELECT COUNT(*) AS number FROM images WHERE run_id = ? AND absent_s IS NULL
                    AND EXISTS (SELECT 1 FROM answers WHERE image_id = images.id)"""
         return int(self._all(query, run_id)[0]["number"])
@@ -220,7 +220,7 @@ class ResultQuery:
         return self._made(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
-        """Verdicts on a run's images on no answer present in it: on other bytes, or in other runs. The oldest first."""
+        """Verdicts on a run's images that match none of its answers: on other bytes, or in other runs. Oldest first."""
         return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
@@ -232,7 +232,7 @@ class ResultQuery:
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
     def has_results(self, pack: PackSpec) -> bool:
-        """Whether anything at all was done with this model and these settings."""
+        """Whether the store has any result of this model with these settings."""
         query = """SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash = ? AND EXISTS (
                        SELECT 1 FROM answers
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
@@ -287,7 +287,7 @@ class ResultQuery:
 
 
 class ResultStore(ResultQuery):
-    """Reads and writes results; one at a time in a program. Methods raise StorageProblem (disk_full, ...)."""
+    """Reads and writes results. A program opens one at a time. Methods raise StorageProblem (disk_full, ...)."""
 
     def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         super().__init__(path, connect=connect)
@@ -307,7 +307,7 @@ class ResultStore(ResultQuery):
         self._locks.release()
 
     def open_run(self, spec: RunSpec, *, fresh: bool = False) -> int:
-        """Begin a run, or resume the newest of the same request if it is not finished; its id.
+        """Begin a run, or resume the newest unfinished run of the same request. Returns the id of the run.
 
         A run that another program is working on is left alone. The second program gets a run of its own with all
         images, and takes over the results that the first one already has. So each has a complete list and cannot spoil
@@ -332,7 +332,7 @@ class ResultStore(ResultQuery):
             return run_id
 
     def finish(self, run_id: int) -> int:
-        """Finish a run that has seen everything; the number of images that are no longer present.
+        """Finish a run that has seen all images. Returns the number of images that are no longer present.
 
         Images in a folder or zip file that could not be read stay as they were. So do those under a path where now
         nothing was found, most likely on a drive that is not plugged in: the run is not finished then and can be
@@ -350,7 +350,7 @@ class ResultStore(ResultQuery):
         return len(gone)
 
     def leave_moved(self, run_id: int, row_id: int) -> set[int]:
-        """While a run goes on: leave out the images that were moved to where the one in this row is; their rows."""
+        """Leave out, during a run, the images whose file was moved to that of this row. Returns their row ids."""
         with self._transaction():
             moved = bookkeeping.moved_to(self._all, row_id)
             bookkeeping.leave_out(self._all, run_id, moved)
@@ -370,10 +370,10 @@ class ResultStore(ResultQuery):
         resumed: Collection[int] = (),
         keeps_preview: bool = True,
     ) -> StoredImage:
-        """Commit what the packs of a run say of one image, in their order; the image as it is stored then.
+        """Commit the outcomes of a run's packs for one image, in the order of the packs. Returns the stored image.
 
-        resumed        the positions of those whose answer is taken over from an earlier run
-        keeps_preview  whether preview and thumbnail of the image are kept beside it
+        resumed        positions of the packs whose answer is taken over from an earlier run
+        keeps_preview  whether preview and thumbnail of the image are stored, too
 
         An image that the run already has is overwritten and keeps its row. All answers are committed, or none.
         """
@@ -407,9 +407,9 @@ class ResultStore(ResultQuery):
         is_resumed: bool = False,
         keeps_preview: bool = True,
     ) -> list[int]:
-        """Commit the answers for these images, all or none, each as `save` would; the rows of the images.
+        """Commit the outcomes for these images, all or none, each as `save` does. Returns the images' row ids.
 
-        Hundreds of commits cost as much as the rows.
+        Faster than `save`: hundreds of commits take as long as writing the rows.
         """
         self._keep_pictures([answer for answers in images if keeps_preview for answer in answers])
         resumed = range(len(spec.packs)) if is_resumed else ()
@@ -428,9 +428,9 @@ class ResultStore(ResultQuery):
         return key
 
     def take_over(self, run_id: int, taken: TakenOver) -> tuple[int, ...]:
-        """Commit earlier answers as seen by the present pass of a run, all or none; the rows of their images in it.
+        """Commit earlier answers to a run as seen by its current pass, all or none. Returns the images' row ids.
 
-        Raises StorageProblem (results_lost) where one is gone.
+        Raises StorageProblem (results_lost) if an answer is gone.
         """
         with self._transaction():
             answers = bookkeeping.take_over(self._connection, run_id, taken)
@@ -507,11 +507,11 @@ class ResultStore(ResultQuery):
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
     ) -> Verdict | None:
-        """Store the reader's verdict on an answer, or withdraw it (None); what lies there when this returns.
+        """Store the reader's verdict on an answer, or withdraw it (None). Returns the verdict that is then stored.
 
-        judged  the outcome that was seen. The answer may hold another one by now: then the verdict is kept, but not
-                shown with that one.
-        over    what the person knows to lie there, None for no verdict. Another one is newer: it stays and is returned.
+        judged  the outcome that the person saw. If the answer has another outcome by now, the verdict is kept, but not
+                shown with the new outcome.
+        over    verdicts that may be replaced, None for no verdict. Any other stored verdict is newer: it stays.
 
         A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot. Raises
         StorageProblem (verdict_misplaced) where the answer is of another image, as after a backup was put back.
@@ -524,7 +524,7 @@ class ResultStore(ResultQuery):
         return verdict
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Note that a person has read this outcome of an answer, or has not; where a verdict lies they have.
+        """Note that a person has read this outcome of an answer, or has not. A verdict implies that they have.
 
         Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """

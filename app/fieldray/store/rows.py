@@ -96,7 +96,7 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
 
 
 class Judged(Protocol):
-    """What the answers of a pack in a run have in common (`PackSpec`)."""
+    """The fields that all answers of a pack in a run share (`PackSpec`)."""
 
     @property
     def pack_name(self) -> str: ...
@@ -107,9 +107,9 @@ class Judged(Protocol):
 
 
 def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
-    """The columns of `images` and `answers` that hold the outcome; the caller adds those of the run.
+    """The columns of `images` and `answers` for an outcome. The caller adds the columns of the run.
 
-    points  of the pack in the run: they are not said again
+    points  the operating points of the pack in the run, which are not stored again with each answer
     """
     return {**image_columns(outcome), **answer_columns(outcome, points=points)}
 
@@ -194,7 +194,7 @@ def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
 
 
 def result_hash(outcome: Outcome) -> bytes:
-    """SHA-256 of what a verdict is about: the content, the model, the decisions and the scores."""
+    """SHA-256 of the facts that a verdict judges: the content, the model, the decisions and the scores."""
     judged: list[Any] = [outcome.facts.content_sha256, outcome.ref.frame, outcome.status]
     if isinstance(outcome, Screened):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
@@ -367,7 +367,7 @@ def category_of(rank: int) -> Category:
 
 
 def kind_of(row: sqlite3.Row) -> ResultKind:
-    """What is counted of rows of `answers`. Raises ValueError and others."""
+    """The kind and number of results in a row that counts `answers`. Raises ValueError and others."""
     checked(row)
     why = [decoded(row["reason"], Why)] if row["reason"] else []
     codes = tuple(each.code for each in (*why, *decoded(row["notes"], tuple[Why, ...])))
@@ -375,14 +375,14 @@ def kind_of(row: sqlite3.Row) -> ResultKind:
 
 
 def sample_of(row: sqlite3.Row) -> DriftSample:
-    """What runs are compared by, of a row of `answers` with its image."""
+    """The values by which runs are compared for drift, from a row of `answers` with its image."""
     scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
     inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
     return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
 
 
 def spec_text(spec: RunSpec) -> str:
-    """What a run was asked for as JSON, but for its packs."""
+    """The request of a run as JSON, without its packs."""
     return json.dumps({name: value for name, value in dataclasses.asdict(spec).items() if name != "packs"})
 
 
@@ -440,7 +440,7 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
 
 
 def checked(row: AnyRow) -> AnyRow:
-    """The row. SQLite keeps anything in any column: raises TypeError for a type that this program never writes."""
+    """Returns the row. Raises TypeError for a type that this program never writes: SQLite columns take any type."""
     for name, types in _types_of(tuple(row.keys())):
         if not isinstance(row[name], types):
             raise TypeError(f"{name} is {type(row[name]).__name__}")

@@ -211,7 +211,7 @@ def made_by(tables: Tables) -> frozenset[tuple[object, ...]]:
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether this is a table of rows, and no view or virtual table, which may have any number of them."""
+    """Whether an ordinary table has this name; False for a view or virtual table, whose rows have no limit."""
     query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql LIKE 'CREATE TABLE %'"
     return bool(connection.execute(query, (name,)).fetchone()[0])
 
@@ -232,7 +232,7 @@ class Why(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What else is known of a result; what says nothing is left out."""
+    """Further facts of a result, stored as JSON; empty ones are left out."""
 
     kind: FileKind
     rows: Count = 0
@@ -289,7 +289,7 @@ LUNG_VALUES: Final = Lungs.__struct_fields__[len(_OF_CELLS) :]
 
 
 def compact(value: Any) -> str:
-    """JSON in ASCII without blanks, whatever bytes a text stands for; of a struct above, too."""
+    """A value, or a struct of this module, as JSON in ASCII without blanks."""
     return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
 
 
@@ -327,7 +327,7 @@ def path_of(key: bytes) -> tuple[Path, str | None]:
 
 
 def header_text(header: ImageHeader) -> str:
-    """What a header says, as JSON; fields that say nothing are left out."""
+    """The fields of a header as JSON, without those that have their default value."""
     return compact({name: value for name in _HEADER if (value := getattr(header, name)) != _HEADER[name]})
 
 

@@ -170,7 +170,7 @@ _TALLIES: Final = f"""
 
 
 class HistoryQuery(ResultQuery):
-    """Reads the runs of the past, and the work list of each; for one thread, but for `interrupt`.
+    """Reads past runs and their work lists, from one thread only except for `interrupt`.
 
     Methods raise StorageProblem when the file cannot be read.
     """
@@ -184,7 +184,7 @@ class HistoryQuery(ResultQuery):
         return connection
 
     def interrupt(self) -> None:
-        """Let what is being read raise sqlite3.OperationalError; from any thread."""
+        """Make the query under way raise sqlite3.OperationalError. May be called from any thread."""
         if self._opened:
             self._opened.interrupt()
 
@@ -254,7 +254,7 @@ class HistoryQuery(ResultQuery):
         return int(row_ids[positions[0]]) if len(positions) else None
 
     def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
-        """Images that give this Patient ID, at most 500: of a run first, then those that did not fail, newest first."""
+        """Up to 500 images with this Patient ID: those of the run first, then those that did not fail, newest first."""
         number = patient_id.strip()
         asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
         rows = self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked)
@@ -302,8 +302,8 @@ class HistoryQuery(ResultQuery):
         )
 
     def quality(self, *, since_s: float) -> dict[str, Counter[str]]:
-        """By day (ISO 8601, local time) since then, the newest first: how many "images", and how many with each note of
-        how they were taken, by its code.
+        """Counts by day (ISO 8601, local time) since `since_s`, newest day first: the number of "images", and the
+        number of images with each note on image quality, by the note's code.
         """
         counted = self._all(_BY_DAY, since_s, WORK_LIST_ORDER.index("not_an_image"))
         days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
@@ -332,8 +332,9 @@ class HistoryQuery(ResultQuery):
         return self._made(tally_of, self._all(_TALLIES, since_s, until_s, *ends))
 
     def in_order(self, run_id: int) -> Iterator[StoredImage]:
-        """The images of a run in the order of the work list: each where its most urgent answer puts it, and those of
-        earlier days than their patient's newest one behind all others. An image says which it is.
+        """The images of a run in the order of the work list: by their most urgent answer, the most urgent first.
+
+        Images older than their patient's newest image come last, and are marked as such.
         """
         for page in self._pages(run_id):
             for image in self.images(list(page)):
@@ -350,7 +351,7 @@ class HistoryQuery(ResultQuery):
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
     def shared_instances(self, run_id: int, *, position: int = 0) -> int:
-        """How many files of a run have the SOP Instance UID of another one whose pixels are others.
+        """The number of files of a run that share their SOP Instance UID with a file of different pixels.
 
         The same pixels in another compression have the same median grey and score, but for what coarse reading changes.
         """
@@ -368,7 +369,7 @@ class HistoryQuery(ResultQuery):
         return int(self._all(query, position, json.dumps(repeated))[0]["files"])
 
     def drift_samples(self, of: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
-        """What the answers of a pack are compared by, of the first `limit` images that did not fail."""
+        """The values for drift checks of a pack's answers, from the first `limit` images that did not fail."""
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._made(sample_of, self._all(query, *of, limit))
 
@@ -416,7 +417,7 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
 
 
 def plain_letters(text: str) -> str:
-    """A text as it is searched: whatever its case, without accents and apostrophes."""
+    """The text as used for searching: case-folded, without accents and apostrophes."""
     letters = unicodedata.normalize("NFKD", text.casefold()).translate(_UNDIVIDED)
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 

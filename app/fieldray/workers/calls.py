@@ -34,10 +34,10 @@ RunsWhere = Literal["nowhere", "here", "elsewhere"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Networks:
-    """What a pack needs of a worker: manifests and golden vectors.
+    """Manifests and golden vectors of the networks that a pack needs in a worker.
 
-    classifier  None where only lungs are looked for
-    finder      the lung-field pack; None where there is none
+    classifier  None where only the lungs are searched for
+    finder      the lung-field pack, or None
     """
 
     classifier: Model | None
@@ -54,7 +54,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The runtime that runs them; its name and version."""
+    """Name and version of the runtime that runs the loaded networks."""
 
     runtime: str
     version: str
@@ -62,17 +62,17 @@ class Loaded:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class AnalyseRequest:
-    """Look at an image as far as wanted: read it, find its lungs, run the classifier.
+    """A request to analyse an image in some or all steps: read it, find its lungs, run the classifier.
 
-    rules      of the header, held against that of the very bytes that are decoded; None for no rules
+    rules      rules for the header of the very bytes that are decoded; None for no rules
     frame      an input to be made of the whole image, in place of the classifier's
-    finds      whether its lungs are found
-    points     in force, by label; a result that is close to one is looked at again in finer detail
-    wishes     what a person asked for
-    runs       where the classifier is run: in this process, or where the program says (`ELSEWHERE`); else its input is
-               given back
-    stamp_key  makes the stamp of the file; empty for none
-    pack       the number of the pack whose image it is, among those that are loaded
+    finds      whether the lungs are searched for
+    points     operating points in force, by label; a result close to one is analysed again in finer detail
+    wishes     a person's wishes for this image
+    runs       where the classifier runs: in this process, or where the program says (`ELSEWHERE`); else the
+               classifier's input is returned
+    stamp_key  key of the file's stamp; empty for no stamp
+    pack       number of the pack among those loaded
     """
 
     ref: ImageRef
@@ -89,15 +89,15 @@ class AnalyseRequest:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class AnalysisResult:
-    """What was seen of an image, as far as it went. Raises ValueError at birth for what no image can give.
+    """The result of analysing an image, up to the step reached. The constructor raises ValueError for invalid values.
 
-    kind, header  of the bytes that were read; None if none were read, or nobody asked
-    lungs         where they lie, where a lung-field pack ran
-    problem       why it went no further: a refusal, or a failure at `stage`
-    overruled     for what the image would be refused, had a person not asked for it all the same
-    values        (1, height, width, channels) uint8, the input of the network that was to run nowhere
-    answer        what the classifier says, of its image number `sequence`; None where it ran elsewhere
-    step          how many pixels of the file each way one that was read stands for
+    kind, header  kind and header of the bytes read; None if none were read, or not asked for
+    lungs         the place of the lungs, where a lung-field pack ran
+    problem       the reason why the analysis stopped: a refusal, or a failure at `stage`
+    overruled     the reasons for refusal that a person overruled
+    values        (1, height, width, channels) uint8, the input of the network, if no network was to run
+    answer        the classifier's answer, for its image number `sequence`; None where it ran elsewhere
+    step          pixels of the file per pixel read, along each axis
     """
 
     facts: ReadFacts = field(default_factory=ReadFacts)
@@ -130,7 +130,7 @@ class AnalysisResult:
     def is_close(
         self, assessment: Assessment, scores: Mapping[str, float], features: NDArray[np.float32] | None
     ) -> bool:
-        """Whether the image must be looked at in finer detail before it can be judged by these."""
+        """Whether these scores are so close to an operating point that the image must be read in finer detail."""
         if not self.is_approximate or self.facts.pixel_map is None:
             return False
         return assessment.is_close(scores, features, oversampling=self.facts.pixel_map.finest / self.step)
@@ -177,7 +177,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RanElsewhere:
-    """The raw scores in [0, 1] by label code, and features (n,); no scores where the worker is to run it itself."""
+    """Raw scores in [0, 1] by label code, and features (n,). No scores if the worker is to run the network itself."""
 
     scores: Mapping[str, float] | None = None
     features: NDArray[np.float32] | None = None
@@ -203,7 +203,7 @@ def finder_of(model: Model) -> Model | None:
 
 
 def loading(*models: Model) -> Load:
-    """What has a worker load models: nothing that their networks do not need."""
+    """The request that makes a worker load models, with only what their networks need."""
     pairs = [(None if model.manifest.lung_rules else model, finder_of(model)) for model in models]
     files = {
         part.model_sha256: np.frombuffer(part.files["litert"], np.uint8) for pair in pairs for part in pair if part

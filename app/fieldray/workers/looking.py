@@ -139,7 +139,7 @@ class Worker:
         self._packs: tuple[_Pack, ...] = ()
 
     def load(self, question: calls.Load) -> calls.Loaded:
-        """Have the networks of a run ready. Raises BackendProblem; of the lung-field pack `lungs_unavailable`."""
+        """Load the networks of a run. Raises BackendProblem, with `lungs_unavailable` for the lung-field pack."""
         runtime = load_runtime()
         self._packs = ()
         finders: dict[tuple[str, str], _Loaded] = {}
@@ -162,7 +162,7 @@ class Worker:
         return _Loaded(model, self._open_network(model, files[model.model_sha256]))
 
     def look_for_each(self, questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
-        """What each of several packs sees of one image, which is opened once; never raises for the image."""
+        """Analyse one image, opened once, for several packs. Returns a result for each; never raises for the image."""
         first = questions[0]
         stamps = Stamps(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
         began_s = time.perf_counter()
@@ -196,7 +196,7 @@ class Worker:
                 self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
 
     def run(self, question: calls.PackInferRequest) -> Answer:
-        """What a classifier says of an input that was made before. Raises BackendProblem."""
+        """Run a classifier on an input made before. Raises BackendProblem."""
         classifier = self._packs[question.pack].classifier if self._packs else None
         if classifier is None:
             raise ValueError("no classifier is loaded")

@@ -83,14 +83,14 @@ class _Worker(Child):
 
 
 class Workers(contextlib.AbstractContextManager["Workers"]):
-    """`size` children; calls from any number of threads wait for a free one. Close it, or use it as a context.
+    """A pool of `size` child processes. Calls from any thread wait for a free child. Close it, or use it in `with`.
 
-    The first child starts at once. The others start once it has done its first image or has been at it for a while:
+    The first child starts at once. The others start when it has done its first image, or has worked for a while:
     cores are scarce while a program starts, and a person waits for the first result.
 
-    timeout_s           for one stage of an image; a child that takes longer is killed
-    memory_limit_mb     address space of one child beside its networks
-    command             starts a child that serves what it is given
+    timeout_s           limit for one stage of an image; a slower child is killed
+    memory_limit_mb     address space of one child, its networks not counted
+    command             returns the command line that starts a child
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     @property
     def size(self) -> int:
-        """How many images are looked at at the same time."""
+        """The number of children: of images analysed at the same time."""
         return len(self._children)
 
     @property
@@ -133,7 +133,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         self._stamps = stamps
 
     def load_as_group(self, models: Sequence[Model]) -> None:
-        """From now on a child that needs one of these models loads all of them: they look at the same images."""
+        """Make every child that needs one of these models load all of them, as they screen the same images."""
         self._group = tuple(models)
 
     def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
@@ -152,10 +152,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         run_elsewhere: RunElsewhere | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> tuple[AnalysisResult, ...]:
-        """As `look`, for several models that are loaded together; the image, one and the same, is read once.
+        """Analyse one image, read once, for several models that are loaded together. Else as `look`.
 
-        run_elsewhere  runs an input for the question at this position that says so, in the thread that asks
-        is_cancelled   whether the image is wanted no more; raises PoolClosed, once it is given up at the latest
+        run_elsewhere  runs the network's input for the question at the given position, in the calling thread
+        is_cancelled   whether the image is no longer wanted; the call then raises PoolClosed
         """
         ask = partial(self._look_for_each, run_elsewhere=run_elsewhere, is_cancelled=is_cancelled)
         try:
@@ -232,9 +232,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return Tensor(values=seen.values, pixel_map=seen.facts.pixel_map)
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
-        """What a model says of an input (height, width, channels) uint8. One that ends its child is tried twice more.
+        """Run a model on an input (height, width, channels) uint8. An input that ends its child is tried twice more.
 
-        Raises FieldrayError: BackendProblem where it ended them all, PoolClosed, ReaderProblem.
+        Raises FieldrayError: BackendProblem if every try ended its child, PoolClosed, ReaderProblem.
         """
         from fieldray.workers.calls import RUN, PackInferRequest
 
@@ -275,7 +275,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return members_of(ref, lambda question: self._ask(calls.MEMBERS, lambda *_: question))
 
     def identify(self, question: Beginning) -> Identified:
-        """What an object holds, by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
+        """Identify an object by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 
         return self._ask(calls.IDENTIFY, lambda *_: question)
@@ -293,7 +293,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return content_hash(ref, stamps=self._stamps)
 
     def give_up(self) -> None:
-        """End the looks that are under way and waited for, which raises PoolClosed; later ones are done as ever."""
+        """Stop the calls under way, which then raise PoolClosed. Later calls work as before."""
         with self._condition:
             self._given_up += 1
             self.end_unwanted()
@@ -308,7 +308,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Kill the children; waiting and running calls raise PoolClosed."""
+        """Kill the children. Waiting and running calls raise PoolClosed."""
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()
@@ -448,18 +448,18 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
 
 def number_of_workers(settings: Settings) -> int:
-    """How many images are looked at at the same time: as the settings say, else one per usable core, up to eight.
+    """The number of workers: from the settings, else one per usable core, up to eight.
 
-    Beyond eight, what the disk and this process can do sets the pace, and memory is spent.
+    With more than eight, the disk and this process set the pace, and memory is wasted.
     """
     return settings.integer("decoders") or min(usable_cores(), _MOST_WORKERS)
 
 
 def open_workers(settings: Settings, size: int) -> Workers:
-    """`size` workers with the limits of the settings; they start at once.
+    """Open `size` workers with the limits of the settings. They start at once.
 
-    Raises EnvironmentProblem (open_files, memory_limit) for what a run needs of this process's limits: said here once,
-    or it would end somewhere in the middle of an image.
+    Raises EnvironmentProblem (open_files, memory_limit) if this process's limits are too low for a run, which would
+    otherwise fail in the middle of an image.
     """
     if sys.platform != "win32":  # it sets no such limits
         _require_open_files(size)

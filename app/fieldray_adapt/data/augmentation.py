@@ -80,14 +80,14 @@ Motion = tuple[float, float, float, float, float, float]
 def augment(
     image: Grey, settings: Augmentation, *, generator: np.random.Generator, motion: Motion | None = None
 ) -> Grey:
-    """One changed copy of a grey image (rows, columns) uint8, moved as `motion` says or by chance."""
+    """One augmented copy of a grey image (rows, columns) uint8, moved by `motion` or at random."""
     shifted = moved(image, motion or draw_motion(settings, generator))
     recoloured = np.take(_tone_table(settings, generator), shifted)
     return _spoiled(_shaded(recoloured, settings, generator), settings, generator)
 
 
 def draw_motion(settings: Augmentation, generator: np.random.Generator) -> Motion:
-    """How an image is moved, so that whatever belongs to it can be moved alike."""
+    """Draw a random motion of an image, so that its masks can be moved in the same way."""
     if not any((settings.shift, settings.scale, settings.stretch, settings.rotation_degrees, settings.flip)):
         return _STILL
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
@@ -198,7 +198,7 @@ def augment_pair(
 
 
 def recolour(image: Grey, settings: PairAugmentation, *, generator: np.random.Generator) -> Grey:
-    """A copy whose grey levels, sharpness, borders and letters differ; nothing moves."""
+    """An augmented copy with other grey levels, sharpness, borders and letters, without motion."""
     image = augment(image, settings.of_tone, generator=generator)
     if settings.opacities and generator.random() < settings.opacities:
         image = _opacified(image, generator)
@@ -292,7 +292,7 @@ def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
 
 
 def white_part(area: NDArray[np.bool_], kind: str, generator: Generator, *, is_left: bool) -> NDArray[np.bool_]:
-    """What of a lung's place is painted, for a kind of `WHITE_PARTS`; `is_left` as seen in the image."""
+    """The part of a lung's area to paint white, by a kind of `WHITE_PARTS`; `is_left` as seen in the image."""
     down, across = np.nonzero(area)
     y, x = np.mgrid[0 : area.shape[0], 0 : area.shape[1]]
     height, inwards = np.ptp(down), (x - across.min()) / max(1, np.ptp(across))
@@ -429,7 +429,7 @@ def _object(side: int, generator: Generator) -> NDArray[np.bool_]:
 
 
 def abdomen(chest: Grey, generator: Generator) -> Grey:
-    """What lies below the lungs."""
+    """The part of a chest image below the lungs, at full size."""
     side = len(chest)
     left, right = int(side * generator.uniform(0, 0.3)), int(side * generator.uniform(0.7, 1))
     return _filled(chest[int(side * generator.uniform(0.6, 0.72)) :, left:right], side)
@@ -446,7 +446,7 @@ def corner(chest: Grey, generator: Generator) -> Grey:
 
 
 def half(chest: Grey, generator: Generator) -> Grey:
-    """One side of the chest, wide or narrow: a view with one lung, as from the side."""
+    """One side of a chest image, wide or narrow: with one lung, like a lateral view."""
     side = len(chest)
     cut = int(side * generator.uniform(0.42, 0.52))
     part = chest[:, :cut] if generator.random() < 0.5 else chest[:, side - cut :]
@@ -519,7 +519,7 @@ class CheckImages:
         return int(images.shape[1])
 
     def chest(self, generator: np.random.Generator) -> Grey:
-        """One chest image as it is."""
+        """One chest image, without changes."""
         names = list(self.chests)
         weights = np.array([self.chests[name][1] for name in names])
         images = self.chests[names[int(generator.choice(len(names), p=weights / weights.sum()))]][0]
@@ -555,7 +555,7 @@ class CheckImages:
 
 
 def ood_image_targets() -> Targets:
-    """The targets of an image that is no chest; no other check is known."""
+    """The targets of an image that is no chest: all other checks are unknown."""
     targets = np.full(len(LUNG_CHECKS), UNKNOWN, np.float32)
     targets[0] = 0
     return targets

@@ -215,7 +215,7 @@ class Dataset:
     facts: DataFigures
 
     def indices(self, part: str) -> NDArray[np.int64]:
-        """Which images are in a part."""
+        """The indices of the images in a part."""
         return np.flatnonzero(np.array(self.parts) == part)
 
     def rows(self, part: str) -> list[Row]:
@@ -239,7 +239,7 @@ class Dataset:
 
 
 def data_step(run: Run) -> Facts:
-    """Read the images, split them, look for duplicates; split.csv and facts.json.
+    """Read the images, split them, and search for duplicates. Writes split.csv and facts.json.
 
     Training images that are also validation or test images are left out. Raises UsageProblem (see
     `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
@@ -292,7 +292,7 @@ def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
 
 
 def left_out_lines(folder: Path) -> list[str]:
-    """What the data step in the folder of a run left out, and why: sentences; none where it left nothing out."""
+    """Sentences on the images that the data step of a run left out, with the reasons. Empty if none were."""
     try:
         facts = json.loads((folder / DATA.name / "facts.json").read_bytes())
     except (OSError, ValueError):
@@ -388,14 +388,14 @@ _SHORTEST_WORD: Final = 4
 
 
 def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
-    """What is wrong with the files and tables that a recipe names.
+    """The problems of the files and tables that a recipe names.
 
     Parameters
     ----------
     recipe
         With whole paths.
     every_image
-        Whether images that are not there count; a run leaves them out, and its report says so.
+        Whether a missing image counts as a problem. A run leaves it out, and its report says so.
 
     Returns
     -------

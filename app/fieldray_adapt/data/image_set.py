@@ -59,7 +59,7 @@ class LungFinder:
 
 
 def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) -> NDArray[np.uint8]:
-    """Share of lung, seen or not, 0..255, in `CELLS` x `CELLS` cells of what the network sees: uint8 (CELLS, CELLS).
+    """Share of lung, seen or not, 0..255, in `CELLS` x `CELLS` cells of the network's input: uint8 (CELLS, CELLS).
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
-    """What the rows say and what their files hold, in their order; where the files lie does not count."""
+    """A digest of rows and their files' contents, in order. The place of the files does not count."""
     return digest([replace(row, path=Path(), origin="") for row in rows])
 
 
@@ -224,7 +224,7 @@ class _Reading:
     accepted: HeaderRules | None
 
     def prepared(self, image: Image, header: ImageHeader) -> _Prepared:
-        """What the network sees, and the share of lung in its cells."""
+        """The network's input for an image, and the share of lung in its cells."""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
         none = np.zeros((CELLS, CELLS), np.uint8)

@@ -25,7 +25,7 @@ from fieldray_adapt.recipes.shared import Source, Split
 
 
 class Table(Protocol):
-    """A CSV file of which only rows count whose columns have one of the values named."""
+    """A CSV file with a filter: a row counts if every column in `where` has one of the values given for the column."""
 
     @property
     def path(self) -> Path:
@@ -33,7 +33,7 @@ class Table(Protocol):
 
     @property
     def where(self) -> Mapping[str, tuple[str, ...]]:
-        """Values by column."""
+        """The accepted values, by column."""
 
 
 Wrong = Callable[[Reason], None]
@@ -53,7 +53,7 @@ class Row:
     Attributes
     ----------
     classes
-        What is known to be there; unknown: classes of which nothing is known.
+        Classes known to be present. `unknown`: classes that may or may not be present.
     origin
         File and line, for messages.
     sha256
@@ -396,13 +396,13 @@ def alike_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]:
 
 
 def refuse_foreign_table(rows: Sequence[Row], split: Split) -> None:
-    """Raises UsageProblem where the split's table names none of the patients (data_split_nobody) or cannot be used."""
+    """Refuse a split's table that names none of the patients. Raises UsageProblem (data_split_nobody and others)."""
     if split.table and not table_counts(rows, split)["patients_of_table_in_data"]:
         raise UsageProblem(reason("data_split_nobody", path=split.table))
 
 
 def table_counts(rows: Sequence[Row], split: Split) -> dict[str, int]:
-    """How many patients the split's table names, and how many of them are in the data; nothing without a table."""
+    """The numbers of patients that the split's table names, and of those in the data. Empty without a table."""
     if split.table is None:
         return {}
     named = set(_settled(split.table))
@@ -411,7 +411,7 @@ def table_counts(rows: Sequence[Row], split: Split) -> dict[str, int]:
 
 
 def refuse_settled(rows: Sequence[Row], split: Split) -> None:
-    """Raises UsageProblem (data_leak) where the split's table names a patient of another hospital."""
+    """Refuse rows of another hospital with a patient of the split's table. Raises UsageProblem (data_leak)."""
     settled = _settled(split.table)
     for row in rows:
         if part := settled.get(patient_sha256(row.patient)):

@@ -49,7 +49,7 @@ Scores = NDArray[np.float64]
 
 
 def cross_step(run: Run) -> Facts:
-    """Make a network for each fold; scores.npz, metrics.json and what is published. Nothing without folds."""
+    """Make a network for each fold. Writes scores.npz, metrics.json and published figures. Nothing without folds."""
     folds = run.recipe.split.cross_folds
     if not folds:
         return {}
@@ -92,7 +92,7 @@ def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
 
 
 def training_indices_for_fold(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
-    """The images of all other folds that are learnt from: those of a source with a share of 0 are measured only."""
+    """Indices of the training images in all other folds. Sources with a share of 0 are measured, not trained on."""
     sources = {source.name for source in run.recipe.data if source.share}
     rows = enumerate(data.image_set.rows)
     return np.array([index for index, row in rows if row.fold != str(fold) and row.source in sources], np.int64)

@@ -52,7 +52,7 @@ def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -
 
 
 def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
-    """Platt scaling of raw scores on images not trained on; the small ridge keeps a perfect separation finite."""
+    """Fit Platt scaling to raw scores of images not trained on. A small ridge keeps perfect separation finite."""
     slope, intercept = fit_logistic(logit(scores)[:, None], truth, ridge=0.1)
     return Calibration(slope=max(float(slope), 0.05), intercept=float(intercept))
 
@@ -61,9 +61,9 @@ Features = NDArray[np.float32]
 
 
 def fit_gate(training: Features, validation: Features, *, components: int, keeps: float) -> OodGate:
-    """Whitening by the training features' main components; the limit lets `keeps` of the validation images through.
+    """Fit a gate that whitens by the training features' main components; `keeps` of the validation images pass.
 
-    The smallest components kept are noise of the integers; a floor of a thousandth of the mean variance tames them.
+    The smallest components are noise of the integers. A floor of a thousandth of the mean variance limits them.
     """
     mean = training.mean(0, dtype=np.float64)
     covariance = np.cov((training - mean).T) + 1e-12 * np.eye(training.shape[1])
@@ -164,7 +164,7 @@ class Evaluated:
 
     @property
     def patients(self) -> list[str]:
-        """Who each image is of."""
+        """The patient of each image."""
         return [row.person for row in self.rows]
 
     @property
@@ -188,7 +188,7 @@ class Evaluated:
         return metrics.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity_at(self, wanted: float) -> Share:
-        """Where the sensitivity on these images is at least `wanted`."""
+        """The specificity at a sensitivity of at least `wanted` on these images."""
         return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=wanted, patients=self.patients)
 
     def where(self, keep: NDArray[np.bool_]) -> Evaluated:
@@ -202,7 +202,7 @@ class Evaluated:
 
 
 def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> Evaluated:
-    """One label's images (all arrays (n,)) whose answer is known, and that have a score."""
+    """The images (all arrays (n,)) with a score and a known answer for one label."""
     whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows)
     return whole.where(~np.isnan(targets) & ~np.isnan(scores))
 
@@ -308,7 +308,7 @@ def _specificities(images: Sequence[Case]) -> dict[str, Share]:
 
 
 def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures:
-    """What an audit of images counts at an operating point."""
+    """The figures of an audit of images at an operating point."""
     prevalence = float(np.mean([case.truth for case in images]))  # for predictive values, which no card has
     at, with_unsure = (at_point(images, point, rule=rule, prevalence=prevalence) for rule in (RULE, _RULE_WITH_UNSURE))
     return PointFigures(
@@ -353,7 +353,7 @@ def compare(whole: Evaluated, integer: Evaluated) -> IntegerFigures:
 
 
 def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> Interval:
-    """The AUC of the second column of scores (images, 2) less the first's: value, and an interval over patients."""
+    """AUC of the second column of scores (images, 2) minus that of the first, with an interval over patients."""
     value, low, high = metrics.area_difference(scores, truth, patients=patients)
     return Interval(value=value, low=low, high=high)
 
@@ -374,7 +374,7 @@ _RIDGE: Final = 30.0
 
 
 def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """(n, 256): the outermost 6 % of the image, averaged over 64 stretches of each side."""
+    """The outermost 6 % of each image, averaged over 64 stretches of each side: (n, 256)."""
     height, width = images.shape[1:3]
     deep = max(1, round(_BORDER_SHARE * min(height, width)))
     grey = images[:, :, :, 0]
@@ -387,7 +387,7 @@ def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """(n, 256): the image as 16 x 16 pixels."""
+    """Each image as 16 x 16 pixels: (n, 256)."""
     return thumbnails(images, side=_THUMBNAIL_SIDE)
 
 

@@ -56,7 +56,7 @@ from fieldray_adapt.training.steps import answers_of, converted_file
 
 
 def rows_elsewhere(run: Run) -> list[Row]:
-    """The images of the other hospital; none where the recipe names none."""
+    """The images of the other hospital. Empty if the recipe names no other hospital."""
     chosen = run.recipe.evaluation.elsewhere
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
 
@@ -125,7 +125,10 @@ class _Choice:
 
 
 def evaluate_step(run: Run) -> Facts:
-    """Choose operating points, fit the gate, screen and count; metrics.json, points.json, scores.npz, gate.npz."""
+    """Choose operating points, fit the gate, screen and count.
+
+    Writes metrics.json, points.json, scores.npz and gate.npz.
+    """
     measured = _measured(run)
     data, integer = measured.data, measured.integer
     gate, gate_figures = _evaluate_gate(run, measured)

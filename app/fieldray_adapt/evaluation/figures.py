@@ -23,7 +23,7 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 def as_text(found: Share | Estimate | Interval, form: str = ".3f") -> str:
-    """In words: the counts of a share, the value and its interval."""
+    """A figure as text: the counts of a share, the value and its interval."""
     counts = f"{found.count} of {found.of}: " if isinstance(found, Share) else ""
     return f"{counts}{found.value:{form}} ({found.low:{form}} to {found.high:{form}})"
 
@@ -49,7 +49,7 @@ class LabelCounts(Struct, frozen=True, kw_only=True):
 
 
 class DataDigests(Struct, frozen=True, kw_only=True):
-    """What decides a split: SHA-256 of rows and files, and of the parts."""
+    """The digests of a split: SHA-256 of rows and files, and of the parts."""
 
     data_sha256: str
     split_sha256: str
@@ -77,7 +77,7 @@ class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ImageCounts(Struct, frozen=True, kw_only=True):
-    """What was measured on: images, patients, and images with and without the finding."""
+    """The numbers of images and patients measured, and of images with and without the finding."""
 
     images: int
     patients: int
@@ -86,10 +86,10 @@ class ImageCounts(Struct, frozen=True, kw_only=True):
 
 
 class PointFigures(Struct, frozen=True, kw_only=True):
-    """What an operating point gives: its threshold and band as calibrated scores, and what is counted there.
+    """The figures of an operating point: its threshold and unsure zone as calibrated scores, and the counts.
 
     `detected`, `falsely_referred`, `sensitivity` and `specificity` are those of an audit (`audit.figures.AtPoint`) that
-    counts images and refers them by "above". In `detected_with_unsure` what is not sure is referred too. `classes`
+    counts images and refers them by "above". In `detected_with_unsure` unsure images are referred, too. `classes`
     holds, by "positive" and "negative", the share of each class that a person sees.
     """
 
@@ -120,7 +120,7 @@ class PartFigures(ImageCounts, frozen=True, kw_only=True):
 
 
 class HospitalFigures(PartFigures, frozen=True, kw_only=True):
-    """What the thresholds of a pack give at another hospital, and the AUC of each shortcut there."""
+    """The figures of a pack's thresholds at another hospital, and the AUC of each shortcut there."""
 
     shortcuts: dict[str, float]
 
@@ -153,7 +153,7 @@ class HeatMapScale(Struct, frozen=True, kw_only=True):
 
 
 class EvidenceFigures(Struct, frozen=True, kw_only=True):
-    """Share of the evidence inside the lungs: the mean, what chance gives, and what one image in twenty is below.
+    """Share of the evidence inside the lungs: the mean, the value by chance, and the 5th percentile.
 
     `images` have evidence; without any there is no mean and no limit.
     """
@@ -209,7 +209,7 @@ class ClassifierFigures(Struct, frozen=True, kw_only=True):
 
 
 class Choices(Struct, frozen=True, kw_only=True):
-    """evaluate/points.json: what was chosen on the validation images; `calibration` by the labels' codes."""
+    """evaluate/points.json: the choices made on validation images; `calibration` by the labels' codes."""
 
     points: tuple[OperatingPoint, ...]
     calibration: dict[str, Calibration]

@@ -36,13 +36,13 @@ from fieldray_adapt.run import Progress
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Screening:
-    """What the program said of images: by operating point, the outcome of each row's image."""
+    """The program's outcomes for images: by operating point, one for the image of each row."""
 
     rows: Sequence[Row]
     outcomes: Mapping[str, Sequence[Outcome]]
 
     def cases(self, label: str, targets: NDArray[np.float32]) -> dict[str, list[Case]]:
-        """By operating point, the images whose answer is known, as an audit counts them.
+        """The cases of an audit, by operating point, of the images whose answer is known.
 
         Parameters
         ----------

@@ -67,9 +67,9 @@ def left_out(recipe: LungRecipe, data: LungData, number: int) -> LungData:
 
 
 def cross_step(run: Run) -> Facts:
-    """A network for each hospital left out; metrics.json.
+    """Train a network for each hospital left out. Writes metrics.json.
 
-    Raises UsageProblem where the chest images are of fewer than two hospitals: the checks could learn from none.
+    Raises UsageProblem for chest images of fewer than two hospitals: no hospital would be left to train on.
     """
     recipe, whole = recipe_of(run), data_of(run)
     names, chests = hospitals(recipe), sorted({source.group for source in recipe.chests})

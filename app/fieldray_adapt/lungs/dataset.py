@@ -57,11 +57,11 @@ class LungData:
     masks_are_chests: bool = True
 
     def of(self, part: str) -> NDArray[np.int64]:
-        """Which images with masks are in a part."""
+        """The indices of the images with masks in a part."""
         return np.flatnonzero(self.image_parts == part)
 
     def checks(self, part: str, weights: Mapping[str, float], *, side: int) -> CheckImages | None:
-        """Images for the checks in a part, at a size; those with masks are among them. None without any."""
+        """The images for the checks in a part, resized to `side`, including those with masks. None without any."""
         chests = {
             name: (shrunk(self.chests[own], side), weights.get(name, 1.0))
             for name in sorted(set(self.chest_sources))
@@ -84,7 +84,7 @@ def shrunk(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 def lung_problems(recipe: LungRecipe) -> list[Problem]:
-    """What is wrong with the files that a recipe names, each problem at the recipe's key that it is about."""
+    """The problems of the files that a recipe names, each at its key in the recipe."""
     problems: list[Problem] = []
     pairs: list[Pair] = []
     for number, source in enumerate(recipe.masks):
@@ -120,7 +120,7 @@ def _image_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> list[str]:
 
 
 def data_step(run: Run) -> Facts:
-    """Read images and masks, split them by patient; arrays.npz and facts.json.
+    """Read images and masks, and split them by patient. Writes arrays.npz and facts.json.
 
     Raises UsageProblem for anything wrong with a mask, StorageProblem.
     """
@@ -155,7 +155,7 @@ def data_step(run: Run) -> Facts:
 
 
 def data_of(run: Run) -> LungData:
-    """What the data step left. Raises UsageProblem `step_missing`."""
+    """Load the result of the data step. Raises UsageProblem `step_missing`."""
     with run.arrays("data", _ARRAYS) as arrays:
         return LungData(**{name: cast("Any", array) for name, array in arrays.items()})
 

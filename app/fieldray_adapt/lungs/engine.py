@@ -35,10 +35,10 @@ def dice_loss(truth: Any, probabilities: Any) -> Any:
 
 
 def mask_loss(truth: Any, logits: Any) -> Any:
-    """1 - Dice and mean cross-entropy of each image, added over its masks: (n,).
+    """Loss of each image (n,): (1 - Dice) + mean cross-entropy, summed over its masks.
 
-    `logits` (n, rows, columns, masks) are before the sigmoid. The truth is below 0 where unknown; such a cell teaches
-    nothing, and a mask with one has no Dice.
+    `truth` and `logits` (before the sigmoid) are (n, rows, columns, masks). Negative truth means unknown: such a cell
+    adds no cross-entropy, and a mask with any such cell has no Dice term.
     """
     from keras import ops
 
@@ -109,14 +109,14 @@ class MaskEngine(KerasState):
         return mirrored.astype(np.float32)[..., None] / np.float32(255)
 
     def step(self, images: NDArray[np.uint8], masks: Batch, targets: Batch, *, learning_rate: float) -> float:
-        """One step; the batch's loss before it. The first images have masks, the rest have targets for the checks."""
+        """Train one step. Returns the loss before it. The first images have masks, the rest targets for the checks."""
         self.model.reset_metrics()  # Keras would tell the mean over all steps so far
         self._optimiser.learning_rate = learning_rate
         loss = self.model.train_on_batch(*self._batch(images, masks, targets))
         return float(loss[0] if self.has_checks else loss)
 
     def gradient(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Weights, float]:
-        """What `step` would learn from a batch, and its loss; by name, see `engine.Engine.gradient`. Not clipped."""
+        """The unclipped gradient of a batch by weight name, and its loss; see `engine.Engine.gradient`."""
         return self._gradients.take(*self._batch(images, masks, targets))
 
     def _batch(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:

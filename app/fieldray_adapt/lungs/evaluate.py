@@ -46,7 +46,7 @@ _FRONTAL_STEPS: Final = 61
 
 
 def evaluate_step(run: Run) -> Facts:
-    """Measure; metrics.json, fits.json (by image) and, for a network with checks, thresholds.json."""
+    """Evaluate a network. Writes metrics.json, fits.json (by image) and, for a network with checks, thresholds.json."""
     recipe, data = recipe_of(run), data_of(run)
     answers = _answers(run)
     fits = {name: fits_of(recipe, data, answer) for name, answer in answers.items()}
@@ -82,7 +82,7 @@ def enlarged(shares: NDArray[np.float32], shape: tuple[int, ...], threshold: flo
 def fits_of(
     recipe: LungRecipe, data: LungData, answer: Answer, *, parts: Sequence[str] = ("test", "evaluate")
 ) -> dict[int, Fit]:
-    """How each mask of some parts fits, at the size of the true mask."""
+    """The fit of each mask of some parts, at the size of the true mask, by index of the image."""
     chosen = np.concatenate([data.of(part) for part in parts])
     if not len(chosen):
         return {}
@@ -101,7 +101,7 @@ def mask_for(recipe: LungRecipe, data: LungData, index: int, found: NDArray[np.f
 
 
 def summary(data: LungData, fits: Mapping[int, Fit]) -> dict[str, SourceFits]:
-    """By source: the mean of each measure with its interval, and the least Dice."""
+    """The mean of each measure with its interval, and the lowest Dice, by source."""
     found = {}
     indices = np.array(list(fits), np.int64)
     for source in sorted(set(data.image_sources[indices])):
@@ -134,7 +134,7 @@ def _difference(integer: Mapping[int, Fit], whole: Mapping[int, Fit]) -> FitDiff
 
 
 def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> CheckFigures:
-    """Thresholds of the checks, chosen on validation images; by source and kind what they say of test images."""
+    """The thresholds of the checks, chosen on validation images, and the rates on test images by source and kind."""
     validation = data.checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:
@@ -155,7 +155,7 @@ def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> CheckFigure
 def choose_thresholds(
     chests: NDArray[np.uint8], refusable: NDArray[np.uint8], answer: Answer, *, keeps: float
 ) -> dict[str, float]:
-    """By check: from which score on it holds.
+    """The threshold of each check by name.
 
     A frontal chest image: where accepted chests and refused OOD images are most, added as shares. All others: so that a
     share of upright chest images is left as it is; what can turn an image away needs a score of at least one half.

@@ -24,7 +24,7 @@ class LungDataFigures(Struct, frozen=True, kw_only=True):
 
 
 class SourceFits(Struct, frozen=True, kw_only=True):
-    """How the masks of one source fit: means with their intervals; distances are in pixels of 512."""
+    """The fit of the masks of one source: means with intervals. Distances are in pixels of a side of 512."""
 
     images: int
     patients: int
@@ -37,7 +37,7 @@ class SourceFits(Struct, frozen=True, kw_only=True):
 
 
 class FitDifference(Struct, frozen=True, kw_only=True):
-    """int8 less float: of the mean Dice, and the largest of one image."""
+    """The difference int8 minus float: of the mean Dice, and the largest of one image."""
 
     dice: float
     largest: float

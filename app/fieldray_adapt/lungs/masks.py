@@ -55,7 +55,7 @@ def find_pairs(source: MaskSource) -> tuple[list[Pair], list[Reason]]:
 
 
 def list_pairs(source: MaskSource, wrong: Wrong = lambda _: None) -> list[Pair]:
-    """The images of one source with their masks; nobody looks into a file but the table."""
+    """List the images of one source with their masks. Reads the table, but no image file."""
     read = _of_table if source.layout == "table" else _of_folders
     return list(read(source, wrong))
 

@@ -43,7 +43,7 @@ def to_files(recipe: LungRecipe, data: LungData, weights: Weights) -> dict[str, 
 
 
 def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
-    """Training images as the network may meet them, (n, side, side, 1): upright ones, turned ones, OOD images."""
+    """Representative training images for quantisation, (n, side, side, 1): upright, turned and OOD images."""
     generator, own = np.random.default_rng(recipe.training.seed), data.of("training")
     checks = data.checks("training", {}, side=recipe.input.height)
     drawn = round(recipe.calibration_images * _CHECKS_SHARE) if checks else 0
@@ -57,9 +57,9 @@ def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
 
 
 def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """What a file answers to images (n, side, side) uint8: shares (n, rows, columns, masks) and scores of the checks.
+    """Run a file on images (n, side, side) uint8. Returns shares (n, rows, columns, masks) and scores of the checks.
 
-    One thread, by the same code that screens.
+    Uses one thread and the code that screens.
     """
     spec = InputSpec(height=images.shape[1], width=images.shape[2])
     roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])

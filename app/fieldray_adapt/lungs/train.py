@@ -42,7 +42,7 @@ _WARM_UP: Final = 0.15
 
 
 def train_step(run: Run) -> Facts:
-    """Train the network; weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
+    """Train the network. Writes weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
     recipe = recipe_of(run)
     use_threads(recipe.training.threads)
     weights, history = (run.trainer.lung_fields if run.trainer else train)(
@@ -59,7 +59,7 @@ def train_step(run: Run) -> Facts:
 def train(
     recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train, or resume this very training from the folder's checkpoint; averaged weights, and figures by epoch.
+    """Train, or resume the same training from the folder's checkpoint. Returns averaged weights, figures by epoch.
 
     Raises UsageProblem `training_diverged` when a loss is not a number, StorageProblem.
     """
@@ -153,7 +153,7 @@ class StageSamples:
         return images, np.stack([mask for _, mask in pairs]), targets
 
     def pair(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch]:
-        """A changed image with its masks as `MaskEngine` takes them."""
+        """One augmented image and its mask targets, in the form that `MaskEngine` takes."""
         index, settings = int(generator.choice(len(self._images), p=self._chances)), self._recipe.augmentation
         image, mask = self._images[index], self._masks[index]
         seen = mask
@@ -172,7 +172,7 @@ class StageSamples:
         return self._checks.draw(settings, ood_share=share, generator=generator)
 
     def validate(self, average: Weights, ended: EpochFigures, panels: Path) -> EpochFigures:
-        """The epoch with the Dice of the validation images by the averaged weights; draws a panel of fixed samples."""
+        """Add the validation Dice of the averaged weights to an epoch's figures. Draws a panel of fixed samples."""
         if not len(self._seen_images):
             return ended
         kept = self._engine.weights()
@@ -196,7 +196,7 @@ class StageSamples:
 
 
 def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
-    """What a network's masks are to be, (rows, columns, masks), from what an image's one mask says of each.
+    """The targets of a network's masks, (rows, columns, masks), from the one mask of an image.
 
     masks  (masks, rows, columns) the share, 0..255, of the mask that was drawn: less what was painted white, and whole
 
@@ -217,7 +217,7 @@ def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
 
 
 def rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
-    """The learning rate within an epoch of a stage: over the stage a rise, then a half cosine to 0."""
+    """The learning rate as a function of the share of an epoch: over the stage a warm-up, then a half cosine to 0."""
 
     def rate(share: float) -> float:
         return cosine_rate(stage.learning_rate, (epochs_done + share) / stage.epochs, warm_up=_WARM_UP)

@@ -369,14 +369,14 @@ _INT8: Final = 9
 
 
 def pack_weights(folder: Path, specification: Specification) -> Weights:
-    """The weights of the convolutions of a pack's network that a network like it has too.
+    """Start weights for a network: those of the convolutions that it shares with a pack's network.
 
-    Each channel's statistics come from the pack's own golden images.
+    The batch normalisation statistics of each channel come from the pack's golden images.
 
     Parameters
     ----------
     specification
-        The network to start; of another side it may be, without the last stages, and with other labels.
+        The network to start. Its input size and labels may differ from the pack's, and its last stages may be missing.
 
     Raises
     ------
@@ -391,7 +391,7 @@ def pack_weights(folder: Path, specification: Specification) -> Weights:
 
 
 def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
-    """How many channels each hidden channel set of a network has in a pack. Raises as `pack_weights`."""
+    """The number of channels in a pack of each hidden channel set of a network. Raises as `pack_weights`."""
     folded, _ = _read_pack(folder, specification)
     return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
 

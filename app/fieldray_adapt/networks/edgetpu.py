@@ -91,7 +91,7 @@ class Placement:
 
     @property
     def left_on_cpu(self) -> Mapping[str, int]:
-        """How many operators stay on the CPU, by "NAME: why"."""
+        """The number of operators that stay on the CPU, by "NAME: reason"."""
         return Counter(f"{row.name}: {row.cpu_reason}" for row in self.operators if row.cpu_reason)
 
 
@@ -126,8 +126,10 @@ class _File:
         self._types = {value: name for name, value in vars(schema.TensorType).items() if isinstance(value, int)}
 
     def forecast(self) -> Placement:
-        """By the rules. An operator maps if it may and nothing it needs comes from one that stays on the CPU after
-        the part on the Edge TPU has begun."""
+        """The placement by the compiler's rules.
+
+        An operator maps to the Edge TPU if the rules allow it, and if none of its inputs comes from an operator that
+        stays on the CPU after the part on the Edge TPU has begun."""
         operators: list[Operator] = []
         origin: dict[int, str] = {}
         weights: dict[int, int] = {}
@@ -277,7 +279,7 @@ def find_compiler() -> Path:
 
 
 def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placement]:
-    """Compile an int8 file's bytes: the compiled file, and the report read from it.
+    """Compile an int8 file. Returns the compiled file, and the placement read from it.
 
     Raises EnvironmentProblem (no_compiler, compiler_failed), UsageProblem (compiled_partly: some of it stays on the CPU
     or in several subgraphs, which the whole method is there to avoid).
@@ -318,7 +320,7 @@ def _last_line(text: str) -> str:
 
 
 def placement_step(run: Run) -> Facts:
-    """Report where the int8 file's operators would run; placement.json and placement.txt."""
+    """Report where the int8 file's operators would run. Writes placement.json and placement.txt."""
     placement = placement_of(converted_file(run, "int8").data)
     run.write("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
     write_atomically(run.folder("placement") / "placement.txt", (describe(placement) + "\n").encode())

@@ -272,7 +272,7 @@ def quantise(
     *,
     representative: NDArray[np.uint8],
 ) -> Converted:
-    """The full int8 file: weights and every tensor int8, image and outputs uint8.
+    """Convert a network to a full int8 file: weights and every tensor int8, image and outputs uint8.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ def quantise(
 
 
 def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> Converted:
-    """The network as a float32 file, to compare with; its image is float32 in 0..1."""
+    """Convert a network to a float32 file, for comparison. Its image is float32 in 0..1."""
     return _convert(specification, weights, None)
 
 

@@ -83,7 +83,7 @@ class Axis:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The sets one after another, more than one of what was joined; none where it runs over no set."""
+        """The channel sets of the axis in order: several after a concat, none if the axis runs over no set."""
         return tuple(self.channels.split(_JOINED)) if self.channels else ()
 
 
@@ -132,7 +132,7 @@ class Specification:
         raise KeyError(name)
 
     def count(self, axis: Axis) -> int:
-        """How many channels the sets of an axis have together."""
+        """The total number of channels of an axis' sets."""
         return sum(self.channels[name] for name in axis.parts)
 
     def with_channels(self, channels: Mapping[str, int]) -> Specification:
@@ -209,7 +209,7 @@ def shapes(specification: Specification) -> dict[str, Shape]:
 
 
 def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
-    """For each weight array, named "layer/part", what its axes run over.
+    """The axes of each weight array, by its name "layer/part".
 
     Parts: kernel (kernel, kernel, in, out) of a conv, (kernel, kernel, in, 1) of a depthwise, (in, out) of a dense
     layer; bias (out,) or, where the layer is normalised, gamma, beta, mean, variance (out,).

@@ -69,7 +69,7 @@ def filled(name: str, *, language: str = SOURCE, **facts: Any) -> str:
 
 
 def label_section(code: str, meaning: str, results: LabelFigures, *, language: str = SOURCE) -> str:
-    """What a card says of a label on the test images, and at another hospital."""
+    """The section of a card on a label's figures on the test images and at another hospital."""
     facts = {"verdict": _verdict, "rows_of": _group_rows}
     macros: Any = _template("classifier_label.md", language).make_module(facts)
     return str(macros.measured(code, meaning, results))
@@ -123,7 +123,7 @@ def card(
 
 
 def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> str:
-    """What the card of a pack with these files by role says of the Edge TPU, in Markdown."""
+    """The section of a card on the Edge TPU, in Markdown, for a pack with these files by role."""
     placement = placement_of(files.get("edgetpu", files["litert"]))
     return filled("edgetpu.md", language=language, placement=placement, described=describe(placement))
 

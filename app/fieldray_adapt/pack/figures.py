@@ -48,7 +48,7 @@ class ReferenceScores(Struct, frozen=True, kw_only=True):
 
 
 class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a manifest says of one label, on the test images and at another hospital."""
+    """The figures of one label in a manifest, on the test images and at another hospital."""
 
     test: PackPart
     external_test: PackPart | None = None

@@ -80,7 +80,7 @@ def pack_step(run: Run) -> Facts:
 
 
 def evaluated(run: Run, kind: type[T], name: str = "metrics.json") -> T:
-    """What the evaluation left under this name. Raises UsageProblem `step_missing`."""
+    """Read a result of the evaluation by its name. Raises UsageProblem `step_missing`."""
     try:
         return run.read("evaluate", name, kind)
     except OSError as problem:

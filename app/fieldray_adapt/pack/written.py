@@ -38,7 +38,7 @@ _TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-
 
 
 class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the status has of a pack that was written: its folder, by whom it is signed, and what was warned of."""
+    """The status entry of a written pack: its folder, its signer and the warnings."""
 
     pack: str
     signer: str = ""
@@ -48,7 +48,7 @@ class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> Facts:
-    """Write the signed pack of the recipe of a square, grey network; the facts of its step."""
+    """Write the signed pack of a recipe for a square, grey network. Returns the facts of its step."""
     texts, spec = recipe.pack, recipe.input
     whole = kind(
         schema_version=SCHEMA_VERSION,
@@ -77,7 +77,7 @@ def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[
 
 
 def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
-    """What the status has of a pack that was written, by which `is_as_written` knows it again."""
+    """The status entry of a written pack, by which `is_as_written` recognises the pack."""
     signed = read_verified_manifest(folder)
     return WrittenPack(
         pack=str(folder),
@@ -89,7 +89,7 @@ def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack
 
 
 def is_as_written(facts: Facts) -> bool:
-    """Whether the very pack that a step wrote is where it wrote it, whole and alone."""
+    """Whether the pack that a step wrote is still in its place, complete and unchanged."""
     written = converted(facts, WrittenPack)
     folder = Path(written.pack)
     try:
@@ -100,7 +100,7 @@ def is_as_written(facts: Facts) -> bool:
 
 
 def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
-    """What a pack was made of and with; `data` are the names of its sources."""
+    """The provenance of a pack: its data, licences and tools. `data` are the names of its sources."""
     recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json", DataDigests)
     licences = {name: getattr(run.recipe.pack, name) for name in ("data_licence", "weights_licence")}
     return {

@@ -67,7 +67,7 @@ def convert_and_test(
 
 
 def read_kept(path: Path, kind: type[T]) -> T | None:
-    """What a JSON file of a run holds, None without the file. Raises StorageProblem (run_file_damaged)."""
+    """Read a JSON file of a run. Returns None without the file. Raises StorageProblem (run_file_damaged)."""
     if not path.is_file():
         return None
     with reading(path):

@@ -17,7 +17,7 @@ from fieldray_adapt.recipes.tables import Key, key, table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the last iteration changed, as ratios after / before, each above 0.
+    """The changes by the last iteration, as ratios after / before, each above 0.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Context:
 
     @classmethod
     def between(cls, before: Iteration, last: Iteration) -> Context:
-        """What the last of two iterations changed; it has settings."""
+        """The ratios between two iterations, of which the last has settings."""
         used = last.settings.batch_size if last.settings else math.nan
         return cls(
             size=last.parameters / before.parameters,

@@ -23,7 +23,7 @@ from fieldray_adapt.training.engine import Effort
 
 
 class Task(Protocol):
-    """What the network is for: the loop measures and retrains through it, and knows no data itself."""
+    """The task of a network: the loop, which knows no data, measures and retrains through it."""
 
     def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
         """APoZ of each prunable channel set on the calibration set."""
@@ -45,7 +45,7 @@ class Task(Protocol):
 
 
 def best(rows: tuple[Iteration, ...], *, stop: Stop) -> Iteration:
-    """The smallest network that kept the quality asked for; the original if none did."""
+    """The iteration with the smallest network that kept the required quality; the original if none did."""
     kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
     return min(kept, key=lambda row: row.parameters)
 

@@ -171,7 +171,7 @@ class Study:
         return progress
 
     def run_law(self, run: RunRecipe) -> str:
-        """Prune by one set of laws; the rule that ended it."""
+        """Prune by one set of laws. Returns the rule that stopped it."""
         folder = self._run_folder(run)
         if (rows := folder.iterations()) and (why := run.stop.why(rows)):
             return why
@@ -247,7 +247,7 @@ class Study:
         return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
 
     def run_baseline(self, row: BaselineRecipe) -> Network:
-        """Cut once, train once; kept."""
+        """Make a one-shot baseline: prune once, train once. The network is stored for later calls."""
         path = self._baseline_path(row)
         if not path.is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")

@@ -19,7 +19,7 @@ ORIGINAL: Final = "original"
 
 
 class NetworkFigures(Struct, frozen=True, kw_only=True):
-    """What a network of a study was measured to be, compared with the original.
+    """The measurements of a network of a study, compared with the original.
 
     Accuracies are shares of the test images, of the float network and of its int8 file. Milliseconds and how many times
     faster than the original are by kind (see `time_networks`), channels by the name of their set.
@@ -38,7 +38,7 @@ class NetworkFigures(Struct, frozen=True, kw_only=True):
 
 
 class IterationFigures(Struct, frozen=True, kw_only=True):
-    """What a run recorded of an iteration; accuracies are of the validation part, 0..1."""
+    """The record of an iteration in a run. Accuracies are of the validation part, 0..1."""
 
     iteration: int
     settings: Settings | None
@@ -110,7 +110,7 @@ def row_of(
 
 
 def recorded(iteration: Iteration) -> IterationFigures:
-    """What a run recorded of an iteration, as the table has it."""
+    """The record of an iteration in a run, as in the table."""
     return IterationFigures(
         iteration=iteration.number,
         settings=iteration.settings,

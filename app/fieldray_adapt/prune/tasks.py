@@ -194,11 +194,11 @@ class ImageTask:
         return zero_shares(specification, weights, batches=batches)
 
     def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
-        """The weights carried over; batch normalisation finds the new strength of the signal while retraining."""
+        """Prune, and carry the weights over. Batch normalisation adapts to the new signal while retraining."""
         return keep_channels(specification, weights, keep=keep)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Train as the original was; resumes from a checkpoint of the same iteration."""
+        """Retrain as the original was trained. Resumes from a checkpoint of the same iteration."""
         epochs = max(1, math.ceil(effort.epochs))
         before = self.options.schedule
         images = before.images_per_epoch or len(self.training) // max(len(before.groups), 1)
@@ -265,7 +265,7 @@ class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def prune_step(run: Run) -> Facts:
-    """Prune what the train step left; the smallest network that kept the quality asked for is used from here on.
+    """Prune the trained network. Later steps use the smallest network that kept the required quality.
 
     The table's times are measured once more, of all iterations in turn: between iterations the machine's load changes.
     """
@@ -304,7 +304,7 @@ def prune_by_recipe(
     validation: Samples,
     folder: Path,
 ) -> tuple[str, Iteration, RunFolder]:
-    """Prune a network as the recipe says: the rule that stopped it, the iteration used from here on, and all of them.
+    """Prune a network by a recipe. Returns the rule that stopped it, the iteration to use, and all iterations.
 
     Parameters
     ----------

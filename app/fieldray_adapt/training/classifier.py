@@ -157,11 +157,12 @@ def train(
     folder: Path,
     progress: Progress = lambda _: None,
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train, or resume this very training from the folder's checkpoint; the averaged weights, and figures by epoch.
+    """Train, or resume the same training from the folder's checkpoint. Returns averaged weights and figures by epoch.
 
-    It resumes as it would have gone on, but for what a dropout draws. The checkpoint stays until the caller has kept
-    what came of it. Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch
-    before stays), StorageProblem when a checkpoint cannot be written.
+    A resumed training gives the same weights as an uninterrupted one, except for the random draws of dropout. The
+    checkpoint stays until the caller deletes it after storing the result. Raises UsageProblem `training_diverged` when
+    a loss is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be
+    written.
     """
     schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
     seed_dropout(schedule.seed, name=options.engine)

@@ -61,7 +61,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_screen(options: argparse.Namespace, console: Console) -> int:
-    """Screen the archive; the exit code. Raises FieldrayError."""
+    """Screen the archive. Returns the exit code. Raises FieldrayError."""
     with cluster_modules():
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose

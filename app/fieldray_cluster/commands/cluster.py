@@ -55,7 +55,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Which cluster a command uses: `--workers`, `--cluster`, `--certificates`."""
+    """Add the options for the cluster that a command uses: `--workers`, `--cluster`, `--certificates`."""
     parser.add_argument(
         "--workers",
         type=whole_number(1, 256),
@@ -67,7 +67,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster_options(parser: argparse._ActionsContainer) -> None:
-    """Where the cluster is: `--cluster`, `--certificates`."""
+    """Add the options for the address of the cluster: `--cluster`, `--certificates`."""
     parser.add_argument("--cluster", metavar="HOST:PORT", help="the scheduler's address, in numbers")
     _add_certificates_option(parser)
 
@@ -80,7 +80,7 @@ def connection_of(options: argparse.Namespace) -> ConnectionSettings:
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """A type of argument: a whole number from the least to the most."""
+    """An argparse type: a whole number from `least` to `most`."""
 
     def number(text: str) -> int:
         if text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most:
@@ -92,7 +92,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 @contextlib.contextmanager
 def cluster_modules() -> Iterator[None]:
-    """What is imported inside says how to install what is missing.
+    """Turn an import error within the block into a problem that tells how to install the missing module.
 
     Raises UsageProblem (cluster_not_installed, adapt_not_installed).
     """
@@ -105,7 +105,7 @@ def cluster_modules() -> Iterator[None]:
 
 
 def run_start(options: argparse.Namespace, console: Console) -> int:
-    """Be the scheduler until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run a scheduler until Ctrl-C or `cluster stop`. Returns exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
@@ -127,7 +127,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_join(options: argparse.Namespace, console: Console) -> int:
-    """Work until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Work until Ctrl-C or `cluster stop`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray.paths import scratch_folder
         from fieldray_cluster.connection import full_address, host_of, open_client, scheduler_state, share_of_cores
@@ -164,7 +164,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
-    """List the workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """List the workers. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray_cluster.connection import describe, open_client
 
@@ -175,7 +175,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_stop(options: argparse.Namespace, console: Console) -> int:
-    """End the scheduler and all workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """End the scheduler and all workers. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray_cluster.connection import open_client
 
@@ -186,7 +186,7 @@ def run_stop(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_certificates(options: argparse.Namespace, console: Console) -> int:
-    """Make the certificates; the exit code. Raises UsageProblem, StorageProblem."""
+    """Make the certificates. Returns the exit code. Raises UsageProblem, StorageProblem."""
     with cluster_modules():
         from fieldray_cluster.certificates import make_certificates
 

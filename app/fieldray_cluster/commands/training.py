@@ -79,7 +79,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
-    """Who trains by the options; None for this process. Raises UsageProblem."""
+    """The trainer for the options; None if this process trains. Raises UsageProblem."""
     if options.mode == "local" and options.workers == 1:
         return None
     with cluster_modules():
@@ -121,7 +121,7 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
-    """Measure and print; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Measure a cluster, and print the result. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray_cluster.training.tasks import Plan
         from fieldray_cluster.training.trainer import measure_costs
@@ -206,7 +206,7 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
 
 
 def run_estimate(options: argparse.Namespace, console: Console) -> int:
-    """Estimate; the exit code. Raises UsageProblem."""
+    """Print an estimate of the training time. Returns the exit code. Raises UsageProblem."""
     console.machine_reads = options.output == "csv"
     measured, workers = _measured(options), options.workers
     _require_possible(measured, workers)

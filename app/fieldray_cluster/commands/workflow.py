@@ -29,7 +29,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_run(options: argparse.Namespace, console: Console) -> int:
-    """Run a workflow; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run a workflow. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     from fieldray_cluster.workflow.report import write_report
     from fieldray_cluster.workflow.run import run_workflow
 
@@ -41,7 +41,7 @@ def run_run(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_sweep(options: argparse.Namespace, console: Console) -> int:
-    """Run a sweep; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run a sweep. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     from fieldray_cluster.workflow.report import write_report
     from fieldray_cluster.workflow.sweep import run_sweep as run
 
@@ -51,7 +51,7 @@ def run_sweep(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
-    """List the tasks of a run; the exit code. Raises UsageProblem."""
+    """List the tasks of a run. Returns the exit code. Raises UsageProblem."""
     from fieldray_cluster.workflow.report import lead_of, output_end, row_of
     from fieldray_cluster.workflow.run import read_states
 
@@ -75,7 +75,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_cancel(options: argparse.Namespace, console: Console) -> int:
-    """Ask the run to stop; the exit code. Raises UsageProblem, StorageProblem."""
+    """Ask the run to stop. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.run import cancel
 
     cancel(options.recipe)
@@ -84,7 +84,7 @@ def run_cancel(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_report(options: argparse.Namespace, console: Console) -> int:
-    """Write the report; the exit code. Raises UsageProblem, StorageProblem."""
+    """Write the report. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.report import write_report
 
     console.print_line(f"Report: {write_report(options.recipe)}")
@@ -92,7 +92,7 @@ def run_report(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
-    """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
+    """Write a recipe to start from. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.recipe import new_workflow
 
     new_workflow(options.recipe)

@@ -56,14 +56,14 @@ _SIGNS_OF_LIFE: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """What came in: facts and numbers."""
+    """A received message: facts and numbers."""
 
     header: Mapping[str, Any]
     values: Vector = field(default_factory=lambda: _NOTHING)
 
 
 class Channel:
-    """One connection. Raises ConnectionError where the other side is gone, ValueError for what is no message."""
+    """A connection. Raises ConnectionError if the other side is gone, ValueError for an invalid message."""
 
     def __init__(self, connection: socket.socket, *, largest: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,9 +81,9 @@ class Channel:
             self._connection.sendall(np.ascontiguousarray(values, np.float32).data.cast("B"))
 
     def receive(self, *, meanwhile: Callable[[], None] | None = None) -> Message:
-        """Wait for a message; its numbers are in an array of their own.
+        """Wait for a message. Its numbers are in an own array.
 
-        meanwhile   is called every so often while there is none, and ends the wait by raising
+        meanwhile   called again and again during the wait, which it can end by raising
         """
         self._connection.settimeout(None if meanwhile is None else _TICK_S)
         try:
@@ -92,7 +92,7 @@ class Channel:
             self._connection.settimeout(None)
 
     def receive_hello(self) -> Mapping[str, Any]:
-        """The first message, of somebody not known yet: short, without numbers, and all of it in good time."""
+        """Receive the first message of an unknown sender: short, without numbers, within a time limit."""
         late = threading.Timer(_HELLO_S, self.close)
         late.daemon = True
         late.start()
@@ -116,7 +116,7 @@ class Channel:
         return True
 
     def close(self) -> None:
-        """End the connection; who waits for a message on it gets a ConnectionError."""
+        """End the connection. A thread waiting for a message gets a ConnectionError."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
@@ -245,7 +245,7 @@ class Listener(socketserver.ThreadingTCPServer):
         self._thread.join()
 
     def verify_request(self, *_: object) -> bool:
-        """Whether one more may try to say who it is."""
+        """Whether one more connection may try to identify itself."""
         return self._ungreeted.acquire(blocking=False)
 
     def finish_request(self, request: Any, _client_address: object) -> None:

@@ -60,7 +60,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was measured on one machine and one link, and how much there is to train.
+    """The measurements on one machine and one link, and the amount of training.
 
     Attributes
     ----------

@@ -65,8 +65,8 @@ def decode_jpeg(source: bytes) -> NDArray[Any]:
 def decode_jpeg_values(source: bytes) -> NDArray[Any]:
     """Decode a JPEG of any process but arithmetic: uint8 or uint16, (rows, columns) or (rows, columns, 3) as stored.
 
-    The size that the codestream states must have been checked before, and that it has its end. Raises ValueError for
-    what libjpeg-turbo cannot read.
+    The caller must have checked the size that the codestream states, and that its end marker is there. Raises
+    ValueError for data that libjpeg-turbo cannot read.
     """
     try:
         values: NDArray[Any] = imagecodecs.jpeg8_decode(source)

@@ -29,9 +29,9 @@ _MOST_LEVELS: Final = 7
 
 
 def bits_and_levels_of(source: bytes) -> tuple[int, int]:
-    """What the main header states (T.800 A.5.1 and A.6.1).
+    """The bits per sample and decomposition levels in the main header (T.800 A.5.1 and A.6.1).
 
-    0 bits unless it is that of a bare codestream of one unsigned component, untiled, at the origin.
+    Gives 0 bits unless the data is a bare codestream of one unsigned component, untiled, at the origin.
     """
     if not source.startswith(_START) or len(source) < 44:
         return 0, 0

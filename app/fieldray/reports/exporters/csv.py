@@ -47,7 +47,7 @@ def write_csv(path: Path, stored: StoredRun) -> None:
 
 
 def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Value]], *, has_comma: bool) -> None:
-    """A table with its header line; `has_comma`: with semicolons and decimal commas."""
+    """Write a table with a header line. `has_comma`: with semicolons and decimal commas."""
     writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
     writer.writerow(columns)
     for row in rows:

@@ -21,7 +21,7 @@ _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*
 def write_json(path: Path, stored: StoredRun) -> None:
     """Write `{"about": {...}, "results": [...]}`; a result has the keys of `content.COLUMNS`.
 
-    The packs of a run after the first are told of in a list `"other_packs"` behind `"about"`. Raises UsageProblem,
+    The packs of a run after the first are described in a list `"other_packs"` behind `"about"`. Raises UsageProblem,
     StorageProblem.
     """
     from fieldray.reports.content import about_run, rows_of
