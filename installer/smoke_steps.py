@@ -164,7 +164,7 @@ def say_plainly(trial: Trial) -> None:
     )
     for command in ([PROGRAM], [WINDOW], ["fieldray"]):
         expect(root.run(*command, user=user), code=1, errors=(no_screen,))
-    expect(root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: There is nothing .*",))
+    expect(root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: Nothing to screen: .*",))
     with _drive(trial, None):
         expect(root.run(PROGRAM, "packs", "list", DRIVE, user=user), output=("No packs found.",))
         none = root.run(PROGRAM, "screen", IMAGES, "--pack", DRIVE, user=user)

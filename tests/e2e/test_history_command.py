@@ -129,7 +129,7 @@ def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Pa
         fieldray("screen", images, "--pack", "tiny", *more).ends_with(0)
     said = fieldray("history", "compare", "1", "2").out.splitlines()
     moves = said[next(row for row, line in enumerate(said) if line.endswith("Images")) :]
-    assert [move.split()[0] for move in moves[1:]] == ["None", "Uncertain"]
+    assert [move.split()[0] for move in moves[1:]] == ["None", "Not"]
     assert len(set(map(len, moves))) == 1
     month = fieldray("history", "month").out
     assert "None found by this pack" in month and "Normal" not in month

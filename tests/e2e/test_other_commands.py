@@ -141,4 +141,4 @@ def test_a_pack_whose_constancy_cannot_be_checked_is_named(fieldray: Fieldray, h
     fieldray("constancy", "--status").ends_with(0)
     (broken := home / "packs" / "ours-1.0.0").mkdir(parents=True)
     (broken / "manifest.json").write_text("{")
-    fieldray("constancy", "--status").ends_with(1).prints("ours-1.0.0: not checked. ")
+    fieldray("constancy", "--status").ends_with(1).prints("Constancy test (ours-1.0.0): not run. ")

@@ -30,7 +30,7 @@ def test_pictures_go_and_results_stay_and_are_taken_over(fieldray: Fieldray, scr
     screen().ends_with(0)
     fieldray("store", "drop-pictures").ends_with(2)
     assert "of 3 images were deleted" in fieldray("store", "drop-pictures", "--yes").out
-    assert "Pictures: 0." in fieldray("store", "check").out
+    assert "Previews: 0." in fieldray("store", "check").out
     fieldray("store", "compact").ends_with(0)
     again = screen("--verify", "--json", "-").complains("3 results were reused")
     assert {line["taken_over_by"] for line in again.lines} == {"content"}

@@ -121,7 +121,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "tests. Next test: {due}.",
     "constancy_never": "Constancy test of {pack}: not run on this computer yet.",
     "constancy_due": "The constancy test is overdue since {due}. Run the constancy test.",
-    "constancy_not_run": "Constancy test on {device}: not run. {detail}",
+    "constancy_not_run": "Constancy test ({device}): not run. {detail}",
     "constancy_image": "{image}: expected {expected}, found {found}.",
     "constancy_busy": "The constancy test was not run: a run is under way, or another pack was chosen. Wait until "
                       "the run is over, then run the test again.",

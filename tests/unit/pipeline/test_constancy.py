@@ -141,7 +141,7 @@ def test_a_device_that_is_not_there_is_told_of_and_not_passed(tmp_path: Path) ->
     session, records = Screening(model=model, absent="edgetpu"), ConstancyRecords(tmp_path)
     on_cpu, on_edgetpu = check(session, records)
     assert on_cpu.code == "constancy_first"
-    assert on_edgetpu.text == "Constancy test on Edge TPU: not run. No Edge TPU is connected."
+    assert on_edgetpu.text == "Constancy test (Edge TPU): not run. No Edge TPU is connected."
     assert session.devices == ["cpu", "edgetpu", None] and len(records.standing(model)) == 1
 
 
