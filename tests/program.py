@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +36,15 @@ def python(
     return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
 
 
-def runner(home: Path) -> Fieldray:
-    """What runs `fieldray` to its end, with this home and with arguments; `environment` is added to this process's."""
+def runner(home: Path, *, start: Sequence[str] = ()) -> Fieldray:
+    """What runs `fieldray` to its end, with this home and with arguments; `environment` is added to this process's.
+
+    start  begins another command line than that of `command`
+    """
 
     def run(*arguments: object, environment: Mapping[str, str] | None = None) -> Record:
         done = subprocess.run(
-            command(*arguments),
+            [*start, *map(str, arguments)] if start else command(*arguments),
             env={**os.environ, "FIELDRAY_HOME": str(home), "PYTHONIOENCODING": "utf-8", **(environment or {})},
             capture_output=True,
             encoding="utf-8",

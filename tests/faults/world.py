@@ -6,6 +6,7 @@ A run is judged by what it told and stored: the test double marks the class maps
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -78,6 +79,19 @@ class Record:
 
         with self._changed:
             return self._changed.wait_for(found, timeout_s)
+
+
+# The program on a computer that shows the double's USB tree: a process of its own looks into that of this computer.
+_WITH_USB_TREE: Final = """
+import sys
+from functools import partial
+from pathlib import Path
+from fieldray.__main__ import main
+from fieldray.inference import coral, coral_status
+sysfs, nodes, *arguments = sys.argv[1:]
+coral.edgetpu_kind.__kwdefaults__["find"] = partial(coral_status.find_on_linux, sysfs=Path(sysfs), nodes=Path(nodes))
+sys.exit(main(arguments))
+"""
 
 
 @dataclass
@@ -220,7 +234,9 @@ class Clinic:
         """Another start of the program on `count` of the images, in the same home and with the same Edge TPU."""
         own = ("--pack", self.pack_folder, "--fresh", "--jobs", "1", "--json", "-")
         library = {"LD_LIBRARY_PATH": str(self.edgetpu.library.parent)}
-        return runner(self.home)("screen", *self.images[:count], *own, *options, environment=library)
+        seen = (_WITH_USB_TREE, self.edgetpu.sysfs, self.edgetpu.nodes)
+        run = runner(self.home, start=(sys.executable, "-W", "error", "-c", *map(str, seen)))
+        return run("screen", *self.images[:count], *own, *options, environment=library)
 
     def close(self) -> None:
         """Leave the environment as it was."""
