@@ -749,7 +749,7 @@ def test_a_double_click_on_a_verdict_gives_it_once(desk: Desk) -> None:
     bar = desk.window.result.verdict
     for _ in range(2):
         QTest.mouseClick(bar.buttons["agree"], Qt.MouseButton.LeftButton)
-    assert bar.buttons["agree"].isChecked() and "Your verdict is kept" in texts(bar)
+    assert bar.buttons["agree"].isChecked() and "You already gave this verdict" in texts(bar)
     desk.until(lambda: mark(desk, 1) == "saved")
     assert stored(desk, 1) == AGREE and len(desk.rooms.session.judged) == 1
     bar.withdraw.click()
