@@ -183,7 +183,7 @@ depends_on = ["quick"]
     children = psutil.Process(driver.pid).children(recursive=True)
     slow = by_name(path)["slow-0001"]
     assert is_running(tmp_path / "run") and slow.status == "running"
-    assert slow.outcome.node == "local/1" and slow.outcome.seconds > 0
+    assert slow.outcome.node in ("local/1", "local/2") and slow.outcome.seconds > 0  # whichever is free first
     with pytest.raises(UsageProblem, match="Another run is using"):
         run_workflow(path, say=lambda _: None)
     with driver:
