@@ -116,7 +116,7 @@ def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, agains
 
 
 def _level(of: Quantity, counts: Sequence[int]) -> float:
-    """What a person reads of counts (see `Drift`)."""
+    """The sentences that tell a person about drift, made from its counts (see `Drift`)."""
     if of in ("refused", "evidence"):
         return 100 * counts[-1] / sum(counts)
     scale = {"scores": 1, "exposure": 256}[of] / len(counts)

@@ -87,7 +87,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def start_or_stop(self) -> None:
-        """Start comparing, or stop if comparing: both have one key."""
+        """Start the comparison with the prior image, or stop it: one key does both."""
         (self.stop if self.is_on else self.start)()
 
     def choose(self, prior: Prior) -> None:

@@ -132,7 +132,7 @@ class RunRecorder:
         return (*self._most_failed(), *notes), tuple(counts.notes for counts in self._packs)
 
     def _most_failed(self) -> Notes:
-        """That most files of the run failed, and why most of them did."""
+        """A note that most files of the run failed, with the commonest reason; empty if they did not."""
         failed, number = self._failures.total(), self._packs[0].images
         if failed < _LEAST_FAILED or 2 * failed <= number:
             return ()

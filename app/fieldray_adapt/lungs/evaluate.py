@@ -171,7 +171,7 @@ def choose_thresholds(
 def check_rates(
     images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
 ) -> CheckRates:
-    """Shares of at most `most` images of a source: accepted upright, and noticed for each change."""
+    """Share of a source's images accepted upright, and of its altered copies noticed, of `most` images at most."""
     images, limits = _some(images, most), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {
         "rotated_90": partial(apply, turns=1),

@@ -273,7 +273,7 @@ def test_an_image_that_its_header_refuses_has_a_picture_unless_it_is_of_another_
 
 
 class Bright:
-    """A classifier whose score is how bright its input is; features and maps it has none."""
+    """A classifier that gives the brightness of its input as score, without features and maps."""
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
         score = np.array([image.mean() / 255], np.float32)
