@@ -46,7 +46,7 @@ def screen_to_its_end(desk: Desk, count: int) -> None:
     desk.until(lambda: desk.bench.screening.state == "finished")
     desk.until_listed(count)
     desk.window.work_list.choose_end(last=False)
-    desk.until(lambda: desk.bench.image.pyramid is not None)
+    desk.until(lambda: desk.bench.image.pyramid is not None and desk.bench.image.is_in_sight)
 
 
 @pytest.mark.slow
