@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -62,31 +63,11 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
     Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
     StorageProblem.
     """
-    before = size_of(path)
-    clear_abandoned(path.parent)
-    with _connection(path) as connection:
-        enable_secure_delete(connection)
-        connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
-        locks = RunLocks(path)
-        try:
-            with transaction(connection):
-                plan = _plan(connection, run_ids)
-                if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
-                    raise UsageProblem(reason("history_grown"))
-                _hold(connection, locks, plan.run_ids)
-                _delete_rows(connection, plan.run_ids)
-                _, are_wiped = keep_only(path, _needed(connection))
-            for run_id in plan.run_ids:
-                locks.finish(run_id)
-        finally:
-            locks.release()
-        is_wiped = vacuum(connection) and are_wiped
-    return Deletion(
-        plan=plan,
-        freed_bytes=before - size_of(path),
-        is_wiped=is_wiped,
-        copies_left=tuple(map(str, _set_aside(path))),
-    )
+
+    def delete(connection: sqlite3.Connection, plan: DeletionPlan) -> None:
+        _delete_rows(connection, plan.run_ids)
+
+    return _delete(path, partial(_plan, run_ids=run_ids), delete, agreed=agreed, ends_runs=True)
 
 
 def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
@@ -105,6 +86,25 @@ def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None =
     Raises UsageProblem (history_no_patient; history_in_use where somebody works on one of the runs; history_grown),
     StorageProblem.
     """
+
+    def plan(connection: sqlite3.Connection) -> DeletionPlan:
+        return _plan_of_patient(connection, patient_id)[0]
+
+    def delete(connection: sqlite3.Connection, _: DeletionPlan) -> None:
+        _delete_images(connection, _plan_of_patient(connection, patient_id)[1])
+
+    return _delete(path, plan, delete, agreed=agreed, ends_runs=False)
+
+
+def _delete(
+    path: Path,
+    plan_of: Callable[[sqlite3.Connection], DeletionPlan],
+    delete: Callable[[sqlite3.Connection, DeletionPlan], None],
+    *,
+    agreed: DeletionPlan | None,
+    ends_runs: bool,
+) -> Deletion:
+    """Plan and delete in one transaction, then wipe the bytes; `ends_runs`: whether the runs of the plan are gone."""
     before = size_of(path)
     clear_abandoned(path.parent)
     with _connection(path) as connection:
@@ -113,12 +113,14 @@ def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None =
         locks = RunLocks(path)
         try:
             with transaction(connection):
-                plan, images = _plan_of_patient(connection, patient_id)
+                plan = plan_of(connection)
                 if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
                     raise UsageProblem(reason("history_grown"))
                 _hold(connection, locks, plan.run_ids)
-                _delete_images(connection, images)
+                delete(connection, plan)
                 _, are_wiped = keep_only(path, _needed(connection))
+            for run_id in plan.run_ids if ends_runs else ():
+                locks.finish(run_id)
         finally:
             locks.release()
         is_wiped = vacuum(connection) and are_wiped
