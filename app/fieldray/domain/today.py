@@ -1,7 +1,8 @@
-"""Which images of a run are of today: those of the newest study of each patient.
+"""The images of today: the newest study of each patient in a run.
 
-A desk thinks in the patients who are there. A patient stands where the most urgent answer on their newest study puts
-them; images of earlier days lie below and lift nobody. The work list, exports and archives all go by this module.
+A clinic works by patient. A patient's position in the work list is that of the most urgent answer of the newest study.
+Images of earlier days follow below and do not raise the patient's position. Work list, exports and archives use this
+module.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ NO_DAY = 0
 
 @functools.lru_cache(maxsize=4096)
 def day_number(dicom_date: str) -> int:
-    """A study date as a number that grows by one a day; 0 where the file has no date, or one that there is not."""
+    """Convert a study date to a number that grows by one a day; 0 for a missing or invalid date."""
     day = day_of(dicom_date)
     return day.toordinal() if day else NO_DAY
 
 
 def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of a run's images are of an earlier day than the newest image of the same patient.
+    """Return which images of a run are of an earlier day than the newest image of their patient.
 
     Parameters
     ----------
     people
-        (n,) A number for each image, alike for images of one patient alone (`domain.prior.person_key`).
+        (n,) A number for each image, equal for all images of one patient (`domain.prior.person_key`).
     days
-        (n,) The `day_number` of each image. Without a date an image is never earlier, and makes no other one so.
+        (n,) The `day_number` of each image. An image without a date is never earlier, and makes no other image earlier.
 
     Returns
     -------
-    (n,)
+    (n,) True for images of an earlier day.
     """
     _, patient = np.unique(people, return_inverse=True)
     newest = np.zeros(patient.max(initial=-1) + 1, np.int64)
@@ -45,6 +46,6 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
 
 
 def todays_first(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The positions (n,) of images in the order of a list, with those of earlier days behind all others."""
+    """Return the positions (n,) of images with those of earlier days moved behind all others, otherwise in order."""
     positions: NDArray[np.int64] = np.argsort(is_earlier, kind="stable")
     return positions
