@@ -269,8 +269,9 @@ _NOBODY: Final = re.compile(
 
 
 def known_person(patient_id: str) -> str:
-    """Return the Patient ID stripped of blanks; empty if it names nobody, or if one of its letters could not be
-    decoded.
+    """Return the Patient ID stripped of blanks; empty if it names nobody.
+
+    Also empty if one of its letters could not be decoded.
     """
     words = re.split(r"[\s\-_.?*/^,]+", patient_id.casefold())
     names_nobody = any(all(map(_NOBODY.fullmatch, said)) for said in (words, ["".join(words)]))

@@ -471,7 +471,7 @@ def _span(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: in
 
 
 def _crossing(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> float:
-    """Return the position where shares first reach the threshold, or the outer edge if there is no cell before."""
+    """Interpolate where the shares cross the threshold between the last two cells; the outer edge for a single cell."""
     if len(shares) < 2:
         return float(borders[0])
     before, last = (borders[-3] + borders[-2]) / 2, (borders[-2] + borders[-1]) / 2
