@@ -125,7 +125,7 @@ class Journal:
         self._stream.close()
 
     def add(self, event: Event) -> None:
-        """Write an event down; it is on the disk when this returns. Raises StorageProblem."""
+        """Write an event and flush it to the disk. Raises StorageProblem."""
         try:
             self._stream.write(json.dumps(asdict(event), ensure_ascii=False).encode() + b"\n")
             self._stream.flush()
