@@ -84,9 +84,7 @@ def _skeleton(text: str) -> str:
 
 
 def _is_part(letter: str) -> bool:
-    """Return whether a character takes its own place: a nonspacing mark is an accent, other marks are vowels (Thai,
-    Hindi).
-    """
+    """Return whether a character is part of the skeleton: a letter, digit or vowel sign (Thai, Hindi), no accent."""
     is_vowel = unicodedata.category(letter) in ("Mn", "Mc") and not unicodedata.combining(letter)
     return letter.isalnum() or is_vowel
 
