@@ -139,7 +139,7 @@ def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
 
 
 def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
-    """Return a matrix (count, size): each row averages its share of the pixels exactly, even if the sizes do not divide."""
+    """Return a matrix (count, size): each row averages its share of the pixels exactly, for any two sizes."""
     edges = np.arange(count + 1) * size / count
     pixels = np.arange(size)
     overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
