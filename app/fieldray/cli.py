@@ -1,10 +1,8 @@
-"""The windowless front end: arguments to a command, and what happened to an exit code.
+"""The command line: parses arguments, runs a command, and converts the result to an exit code.
 
-Only the command that is asked for is imported in full, and nothing of it before its arguments are known.
+Only the requested command is imported in full, after its arguments are parsed.
 
 Exit codes: 0 every image has an outcome and none failed; 1 some failed, or results could not be kept; 2 wrong usage;
-3 no usable pack; 4 a path that was given holds no image, as an empty mount point does (1 comes before it);
-130 cancelled.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ def run(
 
 
 def _without_command(arguments: Sequence[str]) -> Reason | None:
-    """Why paths without a command cannot be opened: an option, which only commands have, or one that does not exist."""
+    """Return why paths without a command cannot be opened: an option of a command, or an unknown option."""
     first = arguments[0] if arguments else ""
     is_path = os.sep in first or (os.altsep or os.sep) in first or os.path.lexists(first)
     if is_command(first) or first.startswith("-"):
@@ -106,9 +104,9 @@ def _without_command(arguments: Sequence[str]) -> Reason | None:
 
 
 def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:
-    """The command's exit code. Raises FieldrayError; any other error is reported as a fault of the program.
+    """Run the command. Returns its exit code. Raises FieldrayError; other errors are reported as faults of the program.
 
-    Except after one of `signals`: a native library that is interrupted while it is imported raises what it likes.
+    After one of `signals` other errors are not reported: an interrupted import of a native library may raise anything.
     """
     from fieldray.log_file import configure_logging
 
@@ -134,9 +132,9 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
 
 @contextlib.contextmanager
 def _usable_home(options: argparse.Namespace) -> Iterator[None]:
-    """A temporary folder in the place of a home that cannot be used, for a command with the option `home_problem`.
+    """Provide a temporary folder instead of an unusable home, for a command with the option `home_problem`.
 
-    That option gets the reason. Raises StorageProblem for any other command.
+    That option receives the reason. Raises StorageProblem for any other command.
     """
     try:
         user_data()
@@ -156,9 +154,9 @@ def _usable_home(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Before hours of work, of every command: whether its outputs may be written. Raises UsageProblem, StorageProblem.
+    """Check before hours of work that a command's outputs may be written. Raises UsageProblem, StorageProblem.
 
-    `--out` and `--maps` name folders, `--json` a file (of lines, or of `json_kind`), and `paths` are what is read.
+    `--out` and `--maps` name folders, `--json` a file (of lines, or of `json_kind`), and `paths` are the inputs.
     """
     folders, lines = [getattr(options, name, None) for name in ("out", "maps")], getattr(options, "json", None)
     if any(folders) or lines not in (None, "-"):
@@ -172,7 +170,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 def command_parser(open_window: OpenWindow | None = None, *, asked: str | None = None) -> argparse.ArgumentParser:
-    """All commands with their options, or with those of the one `asked` for alone: the others are names."""
+    """Return the parser of all commands; only the command `asked` for gets its options, the others are names."""
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
@@ -212,9 +210,9 @@ def _explain(error: FieldrayError, console: Console) -> int:
 
 @contextlib.contextmanager
 def _cancelled_by_signals() -> Iterator[Sequence[int]]:
-    """A polite end (SIGTERM of a shutdown, SIGHUP of a terminal that is closed) is taken like Ctrl-C: in order.
+    """Handle SIGTERM (shutdown) and SIGHUP (closed terminal) like Ctrl-C during the block.
 
-    Gives the signals that have come.
+    Yields the signals that have arrived.
     """
     come: list[int] = []
     if threading.current_thread() is not threading.main_thread():

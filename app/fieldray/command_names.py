@@ -1,9 +1,9 @@
-"""Which commands there are: those of this package, and those of the two packages that may lie beside it.
+"""The names of all commands: those of this package, and those of two optional packages.
 
-`fieldray_adapt` makes packs, `fieldray_cluster` spreads work over processes and machines; the installed program has
-neither. They are found by these names, and no code of another distribution is (see `registry`). Each says in its module
-`command_line` which commands it has and which of them may use the network. What is here is known before anything large
-is imported, and before the guard of `offline` is in place.
+`fieldray_adapt` makes packs, `fieldray_cluster` distributes work over processes and machines; the installed program has
+neither. They are found by these names, and no code of another distribution is (see `registry`). Each lists in its
+module `command_line` its commands, and which of them may use the network. These facts are known before anything large
+is imported, and before the guard of `offline` is active.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
 
 
 class CommandLine(Protocol):
-    """What a package beside this one says of its commands, each with its line in the list of commands."""
+    """The commands of an optional package, each with its line in the list of commands."""
 
     COMMANDS: Mapping[str, str]
     IS_TOOLCHAIN: bool  # see `offline.stay_offline`
@@ -50,7 +50,7 @@ class CommandLine(Protocol):
 
 
 def optional_modules(name: str) -> Iterator[ModuleType]:
-    """The module of this name in each of the packages that are installed."""
+    """Yield the module of this name from each installed optional package."""
     for package in PACKAGES:
         try:
             yield import_module(f"{package}.{name}")
@@ -61,12 +61,12 @@ def optional_modules(name: str) -> Iterator[ModuleType]:
 
 @functools.cache
 def command_lines() -> tuple[CommandLine, ...]:
-    """What the packages beside this one say; fewer than `PACKAGES` where they are not installed."""
+    """Return the command lines of the installed optional packages."""
     return tuple(cast("CommandLine", module) for module in optional_modules("command_line"))
 
 
 def command_line_of(name: str) -> CommandLine | None:
-    """What the package with this command says; None for one of our own, and for what is no command."""
+    """Return the command line of the optional package that has this command; None for other names."""
     return next((each for each in command_lines() if name in each.COMMANDS), None) if name not in OWN else None
 
 

@@ -66,7 +66,7 @@ def _what_is_short(error: BaseException) -> str | None:
 
 
 def unexpected(error: Exception) -> Reason:
-    """What to tell of an exception that reached the top: our bug, unless the system refused us something."""
+    """Return the reason to show for an unexpected exception: a fault of the program, or a refusal by the system."""
     problem = shortage(error)
     return problem.reason if problem else reason("internal", detail=type(error).__name__)
 
@@ -84,7 +84,7 @@ class ReaderProblem(EnvironmentProblem):
 
 
 class InputProblem(FieldrayError):
-    """What we were given cannot be used."""
+    """An input cannot be used."""
 
 
 class Unusable(InputProblem):
@@ -108,7 +108,7 @@ class PackNotTrusted(PackProblem):
 
 
 class PackNotChosen(PackProblem):
-    """Nobody said whose images these are. `choices`: a line for each pack that could be named."""
+    """The pack for the images was not chosen. `choices`: a line for each pack that could be named."""
 
     def __init__(self, why: Reason, choices: Sequence[str]) -> None:
         super().__init__(why)
@@ -120,4 +120,4 @@ class UsageProblem(InputProblem):
 
 
 class Cancelled(Exception):
-    """Somebody does not want the result any more: what was under way is given up, and there is none."""
+    """The result is not wanted any more: the operation stops without a result."""

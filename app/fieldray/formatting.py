@@ -24,15 +24,15 @@ DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
 
 
 def research_only(translator: Translator) -> str:
-    """The sentence that is always in sight."""
+    """Return the sentence *research use only*, which is always visible."""
     return translator.text("Research use only. Not for diagnostic use.")
 
 
 class NamesClasses(Protocol):
-    """A pack, or what is kept of one: what its classes are called.
+    """A pack, or a stored description of one, with the names of its classes.
 
-    class_names  its own words for a score above and one below the zone; None where it has none
-    label_codes  of what it looks for
+    class_names  the pack's own names for a score above and one below the zone; None without such names
+    label_codes  codes of the pack's labels
     is_bare      a bare model of the dissertation, which has two classes and no zone
     """
 
@@ -74,7 +74,7 @@ def short_label(translator: Translator, category: Category, pack: NamesClasses |
 
 
 def class_words(translator: Translator, category: Category) -> tuple[str, ...]:
-    """All that the program itself may call a class."""
+    """Return all names that the program itself may give to a class."""
     more: dict[Category, tuple[str, ...]] = {
         "abnormal": (translator.text("Abnormal"),),
         "normal": (translator.text("Normal"), translator.text("No abnormality flagged")),
@@ -101,12 +101,12 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
 
 
 def unsigned(translator: Translator) -> str:
-    """What stands beside whatever a model without signature and operating point decided."""
+    """Return the notice for results of a model without signature and operating point."""
     return translator.text("unsigned, operating point unknown")
 
 
 def signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
-    """Whose a pack is."""
+    """Describe the signer of a pack."""
     if trust == "builtin":
         return translator.text("comes with the program")
     if trust == "legacy":
@@ -115,7 +115,7 @@ def signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
 
 
 def run_state(translator: Translator, run: Run) -> str:
-    """How a run stands, as a word."""
+    """Return the state of a run as a word."""
     text = translator.text
     return {
         "running": text("under way"),
@@ -128,19 +128,19 @@ def run_state(translator: Translator, run: Run) -> str:
 
 
 def verdict_text(translator: Translator) -> dict[VerdictChoice, str]:
-    """What a person may say of a result."""
+    """Return the texts of the reader's verdicts."""
     return {choice: value.title(translator) for choice, value in VERDICT_VALUES.items()}
 
 
 def sex_label(translator: Translator, header: ImageHeader) -> str:
-    """A letter; empty where the file states none."""
+    """Return the patient's sex as a letter; empty if the file does not state it."""
     letters = {"M": translator.in_context("sex of a patient", "M")}
     letters["F"] = translator.in_context("sex of a patient", "F")
     return letters.get(header.patient_sex, "")
 
 
 def what_to_do(translator: Translator, category: Category) -> str:
-    """With an image that has no score, because it was refused or failed."""
+    """Return the advice for an image without a score, because it was refused or failed."""
     if category == "refused":
         return translator.text("The image is not suitable and has no score. Read the image yourself.")
     return translator.text("The image could not be screened. Read the image yourself, or try again.")
@@ -164,7 +164,10 @@ def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
 
 
 def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]:
-    """The lungs' areas, and how much of what speaks for the finding lies inside them, empty where that is not known."""
+    """Return sentences on the lungs' areas, and on the share of evidence inside the lungs.
+
+    Empty if that share is not known.
+    """
     text, inside = translator.text, lungs.evidence_inside
     right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
     areas = text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
@@ -178,26 +181,26 @@ def packs_of_run(translator: Translator, spec: RunSpec) -> str:
 
 
 def pack_label(translator: Translator, spec: PackSpec) -> str:
-    """A pack's name, with what a list has to say of it."""
+    """Return a pack's name with the remarks that a list shows."""
     return f"{spec.pack_name} ({unsigned(translator)})" if spec.trust == "legacy" else spec.pack_name
 
 
 def pack_headings(packs: Sequence[tuple[str, str]]) -> list[str]:
-    """What packs are called beside each other. Each has a name, and an id with its version.
+    """Return headings that distinguish several packs. Each pack has a name, and an id with its version.
 
-    Those of one name, as two versions of a pack are, are called by the latter.
+    Packs with equal names, such as two versions of a pack, are headed by id and version.
     """
     names = [name for name, _ in packs]
     return [name if names.count(name) == 1 else pack_name for name, pack_name in packs]
 
 
 def backend_name(translator: Translator, backend: str) -> str:
-    """What ran the model."""
+    """Return the display name of a backend."""
     return translator.text(BACKENDS.title(backend))
 
 
 def label_meaning(translator: Translator, label: str, manifest: Manifest | None) -> str:
-    """What a label means in the pack's own words, its code where the pack is not known."""
+    """Return the meaning of a label in the pack's own words, or its code if the pack is unknown."""
     for entry in manifest.labels if manifest else ():
         if entry.code == label:
             return translator.pick(entry.meaning)
@@ -235,7 +238,7 @@ def score_text(translator: Translator, score: float, point: OperatingPoint | Non
 
 
 def threshold_text(translator: Translator, finding: Finding) -> str:
-    """The threshold beside a finding's score: both with the digits that tell them apart; empty without a point."""
+    """Format a threshold with the digits that distinguish it from the finding's score; empty without a point."""
     point = finding.point
     digits = score_digits(finding.score, point, least=2)
     return number(translator, point.threshold, digits=digits) if point else ""
@@ -250,7 +253,7 @@ def border_text(translator: Translator, border: float, *, least: int = 2) -> str
 
 
 def count(items: int) -> str:
-    """How many there are: from 10,000 on in groups of three digits, parted by a thin space (ISO 80000-1, 7.3.1)."""
+    """Format a count, from 10,000 on in groups of three digits separated by a thin space (ISO 80000-1, 7.3.1)."""
     return f"{items:,}".replace(",", "\u202f") if items >= 10_000 else str(items)
 
 
@@ -322,7 +325,7 @@ def calendar_date(translator: Translator, day: datetime.date) -> str:
 
 
 def earlier_text(translator: Translator, header: ImageHeader) -> str:
-    """What marks an image of an earlier day than the newest one of its patient in a run."""
+    """Return the mark of an image of an earlier day than its patient's newest image in a run."""
     # Translators: of an X-ray, in a list below the one of today
     return translator.text("earlier, {date}", date=date(translator, header.study_date))
 
@@ -379,7 +382,7 @@ def gap(translator: Translator, between: Gap, order: Order) -> str:
 
 
 def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
-    """How much earlier an image is than another one; that it is not known, where a date is missing."""
+    """Format how much earlier an image is than another one, or that a missing date leaves this unknown."""
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
@@ -387,20 +390,20 @@ def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader
 
 
 def differences_only(translator: Translator) -> str:
-    """What stands beside every comparison of two images."""
+    """Return the notice for every comparison of two images."""
     research = translator.text("Research use only.")
     return f"{research} {translator.reason(reason('compare_notice'))}"
 
 
 def region_count(translator: Translator, count: int) -> str:
-    """How many regions of a pair differ."""
+    """Format the number of regions that differ in a pair."""
     return translator.plural(
         "{count} region differs by more than the noise.", "{count} regions differ by more than the noise.", count
     )
 
 
 def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:
-    """A region that differs, with its number."""
+    """Return the sentence on a region that differs, with its number."""
     values = {
         "number": count,
         "strength": number(translator, abs(region.strength), digits=1),

@@ -1,4 +1,4 @@
-"""The log file: what went wrong, for the one who fixes it. Never names of patients or of their files."""
+"""The log file: errors for the person who fixes them, never with names of patients or of their files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(name)s:
 
 
 class _QuietHandler(logging.FileHandler):
-    """Loses a line rather than disturb the program: the disk may be full, the file may be somebody else's."""
+    """A log handler that drops a line rather than disturb the program, for example on a full disk."""
 
     def _open(self) -> io.TextIOWrapper:
-        """For this user alone, whatever the umask. Raises OSError for a link and what else is no ordinary file."""
+        """Open the log for this user alone, whatever the umask.
+
+        Raises OSError for a link or any file that is not regular.
+        """
         handle = os.open(self.baseFilename, _APPEND | getattr(os, "O_CLOEXEC", 0), PRIVATE)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -176,7 +176,7 @@ def reach_server(host: str) -> None:
 
 
 def _ranges(networks: Sequence[str]) -> list[tuple[int, int, int]]:
-    """First and last address of each. Raises InternetRefused, ValueError."""
+    """Return first and last address of each network. Raises InternetRefused, ValueError."""
     if _is_installed and not _joins_cluster:
         raise InternetRefused("this process of Fieldray connects to nothing")
     import ipaddress
@@ -213,7 +213,7 @@ def leave_only_the_screen(environment: MutableMapping[str, str]) -> None:
 
 
 def screen_connected() -> None:
-    """The window's screen is there: from now on the kernel refuses any other connection to this process, too."""
+    """Make the kernel refuse any further connection of this process, after the window's screen is connected."""
     global _awaits_screen
     if _awaits_screen:
         _awaits_screen = False
@@ -254,7 +254,9 @@ def _is_internet(event: str, arguments: tuple[object, ...]) -> bool:
 
 
 def _is_permitted(event: str, arguments: tuple[object, ...]) -> bool:
-    """Whether a process of a cluster asks for what it was told to reach; a socket alone reaches nothing."""
+    """Return whether a cluster process's request is within the networks that it may reach; a socket alone reaches
+    nothing.
+    """
     if event == "socket.__new__":
         return arguments[1] in _INTERNET
     if event in _WITH_SOCKET or event == "socket.getnameinfo":

@@ -1,4 +1,4 @@
-"""Where things are on this machine, installed, frozen or run from a checkout."""
+"""Paths of the program's files and folders on this computer, whether installed, frozen or run from a checkout."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def builtin_packs() -> Path:
 
 
 def licence_table() -> Path:
-    """The licences of what others made, written when an installer is built; not there in a checkout."""
+    """Return the table of third-party licences, written when an installer is built; missing in a checkout."""
     return _data_root() / "licences" / "licences.json"
 
 

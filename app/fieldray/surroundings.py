@@ -84,9 +84,9 @@ _SCREENS: Final = {"xcb": "DISPLAY", "wayland": "WAYLAND_DISPLAY"}  # by Qt's na
 
 
 def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether there is something to show a window on, or Qt was told to do without.
+    """Return whether a window can be shown: there is a display, or Qt is set to run without one.
 
-    Qt ends the whole process where it cannot connect, so the connection is tried first.
+    Qt ends the whole process if it cannot connect, so the connection is tried first.
     """
     if sys.platform in ("win32", "darwin"):
         return True

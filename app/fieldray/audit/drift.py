@@ -116,7 +116,7 @@ def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, agains
 
 
 def _level(of: Quantity, counts: Sequence[int]) -> float:
-    """Return the level of a quantity from its counts."""
+    """Return the percentage in the last bin (refused, evidence), or the mean of the quantity (scores, exposure)."""
     if of in ("refused", "evidence"):
         return 100 * counts[-1] / sum(counts)
     scale = {"scores": 1, "exposure": 256}[of] / len(counts)

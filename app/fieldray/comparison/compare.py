@@ -114,11 +114,11 @@ def _search(
     *,
     scale: float,
 ) -> tuple[Affine, float, float]:
-    """Over scales and angles, all at once: the best mapping, with the highest and the lowest similarity.
+    """Search all scales and angles at once. Returns the best mapping, the highest and the lowest similarity.
 
-    box                   of the current image, which is the template
-    centre, prior_centre  middles of the lungs in the current image and in the prior (pixels of the frame)
-    scale                 how much larger they are there
+    box                   the template: a part of the current image
+    centre, prior_centre  centres of the lungs in the current image and in the prior (pixels of the frame)
+    scale                 how much larger the lungs are in the prior
     """
     template = current[box]
     matrices = [share * scale * _turn(angle) for share in _SCALES for angle in _ANGLES]
@@ -158,13 +158,13 @@ def _centre(lungs: Mask) -> NDArray[np.float64]:
 
 
 def _extent(lungs: Mask) -> float:
-    """Width of the lungs: a deep breath changes it less than the height."""
+    """Return the width of the lungs, which a deep breath changes less than the height."""
     columns = np.flatnonzero(lungs.any(axis=0))
     return float(columns[-1] - columns[0] + 1)
 
 
 def _box(lungs: Mask) -> tuple[slice, slice]:
-    """Around the lungs with a margin, in pixels of the search."""
+    """Return the box around the lungs with a margin, in pixels of the search."""
     spans = []
     for axis in (1, 0):
         filled = np.flatnonzero(lungs.any(axis=axis))
@@ -180,7 +180,7 @@ _REACH_PX: Final = 48.0
 
 
 def outline(lungs: Mask) -> Points:
-    """Pixels (n, 2) of a mask (rows, columns) that touch what is not of it."""
+    """Return the pixels (n, 2) of a mask (rows, columns) that touch its outside."""
     padded = np.pad(lungs, 1)
     inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return np.argwhere(lungs & ~inner).astype(np.float64)
@@ -217,10 +217,11 @@ def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """Pixels of the frame: side of the templates, how far around they are sought, distance between them.
+    """One round of matching, in pixels of the frame: template side, search distance, grid spacing.
 
-    outline  how hard each point of the lungs' outline pulls, where a perfect match pulls with 1; in the last round it
-             has done its part, and what templates find is not to be bent by how the lungs were outlined
+    outline  weight of each outline point, relative to 1 for a perfect match. It is 0 in the last round, so that errors
+             of the
+             lungs' outlines do not affect matches of templates
     """
 
     template_px: int
@@ -278,7 +279,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]
 
 
 def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> tuple[Points, Peaks]:
-    """Templates on a grid, and where each was found in the prior as warped so far."""
+    """Match templates on a grid with the prior as warped so far. Returns template positions and peaks."""
     moved = warped(prior, field)
     half, around = step.template_px // 2, step.template_px // 2 + step.reach_px
     starts = np.arange(half, FRAME_SIDE - half + 1, step.step_px)
@@ -299,7 +300,7 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
 
 
 def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
-    """Squares (n, side, side, channels) by their upper left corners."""
+    """Cut squares (n, side, side, channels) by their upper left corners."""
     return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 
 
@@ -343,9 +344,9 @@ def _relaxed(
     rest: Affine,
     step: _Round,
 ) -> tuple[Displacement, NDArray[np.bool_]]:
-    """The mesh by the matches that agree with it: what lies far from it is rejected, and it is relaxed again.
+    """Relax the mesh, reject matches far from it, and relax it again.
 
-    Matches and what the outlines pull at, `pull`, lie in the current frame and in the prior's, (n, 2) each.
+    Matches and outline points (`pull`) are positions in the current frame and in the prior's, (n, 2) each.
     """
     points, targets = np.concatenate([positions, pull[0]]), np.concatenate([targets, pull[1]])
     held = np.full(len(pull[0]), step.outline)
@@ -459,7 +460,7 @@ _LEAST_DEVIATION: Final = 1.0  # grey levels
 
 
 def compared_area(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Mask:
-    """Inside the lungs of both, away from their edges, where a pixel of misalignment looks like a change."""
+    """Return the area inside both lungs, without their edges, where a pixel of misalignment looks like a change."""
     moved = warped(prior.lungs.astype(np.float32), displacement) > 0.5
     both = (moved & current.lungs).astype(np.float32)
     return np.asarray(blurred(both, _ERODED_PX) > _STAYS) & current.lungs & moved
@@ -480,7 +481,7 @@ def averages(
 
 
 def _normalised(image: NDArray[Any], inside: Mask) -> Grey:
-    """Less its mean, over its deviation, of the lungs alone."""
+    """Normalise an image to zero mean and unit deviation inside the lungs."""
     grey = image.astype(np.float32)
     values = grey[inside]
     normal: Grey = (grey - values.mean()) / max(float(values.std()), _LEAST_DEVIATION)
@@ -488,7 +489,7 @@ def _normalised(image: NDArray[Any], inside: Mask) -> Grey:
 
 
 def spread(average: Grey, inside: Mask) -> float:
-    """Standard deviation as the median absolute deviation tells it."""
+    """Estimate the standard deviation from the median absolute deviation."""
     values = average[inside]
     return _GAUSSIAN * float(np.median(np.abs(values - np.median(values))))
 

@@ -63,7 +63,7 @@ def locally_normalised(image: NDArray[Any]) -> Grey:
 
 @lru_cache(maxsize=32)
 def _gaussian(size: int, sigma_px: float) -> Grey:
-    """(size, size) weights, each row adding up to 1: a product of matrices is the fastest filter of NumPy's."""
+    """Return weights (size, size), each row adding up to 1: in NumPy a matrix product is the fastest filter."""
     reach = min(int(np.ceil(_REACH * sigma_px)), size - 1)
     offsets = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * np.square(offsets / sigma_px)) if sigma_px > 0 else (offsets == 0).astype(float)
@@ -127,21 +127,21 @@ def _with_channels(arrays: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _products(images: NDArray[np.float64], patterns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Correlation by FFT. A transform as large as the image is enough: windows inside of it do not wrap around."""
+    """Correlate by FFT. A transform of the image's size suffices: windows inside the image do not wrap around."""
     (rows, columns), (height, width) = images.shape[2:], patterns.shape[2:]
     spectrum = np.fft.rfft2(images) * np.conj(np.fft.rfft2(patterns, s=(rows, columns)))
     return np.fft.irfft2(spectrum, s=(rows, columns))[:, :, : rows - height + 1, : columns - width + 1]
 
 
 def _energies(images: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """S2 - S1^2 / t of every window, 0 or more."""
+    """Return S2 - S1^2 / t of every window, 0 or more (see the module)."""
     sums, squares = _window_sums(images, height, width), _window_sums(np.square(images), height, width)
     energies: NDArray[np.float64] = (squares - np.square(sums) / (height * width)).clip(0, None)
     return energies
 
 
 def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Sums over every window, from sums over everything above and left of it."""
+    """Return sums over every window, from cumulative sums over rows and columns."""
     totals = np.zeros((*values.shape[:2], values.shape[2] + 1, values.shape[3] + 1))
     np.cumsum(values, axis=2, out=totals[:, :, 1:, 1:])
     np.cumsum(totals[:, :, 1:, 1:], axis=3, out=totals[:, :, 1:, 1:])
@@ -228,21 +228,21 @@ def own_offset(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def _unit(windows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centred and of length 1; flat ones are 0."""
+    """Centre windows and scale them to length 1; flat windows become 0."""
     centred = windows - windows.mean(axis=(2, 3), keepdims=True)
     unit: NDArray[np.float64] = centred / np.sqrt(np.square(centred).sum(axis=(2, 3), keepdims=True)).clip(1e-12, None)
     return unit
 
 
 def joined(parts: Sequence[Peaks]) -> Peaks:
-    """The peaks of several calls as one."""
+    """Join the peaks of several calls."""
     return Peaks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Peaks.__slots__})
 
 
 def _vertex(
     surfaces: Surface, each: NDArray[np.intp], row: NDArray[np.intp], column: NDArray[np.intp], *, axis: int
 ) -> NDArray[np.float64]:
-    """How far the top of the parabola through the peak and its two neighbours is from the peak, -0.5..0.5."""
+    """Return the offset (-0.5..0.5) of the vertex of the parabola through the peak and its two neighbours."""
     last = surfaces.shape[axis] - 1
     index = row if axis == 1 else column
     before, behind = (index - 1).clip(0), (index + 1).clip(None, last)
@@ -283,7 +283,7 @@ class Affine:
         return points @ self.matrix.T + self.offset
 
     def displacement(self) -> Displacement:
-        """Over the whole frame."""
+        """Return the displacement over the whole frame."""
         rows, columns = np.arange(FRAME_SIDE)[:, None, None], np.arange(FRAME_SIDE)[None, :, None]
         moved = rows * (self.matrix[:, 0] - (1, 0)) + columns * (self.matrix[:, 1] - (0, 1)) + self.offset
         return moved.astype(np.float32)
@@ -327,7 +327,9 @@ def relaxed(
 
 
 def least_jacobian(displacement: Displacement) -> float:
-    """Smallest determinant of the derivative of place + displacement, over all squares of four pixels."""
+    """Return the smallest determinant of the derivative of position + displacement, over all 2 x 2 squares of
+    pixels.
+    """
     down, across = np.diff(displacement, axis=0), np.diff(displacement, axis=1)
     least = np.inf
     for rows in (down[:, :-1], down[:, 1:]):
@@ -341,7 +343,7 @@ def least_jacobian(displacement: Displacement) -> float:
 
 
 def _weights(offsets: NDArray[Any]) -> Points:
-    """(n, nodes) weights of a cubic B-spline at places along one side, in pixels."""
+    """Return weights (n, nodes) of a cubic B-spline at positions along one side, in pixels."""
     scaled = np.asarray(offsets, np.float64) / SPACING_PX + 1  # node 0 lies one spacing before the frame
     distance = np.abs(scaled[:, None] - np.arange(_NODES))
     near = 2 / 3 - np.square(distance) + 0.5 * distance**3
@@ -364,7 +366,7 @@ def _along_frame() -> NDArray[np.float32]:
 
 @lru_cache(maxsize=1)
 def _springs() -> Points:
-    """The springs' energy as a matrix (nodes * nodes, nodes * nodes)."""
+    """Return the springs' energy as a matrix (nodes * nodes, nodes * nodes)."""
     stretch, bend, one = np.diff(np.eye(_NODES), axis=0), np.diff(np.eye(_NODES), 2, axis=0), np.eye(_NODES)
     energy = np.zeros((_NODES**2, _NODES**2))
     for weight, difference in ((_STRETCH, stretch), (_BEND, bend)):

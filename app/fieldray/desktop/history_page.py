@@ -1,4 +1,4 @@
-"""The page of the history: past runs, what to do with them, and how two of them differ."""
+"""The history page: past runs, operations on them, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ class HistoryPage(Page):
         return lay_row(None, *buttons, 1, self.patient_button, self.delete_button)
 
     def _make_months(self) -> QMenu:
-        """This month, and the one before; what was saved earlier can be had by the command line."""
+        """Make the menu of months: this month and the previous one; the command line exports earlier months."""
         menu, text = QMenu(self), self._translator.text
         for name, back in ((text("This month…"), 0), (text("Last month…"), 1)):
             menu.addAction(name).triggered.connect(partial(self._save_month, back))
         return menu
 
     def _save_month(self, back: int) -> None:
-        """The month of today, or (1) the one before it."""
+        """Save the report of the current month or, for `back` 1, the previous month."""
         translator, mode = self._translator, QFileDialog.FileMode.Directory
         first = datetime.date.today().replace(day=1)
         first = (first - datetime.timedelta(days=back)).replace(day=1)
@@ -186,14 +186,14 @@ class HistoryPage(Page):
             self._runs.open(chosen[0])
 
     def _ask_patient(self) -> None:
-        """Whose images are to be deleted, by the whole patient ID."""
+        """Ask for the complete Patient ID of the patient whose images are to be deleted."""
         text = self._translator.text
         ask_for_text(
             self, text("Delete a patient"), text("Patient ID, as the images give it:"), self._runs.plan_patient
         )
 
     def _ask(self, plan: DeletionPlan) -> None:
-        """Twice: once with what is lost, once more before it is lost."""
+        """Ask for confirmation of a deletion twice: with the list of losses, and immediately before the deletion."""
         if not self.isVisible():
             return
         translator = self._translator
@@ -246,7 +246,7 @@ class HistoryPage(Page):
                 self.table.selectionModel().select(self.table.model().index(row, 0), mark)
 
     def _show_quality(self) -> None:
-        """How the images of each day were taken, for the person at the machine; nothing where nothing is to be said."""
+        """Show the image quality of each day, for the person who takes the images; hidden without notes."""
         translator, self._taken = self._translator, self._runs.quality
         discard(self.quality)
         self.quality = None
@@ -272,7 +272,7 @@ class HistoryPage(Page):
         self.patient_button.setEnabled(bool(self._listed) and is_idle)
 
     def _show_comparison(self) -> None:
-        """How two runs differ, image by image; a double click on a side opens its run."""
+        """Show the comparison of two runs, image by image; a double click on a side opens its run."""
         discard(self.comparison)
         self.comparison, text = None, self._translator.text
         self._compared = found = self._runs.comparison

@@ -1,4 +1,4 @@
-"""How an image, its heat map and a prior bent to it get onto the screen: grey levels, colours, where they go."""
+"""Painting of an image, its heat map and a warped prior: grey levels, colours and positions on the screen."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Pyramid:
         return int(self.image.pixels.shape[1])
 
     def table(self, window: Window | None, *, inverted: bool) -> NDArray[np.uint8]:
-        """Grey level 0..255 by pixel value."""
+        """Return the display table: grey level 0..255 by pixel value."""
         table = display_table(self.image, window)
         return np.uint8(255) - table if inverted else table
 
@@ -71,7 +71,9 @@ def pyramid_of(image: Image) -> Pyramid:
 
 
 def like_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
-    """The window of `other` that matches `window` of `pyramid`: the same preset, or as far from the start window."""
+    """Return the window of `other` that matches a window of `pyramid`: the same preset, or an equal change from the
+    default.
+    """
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
     assert window is not None
@@ -81,7 +83,7 @@ def like_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Wind
 
 
 def _halved(pixels: Pixels) -> Pixels:
-    """Means over 2 x 2 pixels; an odd last row or column is left out."""
+    """Return means over 2 x 2 pixels; an odd last row or column is left out."""
     rows, columns = (side // 2 * 2 for side in pixels.shape)
     total = np.full((rows // 2, columns // 2), 2, np.uint32)
     for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
@@ -165,7 +167,7 @@ def grey_image(grey: NDArray[np.uint8]) -> QImage:
 
 
 def coloured(colours: NDArray[np.uint8]) -> QImage:
-    """Colours (rows, columns, 4) as an image with a copy of them."""
+    """Make a QImage from colours (rows, columns, 4), with a copy of the data."""
     rows, columns, _ = colours.shape
     image = QImage(colours.tobytes(), columns, rows, 4 * columns, QImage.Format.Format_RGBA8888)
     return image.convertToFormat(QImage.Format.Format_ARGB32_Premultiplied)
@@ -234,10 +236,11 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
-    """zoom 1 fits the image into the view; `center` is the image point in the middle of it (None: the image's own).
+    """The state of an image's view: zoom, position, orientation, window and measurements.
 
-    The image is mirrored left-right first (`mirrored`), then turned clockwise by `turns` quarter turns.
-    window None: as the file asks. `lines` are what was measured.
+    zoom 1 fits the image into the view; `center` is the image point in the middle of the view (None: the image's
+    centre). The image is mirrored left-right first (`mirrored`), then turned clockwise by `turns` quarter turns.
+    `window` None means the file's default window. `lines` are the measurements.
     """
 
     zoom: float = 1.0
@@ -249,19 +252,19 @@ class ViewState:
     lines: tuple[Line, ...] = ()
 
     def turned(self, quarter_turns: int) -> ViewState:
-        """Turned clockwise on the screen."""
+        """Return the view turned clockwise on the screen by quarter turns."""
         return replace(self, turns=(self.turns + quarter_turns) % 4)
 
     def flipped_left_right(self) -> ViewState:
-        """Flipped on the screen, whatever the turns: a flip after t turns is t turns back after a flip."""
+        """Return the view flipped left-right on the screen: a flip after t turns equals t turns back after a flip."""
         return replace(self, turns=-self.turns % 4, mirrored=not self.mirrored)
 
     def flipped_top_bottom(self) -> ViewState:
-        """Flipped on the screen: left-right, then half a turn."""
+        """Return the view flipped top-bottom on the screen: a left-right flip, then half a turn."""
         return self.flipped_left_right().turned(2)
 
     def inverse(self) -> ViewState:
-        """Black for white."""
+        """Return the view with black and white swapped."""
         return replace(self, inverted=not self.inverted)
 
     def scale(self, image: Size, view: Size) -> float:
@@ -270,7 +273,7 @@ class ViewState:
         return self.zoom * min(view.width / width, view.height / height)
 
     def transform(self, image: Size, view: Size) -> QTransform:
-        """The whole way from image pixels (edges) to points of the view."""
+        """Return the transform from image pixels (edges) to points of the view."""
         scale = self.scale(image, view)
         cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[self.turns]
         side = -1 if self.mirrored else 1
@@ -303,7 +306,7 @@ class ViewState:
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
     def pair_of(self, index: int) -> tuple[Line, ...]:
-        """The line in a place with the one before it that it is measured against, if it takes two and has the second.
+        """Return the line at an index, preceded by its partner if its kind needs two lines and both exist.
 
         Lines of a kind are paired in the order in which they were drawn.
         """
@@ -312,7 +315,7 @@ class ViewState:
         return (before[-1], line) if line.kind in ("angle", "ratio") and len(before) % 2 else (line,)
 
     def without_half(self) -> ViewState:
-        """Without the last line where it waits for a second one."""
+        """Return the view without a last line that waits for a second one."""
         waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.pair_of(-1)) == 1
         return replace(self, lines=self.lines[:-1]) if waits else self
 
@@ -325,10 +328,10 @@ class ViewState:
         other_image: Size,
         mapping: Callable[[Point], Point] | None = None,
     ) -> ViewState:
-        """The view of this image with the zoom and position of another one; turns and lines stay.
+        """Return the view of this image at the zoom and position of another one; turns and lines are kept.
 
-        `window` is that of this image which is like the other's; `place` says where in this image lies what is at a
-        point of the other one. Without it, points are the same as shares of the images' sizes.
+        `window` is this image's window, matched to the other's; `mapping` maps points of the other image to this one.
+        Without `mapping`, points correspond by their share of the images' sizes.
         """
         center = other.center
         if mapping is not None and (center is not None or other.zoom > 1):  # two whole images stay whole
@@ -374,7 +377,7 @@ class LaidOver:
 
 
 def laid_over(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) -> LaidOver:
-    """Bend a prior image over the open one, of so many rows and columns; takes a fraction of a second.
+    """Warp a prior image onto the current one with `rows` x `columns` pixels; takes a fraction of a second.
 
     Raises ValueError for a pair that is not comparable.
     """
@@ -403,12 +406,12 @@ def _region(pixel_map: PixelMap) -> QRectF:
 
 
 def _in_file(row: float, column: float, pixel_map: PixelMap) -> QPointF:
-    """Where in the file a place of the frame lies (edges)."""
+    """Map a position in the frame to the file (pixel edges)."""
     return QPointF(*reversed(pixel_map.position(row, column)))
 
 
 def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step: int, shrink: float) -> NDArray[Any]:
-    """The prior's pixels for each of `shape`, a band at a time: no other thread waits long for this one."""
+    """Sample the warped prior for each pixel of `shape`, in bands, so that no other thread waits long for this one."""
     number = prior.level_for(1 / shrink)
     level, bent = prior.levels[number].astype(np.float32), np.zeros(shape, prior.levels[number].dtype)
     rows, columns = ((np.arange(side) + 0.5) * step for side in shape)
@@ -420,7 +423,7 @@ def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step:
 
 
 def _mesh(pair: PairComparison, there: PixelMap) -> QPainterPath:
-    """Straight lines of the prior where they lie in the open image."""
+    """Return straight lines of the prior at their positions in the current image."""
     lines = np.arange(0, FRAME_SIDE + 1, _MESH_STEP, dtype=np.float64)
     down, across = pair.current_position(*there.position(*np.meshgrid(lines, lines, indexing="ij")))
     points, path = np.stack((across, down), axis=-1), QPainterPath()

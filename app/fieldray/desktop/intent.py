@@ -1,8 +1,7 @@
-"""What a person means to screen, and the question that is open about it: a playbook, events in and commands out.
+"""The intended screening of a person and its open question, as a playbook: events in, commands out.
 
-Every answer is given for one intent: this folder, this pack by its key and id, from this moment on. Whatever changes a
-part of it makes another intent, for which nothing was answered. No Qt, no threads, no disk: `screening` carries
-out what the commands say, and is told what comes of it.
+Every answer belongs to one intent: this folder and this pack, by key and id, from now on. A change of any part makes a
+new intent without answers. No Qt, no threads, no disk: `screening` carries out the commands and reports the results.
 """
 
 from __future__ import annotations
@@ -48,13 +47,14 @@ class PackInUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacksInReach:
-    """The packs known at a moment.
+    """The packs that are available at a moment.
 
-    point              the operating point of the one in use, "" for its first; None: a person chose it for what comes
-    others             further ones that screen in the same pass
-    ready              those that need no question, the one in use first
-    is_persons_choice  a person put the one in use to use, or plugged in its drive
-    is_settled         they were listed, none is being loaded, and no question about one of them is open
+    point              operating point of the pack in use, "" for its first; None if a person chose the pack for a
+                       folder
+    others             further packs that screen in the same pass
+    ready              packs that need no question, the pack in use first
+    is_persons_choice  whether a person chose the pack in use, or plugged in its drive
+    is_settled         whether packs are listed, none is being loaded, and no question about one is open
     """
 
     used: PackInUse | None = None
@@ -65,7 +65,7 @@ class PacksInReach:
     is_settled: bool = False
 
     def named(self, name: str) -> PackCandidate | None:
-        """The pack that a name means and that needs no question; None where several signers have some of this name."""
+        """Return the pack with this name that needs no question; None if the name is ambiguous between signers."""
         found = meant(name, self.ready)
         return found[0] if len({entry.lasting_name for entry in found}) == 1 else None
 
@@ -102,7 +102,7 @@ class Intent:
 
     @property
     def packs(self) -> tuple[PackInUse, ...]:
-        """All that are to screen, as far as they are known."""
+        """Return all packs of the intent that are known."""
         return (self.pack, *self.others) if self.pack else ()
 
     @property
@@ -113,7 +113,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class IntentQuestion:
-    """Whose images these are ("pack"), or whether all patients are of the pack's ages; of this intent alone."""
+    """The question of an intent: which pack suits the images ("pack"), or whether all patients have the pack's ages."""
 
     kind: Literal["pack", "ages"]
     intent: Intent
@@ -121,7 +121,7 @@ class IntentQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Find out what is known of an intent's paths, then `looked`."""
+    """Command: collect the facts about an intent's paths, then report `looked`."""
 
     intent: Intent
 
@@ -137,7 +137,7 @@ class UsePack:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Start the run that is meant. `remembered`: what was known of its paths."""
+    """Command: start the intended run. `remembered` is the remembered choice for its paths."""
 
     intent: Intent
     remembered: RememberedPack | None
@@ -170,7 +170,7 @@ class IntentPlaybook:
     # ---- what a person does
 
     def open(self, paths: Sequence[Path], *, watches: bool = False) -> Commands:
-        """A folder was opened, or is to be watched."""
+        """Handle the opening of a folder, or the start of watching a folder."""
         return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
 
     def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
@@ -180,14 +180,14 @@ class IntentPlaybook:
         return self._begin(Intent(since=self._count, paths=folders, images=images, pack=used, watches=watches))
 
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
-        """Something else is wanted: no answer counts any more. What waited is named, unless it is wanted again."""
+        """Cancel the intent and its answers; report waiting folders as not screened, except those in `instead`."""
         lost, self.intent, self.question, self._prepared = self.intent, None, None, None
         return (SayLost(lost, has_other_pack=False),) if lost and lost.paths != tuple(instead) else ()
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> Commands:
-        """A card was clicked, without a question for the next folder; or the ages are confirmed, or not (bool).
+        """Handle the answer to a question: a chosen pack, or confirmed or denied ages (bool).
 
-        None: it is another pack that these images are for.
+        None means that the images need another pack. An answer without a question applies to the next folder.
         """
         if question != self.question:
             return ()
@@ -205,14 +205,14 @@ class IntentPlaybook:
     # ---- what happens
 
     def looked(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
-        """What was remembered of the paths of an intent, and whether their files may lack ages."""
+        """Handle the facts about an intent's paths: the remembered choice, and whether files may lack ages."""
         if self.intent is None or self.intent.since != intent.since:
             return ()
         self._known = remembered, lacks_ages
         return self._advance()
 
     def see(self, packs: PacksInReach, *, default: tuple[str, str]) -> Commands:
-        """Packs came or went, or another one is in use; `default`: the site's pack and operating point, or ""."""
+        """Handle a change of the packs; `default` is the site's pack and operating point, or ""."""
         self._packs, self._default = packs, default
         if packs.is_settled and self._prepared and not (packs.used and packs.used.is_of(self._prepared)):
             self._prepared = None
@@ -252,7 +252,7 @@ class IntentPlaybook:
         self.question = IntentQuestion("pack", self.intent)
 
     def _advance(self) -> Commands:
-        """The next step, once what it needs is known: the pack, the ages, the run."""
+        """Take the next step when its facts are known: pack, ages, run."""
         intent, packs = self.intent, self._packs
         if intent is None or self._known is None or not packs.is_settled:
             return ()
@@ -280,10 +280,10 @@ class IntentPlaybook:
         return (wanted,)
 
     def _wanted(self, intent: Intent) -> tuple[str, str]:
-        """The names of the pack and the operating point that a person chose, "" where only a question can tell.
+        """Return the names of the pack and operating point to use, "" if a person must be asked.
 
-        What was chosen for these images comes before the site's default. A pack that a person has just put in use is
-        not exchanged for the default without a word, and a card that was clicked before contradicts no memory.
+        The choice for these images precedes the site's default. The default never silently replaces a pack that a
+        person has just put in use, and a card clicked earlier contradicts no remembered choice.
         """
         assert self._known is not None
         remembered, chosen, packs = self._known[0], intent.chosen, self._packs
@@ -296,7 +296,7 @@ class IntentPlaybook:
         return ("", "") if is_other or intent.only_a_card else self._default
 
     def _settle_ages(self, intent: Intent) -> Commands:
-        """What was said of the first pack's ages holds for the others where they are for all of these."""
+        """Apply the confirmed ages of the first pack to the others, if they accept that range."""
         assert intent.pack is not None and self._known is not None
         remembered, lacks_ages = self._known
         others = self._packs.others

@@ -1,7 +1,7 @@
-"""Verdicts between the window and the store: carries out what their playbook commands, and says what is not saved.
+"""Verdicts between window and store: carries out the playbook's commands, and reports unsaved verdicts.
 
-And which images were read: that is noted in the same place, and needs no playbook. The bar where a person gives a
-verdict stands here too, and what they are asked before one is lost.
+It also records which images were read, which needs no playbook. The bar for giving a verdict is here too, and the
+question before an unsaved verdict is discarded.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ WhyNot = Callable[[], Reason | None]  # why nothing can be said of the open imag
 
 
 class Judging(QObject):
-    """Carries out what a person says of the open image, unless `why_not` has a reason against it.
+    """Carries out a person's verdicts on the current image, unless `why_not` returns a reason against them.
 
-    changed  names the image whose verdict stands otherwise
-    given    the open image, on which a person gives or withdraws a verdict, before anything else happens
+    changed  names the image whose verdict has changed
+    given    the current image, before its verdict is given or withdrawn
     settled  nothing is being saved any more
     """
 
@@ -66,7 +66,7 @@ class Judging(QObject):
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
 
     def type(self, note: str) -> None:
-        """The note on the open image, as far as it is typed."""
+        """Record the note on the current image while it is typed."""
         if self._is_refused():
             self._carry_out((), self.verdicts.open_image)
             return
@@ -88,7 +88,7 @@ class Judging(QObject):
             self._give(self.verdicts.choose(choice))
 
     def withdraw(self) -> None:
-        """Withdraw the verdict on the open image, with its note."""
+        """Withdraw the verdict on the current image, with its note."""
         if not self._is_refused():
             self._give(self.verdicts.withdraw())
 
@@ -114,7 +114,7 @@ class Judging(QObject):
         self._carry_out(commands, judged)
 
     def _is_refused(self) -> bool:
-        """Whether nothing can be said of the open image now; a person is told why."""
+        """Return whether no verdict on the current image is possible now; shows the reason."""
         why = self._why_not()
         if why is None:
             self._board.withdraw(_NOT_GIVEN)
@@ -128,7 +128,7 @@ class Judging(QObject):
             self._carry_out(self.verdicts.insist(judged), judged)
 
     def give_in(self, judged: Judged) -> None:
-        """Withdraw what was not saved."""
+        """Discard an unsaved verdict."""
         self._carry_out(self.verdicts.give_in(judged), judged)
 
     # ---- the store
@@ -164,7 +164,7 @@ class Judging(QObject):
     # ---- what is not saved
 
     def _show_unsaved(self) -> None:
-        """A notice says it as soon as there is something new to be said, whichever image is open by then."""
+        """Show a notice about unsaved verdicts when one is new, whichever image is current then."""
         lost = [(judged, given) for judged, given in self.verdicts.unsaved() if given.state == "not_saved"]
         now: list[tuple[Judged, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
         before, self._shown = self._shown, now
@@ -201,7 +201,7 @@ class Judging(QObject):
 
 
 def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator) -> str:
-    """Which verdict stands again, and on which image."""
+    """Describe the verdict that an undo restored, and its image."""
     image = image_title(translator, judged.answer_id, judged.outcome)
     if verdict is None:
         return translator.text("Your verdict on {image} was taken back.", image=image)
@@ -210,11 +210,11 @@ def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator)
 
 
 class Reading(QObject):
-    """Which images a person has read: they were in sight for two seconds, or got a verdict.
+    """Records which images a person has read: visible for two seconds, or judged.
 
-    `changed` names the row that is read or unread now.
+    `changed` names the row whose read mark changed.
 
-    is_covered  whether another page lies over the image
+    is_covered  whether another page covers the image
     """
 
     changed = Signal(object)
@@ -230,7 +230,7 @@ class Reading(QObject):
         image.loaded.connect(self._soon.start)
 
     def toggle(self) -> None:
-        """The open image is to be read once more, or needs not."""
+        """Mark the current image as unread, or as read."""
         row, why = self._image.row, self._why_not()
         if row is None or why is not None:
             self._board.post_reason(_NOT_GIVEN, why or reason("not_judged_none"), level="warning")
@@ -246,7 +246,7 @@ class Reading(QObject):
             self._note(self._image.packs[0], is_read=True)
 
     def _note(self, row: WorkRow, *, is_read: bool) -> None:
-        """The row of the list is read or unread, whichever pack's answer is in sight."""
+        """Record that the row of the list is read or unread, whichever pack's answer is shown."""
         if row.is_read == is_read:
             return
         outcome = row.outcome
@@ -282,9 +282,9 @@ _MOST_NAMED: Final = 8
 
 
 class VerdictBar(QWidget):
-    """Three buttons, a note, and how it stands with the verdict, which *Withdraw* takes back.
+    """Three buttons, a note and the state of the verdict, with *Withdraw*.
 
-    In the note Enter keeps what is typed, Esc discards it; `left` says that either was pressed.
+    In the note Enter saves the text, Esc discards it; `left` signals that either was pressed.
     """
 
     left = Signal()
@@ -316,7 +316,7 @@ class VerdictBar(QWidget):
         self.refresh()
 
     def explain(self, meaning: str) -> None:
-        """Say what there is to agree with, "" where the result says it."""
+        """Show the meaning of Agree, "" if the result itself says it."""
         self._meaning.setText(meaning)
         self._meaning.setVisible(bool(meaning))
 

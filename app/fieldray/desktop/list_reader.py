@@ -44,9 +44,9 @@ _MOST_WAITING: Final = 3
 
 
 class SeenRows(QObject):
-    """Keeps the rows that were read last. A row that somebody still holds is never there twice.
+    """Caches the rows that were read last. A row that somebody holds is never duplicated.
 
-    `arrived` says that rows were read, `missed` that some are not in the store any more: they are not asked for again.
+    `arrived` signals that rows were read, `missed` that some are not in the store any more and are not requested again.
     """
 
     arrived = Signal()
@@ -65,14 +65,14 @@ class SeenRows(QObject):
         self._gone: set[int] = set()
 
     def clear(self, manifests: Sequence[Manifest | None]) -> None:
-        """Forget all rows. Rows to come are of a run with these packs."""
+        """Forget all rows. Later rows belong to a run with these packs."""
         self.manifests, self._is_reading = manifests, False
         self._background.forget(_ROWS_CHANNEL)
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
     def known(self, row_id: int) -> WorkRow | None:
-        """The row of an image that somebody holds; None while it is not read."""
+        """Return the row of an image if it is in memory; None before it is read."""
         return self._alive.get(row_id)
 
     def of_answer(self, answer_id: int) -> WorkRow | None:
@@ -81,14 +81,14 @@ class SeenRows(QObject):
         return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
 
     def want(self, row_ids: Sequence[int]) -> None:
-        """Read these rows, all of them at once. Of what waits, only what was wanted last is read."""
+        """Read these rows together. A newer request replaces a waiting one."""
         if row_ids not in self._waiting:
             self._waiting.append(row_ids)
         if not self._is_reading:
             self._read()
 
     def row_of(self, image: StoredImage) -> WorkRow:
-        """The row of a stored image, which may be there already."""
+        """Return the row of a stored image, from memory if it is there."""
         row = self._alive.get(image.row_id)
         if row is None:
             row, *others = (self._made(answer) for answer in image.answers)
@@ -183,16 +183,16 @@ class SeenRows(QObject):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class WorkRow:
-    """One answer for an image, with what the list needs to show it. An image that gets another answer gets another row.
+    """One answer for an image, with the data to show it. An image that gets another answer gets another row.
 
     row_id     of the image in the list
-    manifest   the pack's, whose texts and calibration belong to the result
+    manifest   of the answer's pack, whose texts and calibration belong to the result
     is_read    whether a person has read it, with or without a verdict
     run_id     None for an image of no run
-    answer_id  in the store; a verdict is on it; 0 for an image of no run
+    answer_id  in the store; a verdict refers to it; 0 for an image of no run
     position   of the pack in the run
-    others     what the packs after this one say of the image: of the row that is listed alone
-    finding    the one that decides the class, None without a score
+    others     rows of the packs after this one; only in the listed row
+    finding    the finding that decides the class, None without a score
     state      a number that no other row has
     """
 
@@ -234,7 +234,7 @@ class WorkRow:
 
 
 def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
-    """The row before, where it holds the same result."""
+    """Return the previous row if it holds an equal result, else the new row."""
     is_same = before is not None and Judged(row.answer_id, row.outcome) == Judged(before.answer_id, before.outcome)
     return before if before is not None and is_same else row
 
@@ -262,7 +262,7 @@ class Column:
 
 
 def score_cell(translator: Translator, row: WorkRow) -> str:
-    """The score by its own threshold."""
+    """Format the score relative to its own threshold."""
     return score_text(translator, row.finding.score, row.finding.point) if row.finding else "–"
 
 
@@ -306,7 +306,7 @@ KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
 
 
 def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
-    """The columns; of several packs each is named, and all but the first have a column after the others."""
+    """Return the columns; with several packs, answer columns name their pack and repeat for each further pack."""
     if len(packs) < 2:
         return COLUMNS
     titles = [partial(pack_title, manifest=manifest) for manifest in packs]

@@ -34,7 +34,7 @@ class Action:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Notice:
-    """One message. `key`: a later notice with the same key replaces it. `text` gives it in a language."""
+    """One message. A later notice with an equal `key` replaces it. `text` gives the message in a language."""
 
     key: str
     level: Level
@@ -103,7 +103,7 @@ class Banner(QFrame):
 
 
 class BannerArea(QWidget):
-    """The newest of the gravest notices, and how many more there are, which unfold; no room where there is none."""
+    """Shows the newest of the gravest notices, and how many more there are, which unfold; hidden without notices."""
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -152,17 +152,19 @@ class BannerArea(QWidget):
         self.setVisible(bool(notices))
 
     def leaveEvent(self, event: QEvent) -> None:
-        """Show what came while the pointer was over a message."""
+        """Show the notices that arrived while the pointer was over a message."""
         super().leaveEvent(event)
         self.refresh()
 
     def _first(self, notices: Sequence[Notice]) -> Notice | None:
-        """The newest of the gravest; that under the pointer stays, because its button may be about to be pressed."""
+        """Return the newest of the gravest notices; the notice under the pointer stays, as its button may be about
+        to be pressed.
+        """
         found = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
         return self._shown if self.underMouse() and self._shown in notices else found
 
     def _keep_banner(self, notice: Notice) -> None:
-        """A notice that only says something newer stays where it is: its button may be under somebody's finger."""
+        """Keep the banner if only its text is newer: its button may be about to be pressed."""
         if notice in self._banners or notice.action is None:
             return
         for known in list(self._banners):
@@ -176,7 +178,7 @@ SignalEnd = Callable[[QWidget, str, str], None]
 
 
 def end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
-    """Title and text of the message that a run is over, with the number of images to be read first."""
+    """Return title and text of the message at a run's end, with the number of images to be read first."""
     counts = rows.counts()
     found = (f"{category_label(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
     return translator.text("The run has ended"), ", ".join(found)

@@ -1,4 +1,4 @@
-"""What lies over the image: the words in its four corners, the lungs' outline, the heat map's legend, measures."""
+"""The layers over the image: texts in the four corners, outline of the lungs, legend of the heat map, measurements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Corners = Mapping[Qt.AlignmentFlag, tuple[str, ...]]
 def corner_texts(
     translator: Translator, ref: ImageRef, pyramid: Pyramid, state: ViewState, *, percent: float
 ) -> Corners:
-    """The lines that stand in each corner. `percent` is the zoom: 100 is one image pixel on one pixel of the screen."""
+    """Return the lines of each corner. `percent` is the zoom: 100 is one image pixel on one pixel of the screen."""
     header, hides_names = ref.header, translator.hides_names()
     window = state.window or pyramid.start_window
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
@@ -60,7 +60,7 @@ def corner_texts(
 
 
 def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
-    """White on a thin dark edge, readable on every image."""
+    """Draw the corner texts white on a thin dark edge, readable on every image."""
     painter.setFont(font)
     box = area.adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
     half = box.width() // 2 - _MARGIN
@@ -70,7 +70,7 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
-    """Where the legend goes under the image: one line, or more where its words need them; they are never cut."""
+    """Return the place of the legend below the image, with as many lines as its text needs."""
     room, caption = view.width() - 2 * _MARGIN, _legend_label(translator, is_blank=is_blank)
     metrics = QFontMetrics(font)
     height = metrics.boundingRect(QRect(0, 0, room, 1000), Qt.TextFlag.TextWordWrap, caption).height()
@@ -81,7 +81,7 @@ def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: 
 
 
 def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> None:
-    """What the heat map means and does not mean, and its scale."""
+    """Draw the legend: the meaning of the heat map, its limits, and its scale."""
     painter.setFont(font)
     painter.fillRect(strip, QColor(0, 0, 0, 150))
     box = strip.adjusted(_MARGIN, _MARGIN // 2, -_MARGIN, -_MARGIN // 2)
@@ -104,7 +104,7 @@ def _scale_width(translator: Translator, metrics: QFontMetrics) -> int:
 
 
 def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
-    """weak [colours] strong, at the right end of the box; the colours give way where it is narrow."""
+    """Draw the scale: weak [colours] strong, at the right end of the box; the colours shrink in a narrow box."""
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -117,7 +117,10 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
 
 
 def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
-    """Name, number, sex and age of the patient. An age is told in completed years, as the check of a pack counts it."""
+    """Return name, number, sex and age of the patient.
+
+    The age is in completed years, as the check of a pack counts it.
+    """
     sex = sex_label(translator, header)
     years = header.patient_age_years
     age = "" if years is None else translator.plural("{count} y", "{count} y", int(years))
@@ -138,7 +141,7 @@ def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
-    """White words on a thin dark edge."""
+    """Draw white text on a thin dark edge."""
     painter.setPen(QColor(0, 0, 0, 200))
     for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         painter.drawText(box.translated(x, y), flags | Qt.TextFlag.TextWordWrap, text)
@@ -155,18 +158,18 @@ _BESIDE: Final = 8
 
 
 def length(line: Line, image: Image) -> float:
-    """How long a line is: in millimetres where the image states its spacing, else in its pixels."""
+    """Return the length of a line in millimetres if the image states its spacing, else in pixels."""
     return math.hypot(*_reach(line, image))
 
 
 def _reach(line: Line, image: Image) -> Point:
-    """How far a line reaches across and down, in the same unit as its length."""
+    """Return the extent of a line across and down, in the unit of its length."""
     row_mm, column_mm = image.spacing_mm or (1.0, 1.0)
     return (line.end[0] - line.start[0]) * column_mm, (line.end[1] - line.start[1]) * row_mm
 
 
 def angle_degrees(first: Line, second: Line, image: Image) -> float:
-    """The smaller angle between two lines, 0..90, whichever way they were drawn."""
+    """Return the smaller angle between two lines, 0..90, for any direction of drawing."""
     (across, down), (other_across, other_down) = _reach(first, image), _reach(second, image)
     cross, dot = across * other_down - down * other_across, across * other_across + down * other_down
     return math.degrees(math.atan2(abs(cross), abs(dot)))
@@ -189,7 +192,7 @@ def region_figures(line: Line, image: Image) -> tuple[float, float, float] | Non
 
 
 def measurement_text(translator: Translator, state: ViewState, index: int, image: Image) -> str:
-    """What the line in a place measures; of two lines the second says it, and the first asks for the second."""
+    """Return the text of a measurement; of a pair the second line has the result, and the first asks for the second."""
     pair, line = state.pair_of(index), state.lines[index]
     if line.kind == "measure":
         return length_text(translator, line, image)
@@ -223,7 +226,7 @@ def _region_text(translator: Translator, line: Line, image: Image) -> str:
 
 
 def length_text(translator: Translator, line: Line, image: Image) -> str:
-    """The length with its unit, and for millimetres what they are measured in."""
+    """Format a length with its unit, and for millimetres the plane of measurement."""
     figure = number(translator, length(line, image), digits=1)
     if image.spacing_mm is None:
         return translator.text("{length} px", length=figure)
@@ -232,7 +235,7 @@ def length_text(translator: Translator, line: Line, image: Image) -> str:
 
 
 def plane_text(translator: Translator, plane: SpacingPlane) -> str:
-    """What the millimetres of an image are measured in."""
+    """Name the plane in which an image's millimetres are measured."""
     return {
         "detector": translator.text("in the detector plane"),
         "calibrated": translator.text("calibrated"),
@@ -261,7 +264,7 @@ def draw_outline(painter: QPainter, outline: QPainterPath, way: QTransform) -> N
 def draw_lines(
     painter: QPainter, state: ViewState, pyramid: Pyramid, translator: Translator, *, view: Size, font: QFont
 ) -> None:
-    """Draw what was measured, each line with its length beside its end."""
+    """Draw the measurements, each line with its length next to its end."""
     way = state.transform(pyramid.size, view)
     with kept(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
@@ -279,7 +282,7 @@ def draw_lines(
 
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:
-    """A cross where the keys set a point."""
+    """Draw a cross at the point set by the keyboard."""
     with kept(painter):
         for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
             painter.setPen(QPen(shade, width))

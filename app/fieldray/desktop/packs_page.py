@@ -1,4 +1,4 @@
-"""The page of packs: the one in use, those available, and the questions asked before one is used."""
+"""The packs page: the pack in use, available packs, and the questions before a pack is used."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class PackDialog(QDialog):
 
 
 def fingerprint_lines(fingerprint: str) -> tuple[str, ...]:
-    """A fingerprint in four lines of four groups, as it is read aloud over the telephone."""
+    """Format a fingerprint as four lines of four groups, for reading aloud over the telephone."""
     groups = fingerprint.split("-")
     return tuple("  ".join(groups[start : start + 4]) for start in range(0, len(groups), 4))
 
 
 def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, str]:
-    """Title, advice, and the words of the yes."""
+    """Return title, advice and confirmation text of a question."""
     if question.kind == "unknown_key":
         return (
             translator.text("Do you trust this signing key?"),
@@ -178,7 +178,7 @@ class PacksPage(Page):
         self._show_constancy()
 
     def _show_constancy(self) -> None:
-        """How it stands with the constancy of the pack in use, or that it is being checked."""
+        """Show the constancy test of the pack in use: its state, or that it is running."""
         checking, translator = self._bench.checking, self._translator
         said = map(translator.reason, (*checking.standing, *([checking.problem] if checking.problem else [])))
         self.constancy.setText(*([translator.text("Constancy test running…")] if checking.is_busy else said))
@@ -199,7 +199,7 @@ class PacksPage(Page):
         return [row, *([label(point_label(translator, point), role="muted")] if point else [])]
 
     def _default(self) -> Sequence[QWidget]:
-        """Whether this pack is the one for all folders of which nobody said otherwise."""
+        """Return the widgets that make this pack the site's default for folders without a choice."""
         translator, source = self._translator, self._packs.source
         if source is None or source.trust == "legacy":
             return []
@@ -258,7 +258,7 @@ def path_text(path: Path, *, role: str = "") -> QLabel:
 
 
 def point_label(translator: Translator, point: OperatingPoint) -> str:
-    """An operating point with what was measured at it."""
+    """Format an operating point with its measured performance."""
     return translator.text(
         "Threshold {threshold}, uncertain from {low} to {high}. Measured on {data}: sensitivity "
         "{sensitivity}, specificity {specificity} (95 % confidence interval).",
@@ -272,14 +272,14 @@ def point_label(translator: Translator, point: OperatingPoint) -> str:
 
 
 def looking_for_packs(translator: Translator) -> str:
-    """What stands where packs will stand, while they are being looked for."""
+    """Return the text shown while packs are being searched."""
     return translator.text("Looking for packs…")
 
 
 def standing(translator: Translator, candidate: PackCandidate, *, is_of_shipped_key: bool = False) -> str:
-    """Where a pack lies, and whether it is trusted.
+    """Describe where a pack is stored, and whether it is trusted.
 
-    is_of_shipped_key  whether it is signed with the key of the packs that come with the program
+    is_of_shipped_key  whether it is signed with the key of the shipped packs
     """
     origins = {
         "builtin": translator.text("Comes with the program"),
@@ -302,12 +302,12 @@ def standing(translator: Translator, candidate: PackCandidate, *, is_of_shipped_
 
 
 def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButton:
-    """What opens a pack's model card."""
+    """Make the button that opens a pack's model card."""
     return push_button(translator.text("Model card…"), wanted)
 
 
 class PackCard(QFrame):
-    """One pack as an answer to the question whose images these are."""
+    """One pack as an answer to the question which patients the images show."""
 
     def __init__(
         self,
@@ -344,7 +344,7 @@ class PackCard(QFrame):
 
 
 def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
-    """What a person says by choosing a pack."""
+    """Return the statements that a person makes by choosing a pack."""
     if candidate.problem is not None:
         return (translator.text("Review…"),)
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
@@ -357,9 +357,9 @@ def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str,
 def purpose(
     translator: Translator, manifest: Manifest, theme: Theme, point: OperatingPoint | None = None
 ) -> list[QWidget]:
-    """The lines on a pack for a card: what it is worth comes first, the area under the curve after that.
+    """Return the lines about a pack for a card: measured classes first, then the area under the curve.
 
-    point  at which it is worth that; without one the first of each thing that it looks for
+    point  the operating point of the figures; by default the first one of each label
     """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
     warnings = [paragraphs(translator.pick(manifest.warnings))] if manifest.warnings else []
@@ -379,7 +379,9 @@ def purpose(
 
 
 class OtherPackBox(QCheckBox):
-    """Whether the next runs screen with a pack, too. Not there for the one in use, and one that needs a question."""
+    """A checkbox for screening with an additional pack; hidden for the pack in use, and for a pack that needs a
+    question.
+    """
 
     def __init__(self, candidate: PackCandidate, packs: PackChoice, translator: Translator) -> None:
         super().__init__(translator.text("Screen with this pack too"))
@@ -389,7 +391,7 @@ class OtherPackBox(QCheckBox):
         packs.listed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Tick it, and hide it, as the packs are now."""
+        """Update tick and visibility from the current packs."""
         used = self._packs.in_reach.used
         self.setChecked(self._packs.others.has(self._candidate))
         self.setVisible(self._candidate.problem is None and not (used and used.is_of(self._candidate)))
@@ -405,7 +407,7 @@ class PackButtons(QWidget):
         self.buttons: list[PlainButton] = []
 
     def refresh(self) -> None:
-        """Write what each pack says of the open image; nothing where there is one pack."""
+        """Show each pack's answer for the current image; empty with one pack."""
         packs, translator = self._image.packs, self._translator
         said = [(row, pack_title(translator, row.manifest), answer_text(translator, row)) for row in packs]
         if said != self._said:  # the focus stays on one that was pressed

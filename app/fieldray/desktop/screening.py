@@ -1,4 +1,4 @@
-"""The run: what was chosen, whose images these are, starting, pausing, stopping, and what follows it. No widget."""
+"""Control of the run: chosen folders, question about the pack, start, pause, stop and messages. No widget."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Screening(QObject):
 
     @property
     def question(self) -> IntentQuestion | None:
-        """What a person is asked before the run that waits."""
+        """Return the question to a person before the waiting run."""
         return self._playbook.question
 
     @property
@@ -104,17 +104,17 @@ class Screening(QObject):
         self._do(self._playbook.open(paths, watches=watches))
 
     def start(self, *, listed: int = 0) -> None:
-        """Screen what was chosen, or the folders of the list in sight, which has so many images."""
+        """Screen the chosen folders, or those of the shown list with `listed` images."""
         if self.can_start:
             images = listed if self.state != "waiting" else 0
             self._do(self._playbook.start(self.paths, images=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
-        """What a person says to the open question, or before there is one; see `IntentPlaybook.answer`."""
+        """Handle a person's answer to the open question, or before there is a question; see `IntentPlaybook.answer`."""
         self._do(self._playbook.answer(question, answer))
 
     def go_back(self) -> None:
-        """Leave the open question unanswered: all is as before it, and what is not screened is named."""
+        """Leave the open question unanswered: restore the previous state, and report the folders as not screened."""
         commands = self._playbook.drop()
         self._restore()
         self._do(commands)
@@ -136,9 +136,9 @@ class Screening(QObject):
     # ---- what happens
 
     def show_past(self, run: Run, *models: Model | None) -> None:
-        """A run of the past is in sight: it can be saved and audited, and Start screens its folders again.
+        """Show a past run: it can be exported and audited, and Start screens its folders again.
 
-        models  the packs that made its results, each None where it is not at hand
+        models  the packs of its results, None for a pack that is not available
         """
         self._forget_notes()
         self._do(self._playbook.drop())
@@ -151,7 +151,7 @@ class Screening(QObject):
         self._enter(is_over.get(run.state, "cancelled"))
 
     def forget_run(self) -> None:
-        """The run in sight was deleted, and with it what was said of its end."""
+        """Forget the shown run, which was deleted, and the messages about its end."""
         self._forget_notes()
         self._board.supersede(_failed(self.paths))
         self._board.withdraw(_unscreened(self.paths))
@@ -170,7 +170,7 @@ class Screening(QObject):
         self._ask(lambda services: services.session.choose_devices())
 
     def take_run(self, event: RunChanged) -> None:
-        """The batch entered a state."""
+        """Handle a new state of the batch."""
         self.run_id = event.run_id
         if self.state == "stopping" and event.state in ("running", "paused"):
             return
@@ -184,7 +184,7 @@ class Screening(QObject):
             self._after_run()
 
     def show_notes(self, notes: Sequence[Reason]) -> None:
-        """What a person should know of the run in sight."""
+        """Show the notes on the shown run."""
         for note in notes:
             # What a drive lacked stays until it is dismissed, as a failure does.
             key = note.text if note.code == "no_image_in" else _OF_WATCH.get(note.code, OF_RUN + note.code)
@@ -193,12 +193,15 @@ class Screening(QObject):
             self._board.post_reason(key, note, level=level_of(note))
 
     def take_progress(self, event: Progress) -> None:
-        """How far the batch is."""
+        """Handle the progress of the batch."""
         self.progress = event
         self.changed.emit()
 
     def end(self) -> Callable[[], None]:
-        """For closing: a function that ends the batch and waits for it; call it off the window's thread."""
+        """Return a function that ends the batch and waits for its end.
+
+        Call the function outside the window's thread, before closing.
+        """
         begun = self._begun
 
         def finish() -> None:
@@ -220,7 +223,7 @@ class Screening(QObject):
         self.changed.emit()
 
     def _see_packs(self) -> None:
-        """The pack in use is that of the next run."""
+        """Use the pack in use for the next run."""
         if self._models != self.packs.models:
             self._models = self.packs.models
             self._warm_up()
@@ -228,7 +231,7 @@ class Screening(QObject):
         self._do(self._playbook.see(self.packs.in_reach, default=self.packs.default_names))
 
     def _do(self, commands: Commands) -> None:
-        """Carry out what the playbook says; then tell whether another question is open."""
+        """Carry out the playbook's commands, then report a changed question."""
         for command in commands:
             match command:
                 case Look():
@@ -248,7 +251,7 @@ class Screening(QObject):
             self.asked.emit()
 
     def _look(self, intent: Intent) -> None:
-        """What is known of these paths; the disk may be slow."""
+        """Collect the facts about an intent's paths; the disk may be slow."""
         self.background.ask(
             lambda services: (
                 services.are_empty(intent.paths),
@@ -261,7 +264,10 @@ class Screening(QObject):
         )
 
     def _looked(self, intent: Intent, are_empty: bool, remembered: RememberedPack | None, lacks_ages: bool) -> None:
-        """Nothing is asked about folders without any file, and no run of them is kept: all stays as it was."""
+        """Handle the facts about paths.
+
+        Folders without any file cause no question and no run; the previous state is kept.
+        """
         if not are_empty or intent.watches or self._playbook.intent != intent:
             self._do(self._playbook.looked(intent, remembered, lacks_ages or are_empty))
             return
@@ -270,7 +276,7 @@ class Screening(QObject):
         self._restore()
 
     def _restore(self) -> None:
-        """What was chosen last is not screened."""
+        """Restore the previous choice, because the last one is not screened."""
         if self.state == "waiting":
             state, self.paths, self.past, self.progress = self._before
             self._enter(state)
@@ -305,7 +311,7 @@ class Screening(QObject):
         )
 
     def _remember(self, intent: Intent, remembered: RememberedPack | None) -> None:
-        """What a folder is screened with is known the next time. The site's default needs no remembering."""
+        """Remember the packs of a folder for later runs, except the site's default."""
         pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
@@ -339,7 +345,7 @@ class Screening(QObject):
         self.background.ask(work, channel="run")
 
     def _tell(self, act: Callable[[Batch], object]) -> None:
-        """Act on the batch of the run that was begun, in order after its beginning."""
+        """Call a method of the started run's batch, in the order of the calls."""
         if begun := self._begun:
             self.background.run(lambda: act(begun.result()), channel="run")
 
@@ -358,14 +364,14 @@ class Screening(QObject):
         )
 
     def _name_waiting(self) -> None:
-        """Nothing waits for its turn any more."""
+        """Remove the notices about waiting folders."""
         for watches, paths in self._next.items():
             self._name_unscreened(paths, watches=watches)
             self._next[watches] = ()
         self._say_next()
 
     def _name_unscreened(self, paths: tuple[Path, ...], *, watches: bool) -> None:
-        """What was chosen is not forgotten without a word."""
+        """Show a notice that the chosen folders were not screened."""
         if paths:
             self._board.post(
                 _unscreened(paths),
@@ -395,7 +401,7 @@ class Screening(QObject):
 
 
 def level_of(note: Reason) -> Level:
-    """How grave a note on a run is, whichever of its packs it is about."""
+    """Return the severity of a note on a run, for any of its packs."""
     return "warning" if note.code in _GRAVE else "info"
 
 
@@ -404,10 +410,10 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 def _failed(paths: Sequence[Path]) -> str:
-    """What the keys of the notices begin with that a run of these ended early."""
+    """Return the key prefix of notices that a run of these paths ended early."""
     return f"failed {_listed(paths)} "
 
 
 def _unscreened(paths: Sequence[Path]) -> str:
-    """The key of the notice that these were not screened."""
+    """Return the key of the notice that these paths were not screened."""
     return f"unscreened {_listed(paths)}"

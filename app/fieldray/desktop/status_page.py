@@ -1,4 +1,4 @@
-"""The page of this computer: device, speed, load over the run, and how long an image takes beside other programs."""
+"""The page of this computer: device, speed, load during the run, and time per image beside other programs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class StatusPage(Page):
             shown.setText("–" if value is None else number(self._translator, value, digits=1))
 
     def _show_load(self) -> None:
-        """The last sample in words, as a screen reader reads it, too."""
+        """Show the last sample as text, also for a screen reader."""
         said, samples = self._translator.text("Nothing was measured yet."), self._machine.samples
         if samples:
             cpu, memory, time = samples[-1].cpu_percent, samples[-1].memory_mb, samples[-1].at_s
@@ -150,7 +150,7 @@ def _share(translator: Translator, share: float, *, digits: int = 0) -> str:
 
 
 def _state(translator: Translator, machine: Machine, done: int, total: int) -> Iterator[str]:
-    """What the measurement is, how far it is, when it was done last and what was in the way."""
+    """Yield the state of the load measurement: explanation, progress, last date, and disturbances."""
     study = machine.study
     if machine.is_busy:
         yield translator.text("Measuring: {done} of {total}", done=done, total=total)

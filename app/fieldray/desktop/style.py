@@ -92,7 +92,7 @@ def colours(theme: Theme) -> Mapping[str, str]:
 
 
 def colour(theme: Theme, name: str) -> QColor:
-    """One colour of the table."""
+    """Return one colour of a theme."""
     return QColor(colours(theme)[name])
 
 
@@ -103,7 +103,7 @@ def style_sheet(theme: Theme) -> str:
 
 
 def scaled(font: QFont, share: float) -> QFont:
-    """The font in another size."""
+    """Return the font scaled by a factor."""
     made = QFont(font)
     made.setPointSizeF(font.pointSizeF() * share)
     return made
@@ -185,17 +185,17 @@ VerdictMark = VerdictChoice | Literal["saving", "not_saved", "unread"]
 
 
 def draw_verdict(painter: QPainter, mark: VerdictMark, box: QRectF, theme: Theme) -> None:
-    """A verdict that is saved. Agree: a tick; disagree: a cross; unsure: a question mark.
+    """Draw the mark of a verdict. Agree: a tick; disagree: a cross; unsure: a question mark.
 
-    Being saved: three dots; not saved: an exclamation mark in a ring. A disc where nobody has read the image.
+    Being saved: three dots; not saved: an exclamation mark in a ring. An unread image has a disc.
     """
     _drawing(f"verdicts/{mark}", colours(theme)["text"]).render(painter, box)
 
 
 def class_icon(category: Category, theme: Theme) -> QIcon:
-    """The shape as an icon for a button.
+    """Return the shape of a class as an icon for a button.
 
-    Read first: two triangles, one above the other; abnormal: a triangle; not sure: a diamond; normal: a disc; not
-    assessed: a ring; refused: a square with a bar cut out; not an image: a bar; failed: a cross.
+    Read first: two triangles, one above the other; abnormal: a triangle; unsure: a diamond; normal: a disc; no
+    threshold: a ring; not suitable: a square with a bar cut out; not an image: a bar; failed: a cross.
     """
     return icon(f"classes/{category}", theme, category, inset=_CLASS_INSET)

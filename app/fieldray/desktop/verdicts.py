@@ -1,7 +1,7 @@
-"""What a person says of images, and whether it is kept: events in, commands out; no thread, no Qt, no disk.
+"""The state of verdicts on images and of their saving: events in, commands out; no thread, no Qt, no disk.
 
-This is the only place that knows what was given on which image, what it was based on and how it stands: being saved,
-saved, or not saved with the reason. Panel, list and the question before closing show it and keep nothing of it.
+Only this module knows the verdict on each image, the result it judges, and its state: being saved, saved, or not saved
+with the reason. Panel, list and the question before closing read that state and store none of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ State = Literal["saved", "saving", "not_saved"]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a verdict is on: an answer in the store, whose number is never given twice, and what was found there."""
+    """The subject of a verdict: an answer in the store, whose number is never reused, and the outcome judged."""
 
     answer_id: int
     outcome: Outcome = field(compare=False)
@@ -32,14 +32,16 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Look up which verdict lies there; `found` takes the answer."""
+    """Command: read the stored verdict; `found` receives it."""
 
     judged: Judged
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Put the verdict there in the place of one of `over`; `written` takes what lies there then, `failed` why not."""
+    """Command: replace a verdict of `over` by this one; `written` receives the then stored verdict, `failed` the
+    reason.
+    """
 
     judged: Judged
     verdict: Verdict | None
@@ -51,15 +53,16 @@ Commands = tuple[Read | Write, ...]
 
 @dataclass(eq=False, slots=True)
 class Given:
-    """How it stands with one image.
+    """The state of the verdict on one image.
 
-    stored   what lies in the store, as far as is known
-    wanted   what the person said last
-    draft    the note as it is being typed, None while nobody types
-    known    what may be replaced: what the person saw there, and their own that were refused, as one may lie in the log
-    sent     being saved
-    problem  why it is not saved
-    asks     another window's verdict is there, `stored`: nothing is written before a person has chosen
+    stored   the verdict in the store, as far as is known
+    wanted   the person's last choice
+    draft    the note while it is typed, else None
+    known    verdicts that may be replaced: those the person saw, and the person's own refused ones, which may be in the
+             log
+    sent     the verdict being saved
+    problem  why the verdict was not saved
+    asks     whether another window's verdict is `stored`: nothing is written before a person has chosen
     """
 
     stored: Verdict | None
@@ -74,7 +77,7 @@ class Given:
         self.settle(self.stored)
 
     def settle(self, stored: Verdict | None) -> None:
-        """This lies in the store, and the person wants nothing else."""
+        """Record that this verdict is stored and that nothing remains to be saved."""
         self.stored = self.wanted = stored
         self.known, self.problem, self.asks = {stored}, None, False
 
@@ -89,7 +92,7 @@ class Given:
 
     @property
     def state(self) -> State | None:
-        """None where there is nothing to be kept."""
+        """Return the state for display; None without a verdict."""
         if self.sent is not None:
             return "saving"
         if self.problem is not None or self.asks:
@@ -124,18 +127,18 @@ class Verdicts:
     # ---- what is shown
 
     def of(self, judged: Judged | None) -> Given:
-        """How it stands with an image."""
+        """Return the state of the verdict on an image."""
         return (self._given.get(judged) if judged else None) or Given(None)
 
     def state_of(self, answer_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
-        """How it stands with what a row holds; `stored`: the verdict that was read with it."""
+        """Return the state of a row's verdict; `stored` is the verdict that was read with the row."""
         for judged, given in self._given.items():  # few: most rows are painted without working out what they hold
             if judged.answer_id == answer_id and judged == Judged(answer_id, outcome):
                 return given.state
         return "saved" if stored is not None else None
 
     def unsaved(self) -> Iterator[tuple[Judged, Given]]:
-        """What would be lost now: what is being saved, and what is not saved."""
+        """Yield the verdicts that would be lost now: those being saved, and unsaved ones."""
         return ((judged, given) for judged, given in self._given.items() if given.state in ("saving", "not_saved"))
 
     # ---- a person
@@ -151,17 +154,17 @@ class Verdicts:
         return (*commands, Read(judged))
 
     def give_up(self) -> None:
-        """What is not saved is lost, as a person has decided."""
+        """Discard unsaved verdicts, as the person has decided."""
         self._given, self._last, self.open_image = {}, None, None
 
     def type(self, note: str) -> None:
-        """The note on the open image, as far as it is typed; there is none without a verdict."""
+        """Record the note on the current image while it is typed; ignored without a verdict."""
         given = self.of(self.open_image)
         if given.wanted is not None:
             given.draft = note
 
     def commit(self) -> Commands:
-        """What was typed belongs to the verdict on the open image, if there is one."""
+        """Add the typed note to the verdict on the current image, if there is one."""
         given = self.of(self.open_image)
         if given.wanted is None or given.draft is None:
             return ()
@@ -172,7 +175,7 @@ class Verdicts:
         self.of(self.open_image).draft = None
 
     def choose(self, choice: VerdictChoice) -> Commands:
-        """Give this verdict on the open image, with the note that stands there.
+        """Give this verdict on the current image, with the typed note.
 
         A verdict that is saved or being saved already is kept: `is_repeated` says so, and nothing is written.
         """
@@ -182,7 +185,7 @@ class Verdicts:
         return () if self.is_repeated else self._want(verdict)
 
     def withdraw(self) -> Commands:
-        """Withdraw the verdict on the open image together with its note; `take_back` brings both back."""
+        """Withdraw the verdict on the current image together with its note; `take_back` restores both."""
         given = self.of(self.open_image)
         if given.wanted is None:
             return ()
@@ -214,7 +217,7 @@ class Verdicts:
         return commands
 
     def insist(self, judged: Judged) -> Commands:
-        """Save what was not saved: try again, or put it in the place of what another window said meanwhile."""
+        """Save an unsaved verdict: try again, or replace another window's verdict."""
         given = self.of(judged)
         if given.state != "not_saved":
             return ()
@@ -222,7 +225,7 @@ class Verdicts:
         return self._send(judged, given)
 
     def give_in(self, judged: Judged) -> Commands:
-        """Withdraw what was not saved: what lies in the store counts, another window's as well."""
+        """Discard an unsaved verdict; the stored verdict counts, even another window's."""
         given = self.of(judged)
         if given.state != "not_saved":
             return ()
@@ -232,7 +235,7 @@ class Verdicts:
     # ---- the store
 
     def found(self, judged: Judged, stored: Verdict | None) -> Commands:
-        """This verdict lies there. What is being saved answers for itself."""
+        """Handle the stored verdict that was read; ignored while another one is being saved."""
         given = self._given.get(judged)
         if given is None or given.sent is not None:
             return ()
@@ -248,7 +251,7 @@ class Verdicts:
         return ()
 
     def written(self, judged: Judged, stored: Verdict | None) -> Commands:
-        """The answer to the write that was sent: this lies there now."""
+        """Handle the answer to a write: the verdict that is now stored."""
         given = self._given.get(judged)
         if given is None or given.sent is None:
             return ()
@@ -266,7 +269,7 @@ class Verdicts:
         return ()
 
     def failed(self, judged: Judged, problem: Reason) -> Commands:
-        """The write that was sent was refused. What is wanted by now is tried, too."""
+        """Handle the failure of a write; a newer verdict is tried too."""
         given = self._given.get(judged)
         if given is None or given.sent is None:
             return ()
@@ -292,7 +295,7 @@ class Verdicts:
         return self._save(judged, given)
 
     def _save(self, judged: Judged, given: Given) -> Commands:
-        """Write what is wanted, unless it is there, another write is under way, or a person is asked."""
+        """Write the wanted verdict, unless it is stored, another write is running, or a person is asked."""
         if given.sent is not None:
             return ()
         if given.wanted == given.stored and (given.asks or given.known == {given.stored}):

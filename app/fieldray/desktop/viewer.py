@@ -140,7 +140,7 @@ class Viewer(QWidget):
             self.apply(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
 
     def mark(self) -> None:
-        """Where something is measured: begin a line at the place of the keys, or end it there."""
+        """Begin or end a measurement at the keyboard's position."""
         if self.pyramid is None or self._switches.tool not in MEASURES:
             return
         here = self._image_point(self._key_position)
@@ -152,16 +152,16 @@ class Viewer(QWidget):
         self.update()
 
     def set_preset(self, number: int) -> None:
-        """Window preset 1 to 5."""
+        """Apply window preset 1 to 5."""
         if self.pyramid is not None:
             self.apply(replace(self.state, window=self.pyramid.presets[number - 1]))
 
     def show_cursor(self) -> None:
-        """The mouse says what its left button does."""
+        """Show the left button's function by the mouse cursor."""
         self.setCursor(_CURSORS[self._switches.tool])
 
     def show_layer(self, layer: PriorView | None) -> None:
-        """Lay a prior image over this one, in the place of what the pack found, or nothing (None)."""
+        """Show a prior image over this one instead of the pack's layers, or none (None)."""
         self._layer = layer
         self.update()
 
@@ -182,7 +182,7 @@ class Viewer(QWidget):
 
     @property
     def pyramid(self) -> Pyramid | None:
-        """What is shown: the image, or what the network saw of it; None while it is loaded."""
+        """Return the shown image, or the network's view of it; None while it is loading."""
         return self._open_image.network_image if self.shows_network_view else self._open_image.pyramid
 
     # ---- painting
@@ -207,7 +207,7 @@ class Viewer(QWidget):
         painter.end()
 
     def draw(self, painter: QPainter, pyramid: Pyramid) -> None:
-        """Draw the image and all that is known of it, as it is in sight."""
+        """Draw the image with its current layers."""
         row = self._open_image.row
         assert row is not None
         state, area, font = self._with_open_line(), self.rect(), scaled(self.font(), 0.92)
@@ -230,7 +230,7 @@ class Viewer(QWidget):
             draw_corners(painter, area, corners, font)
 
     def _draw_scene(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
-        """The image with all that lies over it, as `state` has it."""
+        """Draw the image with all layers in the state `state`."""
         view, way = self.view_size, state.transform(pyramid.size, self.view_size)
         draw_image(painter, pyramid, state, view, pixel_ratio=painter.device().devicePixelRatioF())
         if self._layer_in_sight is not None:
@@ -247,7 +247,7 @@ class Viewer(QWidget):
         draw_lines(painter, state, pyramid, self._translator, view=view, font=font)
 
     def _draw_magnified(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
-        """A round glass where the mouse is, with the same nearer."""
+        """Draw a round magnifier at the mouse, with the scene enlarged."""
         at, glass = self._key_position, QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
         with kept(painter, QPainter.RenderHint.Antialiasing):
@@ -267,7 +267,7 @@ class Viewer(QWidget):
         return self._heat_map if self._switches.heat_map and self._layer_in_sight is None else None
 
     def _with_open_line(self) -> ViewState:
-        """The state with the line that was begun by a key, up to where the keys are."""
+        """Return the state with the unfinished line, up to the keyboard's position."""
         if self._mark is None:
             return self.state
         return self._measured(self.state, self._mark, self._image_point(self._key_position))

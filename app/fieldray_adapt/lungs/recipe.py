@@ -146,7 +146,7 @@ class LungRecipe(PackRecipe):
 
     @property
     def region_sources(self) -> frozenset[str]:
-        """The names of those whose masks show the region."""
+        """Return the names of the sources whose masks show the lung region."""
         return frozenset(source.name for source in self.masks if source.shows == "region")
 
     def rules(self) -> Rules:
