@@ -3,6 +3,8 @@
 Only the requested command is imported in full, after its arguments are parsed.
 
 Exit codes: 0 every image has an outcome and none failed; 1 some failed, or results could not be kept; 2 wrong usage;
+3 no usable pack; 4 a path that was given holds no image, as an empty mount point does (1 has precedence);
+130 cancelled.
 """
 
 from __future__ import annotations
