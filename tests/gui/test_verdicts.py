@@ -92,8 +92,18 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     assert verdicts.insist(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.written(FIRST, None) == ()  # meanwhile they withdrew it
     assert (given.asks, given.stored) == (True, None)
-    assert verdicts.give_in(FIRST) == ()
+    assert verdicts.give_in(FIRST) == (Read(FIRST),)
     assert (given.state, given.wanted) == (None, None)
+
+
+def test_the_other_verdict_that_is_kept_is_the_one_that_the_store_has_by_then() -> None:
+    """Another window changes its verdict while the person looks at the question."""
+    verdicts = opened()
+    verdicts.choose("agree")
+    verdicts.written(FIRST, DISAGREE)
+    assert verdicts.give_in(FIRST) == (Read(FIRST),)
+    verdicts.found(FIRST, None)
+    assert (verdicts.of(FIRST).state, verdicts.of(FIRST).wanted) == (None, None)
 
 
 def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -> None:

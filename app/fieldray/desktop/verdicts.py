@@ -222,12 +222,15 @@ class Verdicts:
         return self._send(judged, given)
 
     def give_in(self, judged: Judged) -> Commands:
-        """Withdraw what was not saved: what lies in the store counts, another window's as well."""
+        """Withdraw the verdict that was not saved: the verdict in the store counts, another window's as well.
+
+        Where nothing is to be written, the store is read again: another window may have changed its verdict meanwhile.
+        """
         given = self.of(judged)
         if given.state != "not_saved":
             return ()
         given.wanted, given.draft = given.stored, None
-        return self._save(judged, given)
+        return self._save(judged, given) or (Read(judged),)
 
     # ---- the store
 
