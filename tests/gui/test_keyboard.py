@@ -176,10 +176,13 @@ def compare(desk: Desk, first: int) -> None:
     bench, window = desk.bench, desk.window
     press(Key.Key_C)
     press(Key.Key_Down)
-    desk.until(lambda: bench.beside.pyramid is not None and bench.image.pyramid is not None)
-    assert (bench.beside.row.row_id, window.area.viewer.state.zoom) == (first, window.area.beside.state.zoom)
+    desk.until(lambda: bench.second_image.pyramid is not None and bench.image.pyramid is not None)
+    assert (bench.second_image.row.row_id, window.area.viewer.state.zoom) == (
+        first,
+        window.area.second_viewer.state.zoom,
+    )
     press(Key.Key_C)
-    assert bench.beside.row is None
+    assert bench.second_image.row is None
     press(Key.Key_Space)
     assert window.viewer.state == ViewState()
 

@@ -242,8 +242,8 @@ def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[No
     try:
         yield
     finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def _unpacked(setting: Value) -> QByteArray:

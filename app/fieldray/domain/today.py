@@ -40,8 +40,8 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
     _, patient = np.unique(people, return_inverse=True)
     newest = np.zeros(patient.max(initial=-1) + 1, np.int64)
     np.maximum.at(newest, patient, days)
-    earlier: NDArray[np.bool_] = (days != NO_DAY) & (days < newest[patient])
-    return earlier
+    is_earlier: NDArray[np.bool_] = (days != NO_DAY) & (days < newest[patient])
+    return is_earlier
 
 
 def todays_first(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -217,7 +217,7 @@ class HistoryQuery(ResultQuery):
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
         found = self._tuples(OWNER_STATEMENT.format(only=only), (run_id,) if is_all else (run_id, run_id))
         with damage_noticed(self.path):
-            owned = np.fromiter(((*whose, _day_number(day)) for *whose, day in found), _OWNED)
+            owned = np.fromiter(((*owner, _day_number(day)) for *owner, day in found), _OWNED)
         positions = np.searchsorted(owned["id"], row_ids)
         return owned[positions], earlier_images(owned["person"], owned["day"])[positions]
 
