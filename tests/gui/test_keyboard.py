@@ -177,10 +177,8 @@ def compare(desk: Desk, first: int) -> None:
     press(Key.Key_C)
     press(Key.Key_Down)
     desk.until(lambda: bench.second_image.pyramid is not None and bench.image.pyramid is not None)
-    assert (bench.second_image.row.row_id, window.area.viewer.state.zoom) == (
-        first,
-        window.area.second_viewer.state.zoom,
-    )
+    assert bench.second_image.row.row_id == first
+    assert window.area.viewer.state.zoom == window.area.second_viewer.state.zoom
     press(Key.Key_C)
     assert bench.second_image.row is None
     press(Key.Key_Space)

@@ -284,10 +284,8 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, com
     area = desk.window.area
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.laid is not None)
-    assert (area.viewer.state.center, area.second_viewer.state.center) == (
-        None,
-        None,
-    )  # a whole image beside a whole image
+    centers = area.viewer.state.center, area.second_viewer.state.center
+    assert centers == (None, None)  # a whole image beside a whole image
     press(desk, Key.Key_Plus)
     down_px = 32 * 600 / 512
     assert area.second_viewer.state.center == pytest.approx((256.0, 300.0 + down_px))

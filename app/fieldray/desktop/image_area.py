@@ -46,7 +46,7 @@ class ImageArea(QWidget):
     def __init__(self, comparing: Comparing, switches: Switches, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._comparing, self.switches, self._translator = comparing, switches, translator
-        self._image, self._kept = image, kept = comparing.image, comparing.second_viewer
+        self._image, self._kept = image, kept = comparing.image, comparing.second_image
         self.is_linked, self.has_two = True, False
         self.viewer, self.second_viewer = (Viewer(one, switches, translator, theme) for one in (image, kept))
         self.prior_view = PriorView(comparing, switches, self.viewer, translator)

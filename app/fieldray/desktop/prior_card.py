@@ -73,7 +73,7 @@ class PriorCard(QWidget):
         self.priors.activated.connect(self._choose)
         self._lay_out(switches, theme)
         comparing.changed.connect(self.refresh)
-        for opened in (comparing.image, comparing.second_row):
+        for opened in (comparing.image, comparing.second_image):
             opened.loaded.connect(self.maps.update)
         self.refresh()
 
@@ -89,7 +89,7 @@ class PriorCard(QWidget):
     def refresh(self) -> None:
         """Show what there is to compare with, and what was found."""
         comparing, translator = self._comparing, self._translator
-        row, second_row = comparing.image.row, comparing.second_row.row
+        row, second_row = comparing.image.row, comparing.second_image.row
         self.setVisible(row is not None)
         if row is None:
             return
@@ -181,7 +181,7 @@ class PairMaps(QWidget):
 
     def __init__(self, comparing: Comparing, translator: Translator) -> None:
         super().__init__()
-        self._images = comparing.image, comparing.second_row
+        self._images = comparing.image, comparing.second_image
         self.setAccessibleName(translator.text("Heat maps of both images"))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
