@@ -215,16 +215,19 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Write the results of a run; the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
     say_update(console)
-    from fieldray.pipeline.export import export_run
+    from fieldray.pipeline.export import ExportRequest, export_run
     from fieldray.workers.pool import number_of_workers, open_workers
 
     (settings, _), left_out = load(), list[Reason]()
-    written = export_run(
-        results_path(),
-        options.run,
-        options.out,
-        options.formats or (),
+    request = ExportRequest(
+        database=results_path(),
+        run_id=options.run,
+        folder=options.out,
+        formats=tuple(options.formats or ()),
         options=report_options(options, settings, console),
+    )
+    written = export_run(
+        request,
         readers=lambda: open_workers(settings, number_of_workers(settings)),
         progress=lambda done, total: console.bar(f"Reports {done}/{total}"),
         note=left_out.append,

@@ -304,15 +304,25 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
         With `is_apart` another process writes the files, so that this one stays responsive.
         """
-        from fieldray.pipeline.export import export_apart, export_run
+        from fieldray.pipeline.export import ExportRequest, export_apart, export_run
 
         with self._lock:
             batch = self._batch
         spec = batch.spec if batch and batch.run_id == run_id else None
-        apart = partial(export_apart, settings=self._settings)
-        here = partial(export_run, readers=lambda: self._readers(self._settings, number_of_workers(self._settings)))
-        export = partial(apart if is_apart else here, spec=spec, packs=self.models)
-        return export(self.database, run_id, folder, formats, options=options, progress=progress, note=note)
+        request = ExportRequest(
+            database=self.database,
+            run_id=run_id,
+            folder=folder,
+            formats=tuple(formats),
+            spec=spec,
+            packs=tuple(self.models),
+            options=options,
+        )
+        if is_apart:
+            return export_apart(request, settings=self._settings, progress=progress, note=note)
+        count = number_of_workers(self._settings)
+        readers = partial(self._readers, self._settings, count)
+        return export_run(request, readers=readers, progress=progress, note=note)
 
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)

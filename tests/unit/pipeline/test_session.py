@@ -20,7 +20,7 @@ from fieldray.domain.run import Event, ImageDone, RunChanged, StoredAnswer, Stor
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import count_files
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.export import export_run
+from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.pipeline.session import Session
 from fieldray.reasons import reason
 from fieldray.settings import Settings
@@ -176,7 +176,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     opened.session.set_verdict(
         ready.image.leading.answer_id, Verdict(choice="disagree", note="rotated"), judged=ready.image.leading.outcome
     )
-    paths = export_run(opened.session.database, batch.run_id, tmp_path / "out")
+    paths = export_run(ExportRequest(database=opened.session.database, run_id=batch.run_id, folder=tmp_path / "out"))
     assert [path.suffix for path in paths] == [".csv", ".json"]
     assert opened.session.export(batch.run_id, tmp_path / "out") == paths
     # an older copy was put back, where another run has its number
@@ -186,12 +186,16 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
         opened.session.export(batch.run_id, tmp_path / "out")
     elsewhere = tmp_path / "elsewhere.sqlite"
     with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
-        export_run(elsewhere, 1, tmp_path / "out", spec=batch.spec)
+        export_run(ExportRequest(database=elsewhere, run_id=1, folder=tmp_path / "out", spec=batch.spec))
     with pytest.raises(UsageProblem, match="Run 1 was not found in the history"):
-        export_run(elsewhere, 1, tmp_path / "out")
+        export_run(ExportRequest(database=elsewhere, run_id=1, folder=tmp_path / "out"))
     assert '"disagree","rotated"' in paths[0].read_text(encoding="utf-8-sig")
     with pytest.raises(KeyError):
-        export_run(opened.session.database, batch.run_id, tmp_path / "out", ["docx"])
+        export_run(
+            ExportRequest(
+                database=opened.session.database, run_id=batch.run_id, folder=tmp_path / "out", formats=("docx",)
+            )
+        )
 
 
 def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> None:
@@ -205,7 +209,7 @@ def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> 
 
 
 def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, images: Path) -> None:
-    export_run(opened.session.database, opened.screen(images).run_id, images)
+    export_run(ExportRequest(database=opened.session.database, run_id=opened.screen(images).run_id, folder=images))
     opened.screen(images, fresh=True)
     assert len(opened.names) == 6
     notes = [event.notes for event in opened.events if isinstance(event, RunChanged) and event.notes]
