@@ -26,7 +26,7 @@ from fieldray.domain.prior import (
     StoredPriors,
     as_prior,
     doubts_about,
-    kinship_of,
+    match_patients,
     pair_of,
     priors_of,
 )
@@ -160,7 +160,7 @@ class Comparing(QObject):
         row = self.image.row
         if row is None or self.priors or self.is_searching:
             return None
-        if kinship_of(row.header, row.header) == "unknown":
+        if match_patients(row.header, row.header) == "unknown":
             return reason("prior_no_number")
         gone = self._gone
         return reason("prior_gone", count=gone) if gone else reason("prior_none")
@@ -257,7 +257,7 @@ class Comparing(QObject):
         if known is not None:
             self._listed = (*self._listed, known)
         prior = as_prior(known.outcome if known else found, row.outcome, "file")
-        if prior.kinship == "other":
+        if prior.patient_match == "other":
             self._put(prior)
         else:
             self._add_file(prior)

@@ -58,13 +58,13 @@ def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason
 
 
 def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
-    """The specification of a run of these packs over these absolute paths, with the same wishes for all packs."""
+    """The specification of a run of these packs over these absolute paths, with the same overrides for all packs."""
     return RunSpec(
         paths=tuple(map(str, paths)),
         packs=tuple(map(pack_spec, assessments)),
         program_version=VERSION,
         ages_confirmed=assessments[0].ages_confirmed,
-        wishes=assessments[0].wishes,
+        overrides=assessments[0].overrides,
     )
 
 

@@ -398,8 +398,8 @@ class Wording:
         colours = text("Colours: what influenced the score, not the outline of a lesion.")
         line = text("Line: the lungs, as the program found them.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
-        wishes = (self._said(wish, outcome) for wish in asked_for(outcome))  # a capture has these words alone
-        parts = (*wishes, colours if has_map else "", line if lungs_of(outcome) is not None else "")
+        overrides = (self._said(note, outcome) for note in asked_for(outcome))  # a capture has these words alone
+        parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 
     def _day(self, dicom_date: str) -> str:

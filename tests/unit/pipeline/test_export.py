@@ -239,7 +239,9 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
     outcomes = list(screened_files([tmp_path / "in"]))
     pairs = (
         compared_with(outcomes[0]),
-        compared_with(outcomes[1], similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="other"),
+        compared_with(
+            outcomes[1], similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="other"
+        ),
     )
     labelled = [
         replace(one, findings=tuple(replace(finding, label=code) for finding in one.findings)) for one in outcomes

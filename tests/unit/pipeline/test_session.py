@@ -16,7 +16,7 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.finding import Refused, notes_of
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OodGate
-from fieldray.domain.run import Event, ImageDone, RunChanged, StoredAnswer, StoreUnwritable, Verdict, Wishes
+from fieldray.domain.run import Event, ImageDone, Overrides, RunChanged, StoredAnswer, StoreUnwritable, Verdict
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import count_files
 from fieldray.pipeline.batch import Batch
@@ -291,7 +291,7 @@ def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened
 
 # Far from what the engine of these tests says of any image.
 GATE = OodGate(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
-ANYWAY = Wishes(overrules=True)
+ANYWAY = Overrides(overrules=True)
 
 
 def refused_run(opened: Opened, images: Path) -> list[StoredAnswer]:
@@ -313,7 +313,7 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
     disagree = Verdict(choice="disagree", note="it is a chest")
     opened.session.set_verdict(first.row_id, disagree, judged=first.outcome)
     opened.events.clear()
-    found = opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY)
+    found = opened.session.screen_again(first.row_id, judged=first.outcome, overrides=ANYWAY)
     assert [note.code for note in found.notes] == ["screened_anyway", "unlike_training"]
     now = stored(opened, first.row_id)
     assert (now.outcome.ref, notes_of(now.outcome), now.verdict) == (first.outcome.ref, found.notes, None)
@@ -328,19 +328,19 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
         assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
-    back = opened.session.screen_again(first.row_id, judged=found, wishes=Wishes())  # a person takes it back
+    back = opened.session.screen_again(first.row_id, judged=found, overrides=Overrides())  # a person takes it back
     assert isinstance(back, Refused) and stored(opened, first.row_id).outcome.category == "refused"
     assert stored(opened, first.row_id).verdict == disagree
 
 
 def test_what_is_refused_again_is_told_and_changes_nothing(opened: Opened, images: Path) -> None:
     (first, *_) = refused_run(opened, images)
-    found = opened.session.screen_again(first.row_id, judged=first.outcome, wishes=Wishes(turns=True))
+    found = opened.session.screen_again(first.row_id, judged=first.outcome, overrides=Overrides(turns=True))
     assert isinstance(found, Refused)
     assert isinstance(stored(opened, first.row_id).outcome, Refused)
     other = replace(first.outcome, facts=replace(first.outcome.facts, content_sha256="0" * 64))
     with raises(Unreadable, "changed"):
-        opened.session.screen_again(first.row_id, judged=other, wishes=ANYWAY)
+        opened.session.screen_again(first.row_id, judged=other, overrides=ANYWAY)
     assert isinstance(stored(opened, first.row_id).outcome, Refused)
 
 
@@ -351,7 +351,7 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
 
     def problem() -> str:
         with pytest.raises(UsageProblem) as usage:
-            opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY)
+            opened.session.screen_again(first.row_id, judged=first.outcome, overrides=ANYWAY)
         assert isinstance(stored(opened, first.row_id).outcome, Refused)
         return usage.value.reason.code
 
@@ -371,4 +371,4 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
         with pytest.raises(UsageProblem) as usage, ResultStore(opened.session.database) as store:
             store.replace(mine.row_id, mine.outcome, run=rival.run(batch.run_id))
         assert usage.value.reason.code == "again_busy"
-    assert opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY).category != "refused"
+    assert opened.session.screen_again(first.row_id, judged=first.outcome, overrides=ANYWAY).category != "refused"

@@ -369,7 +369,7 @@ def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path,
 
 
 def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: Screened, tmp_path: Path) -> None:
-    pair = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="other")
+    pair = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="other")
     (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(pair,))
     items = last_group(made)
     assert not [item for item in items if item.ValueType == "NUM"]

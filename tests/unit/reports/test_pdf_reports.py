@@ -138,7 +138,7 @@ def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, tmp_path: Path) -> None:
     one = with_header(one, study_date="20240405", patient_id="PX-1")
-    other = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="unknown")
+    other = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="unknown")
     pairs = compared_with(one), other, compared_with(one, current="f" * 64)
     options = ReportOptions(language=language, pairs=pairs)
     STUDIES.write(tmp_path / "s", run_with(results_of([one]), options=options))
