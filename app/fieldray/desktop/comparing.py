@@ -20,13 +20,13 @@ from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
+from fieldray.domain.patient import match_patients
 from fieldray.domain.prior import (
     PairRecord,
     Prior,
     StoredPriors,
     as_prior,
     doubts_about,
-    match_patients,
     pair_of,
     priors_of,
 )

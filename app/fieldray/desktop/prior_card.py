@@ -32,14 +32,11 @@ from fieldray.desktop.widgets import (
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior, doubts_about
 from fieldray.formatting import (
-    differences_only,
     file_name,
-    gap_of_pair,
     number,
-    region_count,
-    region_sentence,
     view_label,
 )
+from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
 from fieldray.translation import Translator
 
 _MODES: Final = ("side_by_side", "swipe", "blink", "difference")

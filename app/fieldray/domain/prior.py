@@ -14,13 +14,12 @@ from typing import Final, Literal
 
 from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
-from fieldray.domain.image import ImageHeader, ImageRef, day_of, known_person
+from fieldray.domain.image import ImageHeader, ImageRef, day_of
+from fieldray.domain.patient import PatientMatch, match_patients
 from fieldray.domain.purpose import views_of
 from fieldray.domain.run import StoredImage
 from fieldray.reasons import Reason, reason
 
-# same: one person by all that both images name; other: another person; unknown: an image does not say whose it is
-PatientMatch = Literal["same", "other", "unknown"]
 # of an image to another one
 Order = Literal["earlier", "later", "same", "unknown"]
 Origin = Literal["run", "history", "file"]
@@ -108,30 +107,6 @@ def unscreened(ref: ImageRef) -> Screened:
         backend="",
         inference_ms=0.0,
     )
-
-
-def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
-    """Whether two images are of one person: the same Patient ID, and no contrary birth date or sex."""
-    births = [day_of(header.patient_birth_date) for header in (one, other)]
-    differs = births[0] and births[1] and births[0] != births[1]
-    if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
-        return "other"
-    numbers = [known_person(header.patient_id) for header in (one, other)]
-    if not all(numbers):
-        return "unknown"
-    return "same" if numbers[0] == numbers[1] else "other"
-
-
-def person_key(ref: ImageRef) -> str:
-    """A text that is alike for images of one person, by all that `match_patients` goes by, and for no others of a run.
-
-    An image that does not say whose it is has one of its own.
-    """
-    header, number = ref.header, known_person(ref.header.patient_id)
-    if not number:
-        return f"\n{ref.key}"
-    sex = header.patient_sex if header.patient_sex in ("M", "F") else ""
-    return f"{number}\n{day_of(header.patient_birth_date) or ''}\n{sex}"
 
 
 def order_of(image: ImageHeader, current: ImageHeader) -> Order:

@@ -29,7 +29,6 @@ from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork, sp
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, images_done, open_store
 from fieldray.pipeline.screen import PackPass, screen_with_packs
 from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
-from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.store.bookkeeping import TakenOver
@@ -426,7 +425,11 @@ def assemble(
 
     A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
-    watch = Watch(paths) if options.watches else None
+    watch = None
+    if options.watches:
+        from fieldray.pipeline.watching import Watch
+
+        watch = Watch(paths)
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
     screen = partial(screen_with_packs, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import Outcome
@@ -22,8 +22,10 @@ from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.source import Stamps
 from fieldray.paths import VERSION
-from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.watching import Watch
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -28,7 +28,8 @@ from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.prior import Prior, StoredPriors, as_prior, doubts_about, match_patients, priors_of, unscreened
+from fieldray.domain.patient import match_patients
+from fieldray.domain.prior import Prior, StoredPriors, as_prior, doubts_about, priors_of, unscreened
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,

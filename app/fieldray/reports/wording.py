@@ -31,10 +31,8 @@ from fieldray.formatting import (
     border_text,
     category_label,
     date,
-    differences_only,
     earlier_text,
     file_name,
-    gap_of_pair,
     label_meaning,
     lung_sentences,
     measured_sentence,
@@ -43,8 +41,6 @@ from fieldray.formatting import (
     pack_headings,
     person,
     point_sentence,
-    region_count,
-    region_sentence,
     research_only,
     run_state,
     score_text,
@@ -60,6 +56,7 @@ from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
 from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
+from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
 from fieldray.reports.worth import worth_of
 from fieldray.translation import Translator
 

@@ -10,14 +10,13 @@ import pytest
 
 from fieldray.domain.finding import ReadFacts, Refused
 from fieldray.domain.image import ImageHeader, ImageRef
+from fieldray.domain.patient import match_patients, person_key
 from fieldray.domain.prior import (
     Gap,
     as_prior,
     doubts_about,
     gap_between,
-    match_patients,
     order_of,
-    person_key,
     priors_of,
     unscreened,
 )
