@@ -188,10 +188,10 @@ def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) ->
     last_page = printed("pdftotext", "-bbox", tmp_path / "run.pdf", "-").rpartition("<page")[2]
     words = re.findall(r'xMin="(.+?)" .*xMax="(.+?)" .*>(.+)</word>', last_page)
     starts = {text: float(left) for left, _, text in words}
-    for letter, beside in (("N", "2024-01-02"), ("m", "Flagged")):
+    for letter, next_text in (("N", "2024-01-02"), ("m", "Flagged")):
         ends = [float(right) for _, right, text in words if set(text) == {letter}]
         assert len(ends) > 1
-        assert max(ends) + 2 / 25.4 * 72 < starts[beside]
+        assert max(ends) + 2 / 25.4 * 72 < starts[next_text]
 
 
 def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> None:
