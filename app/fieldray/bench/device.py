@@ -124,37 +124,41 @@ class EnergyMeter:
             energy.append((sum(drawn_uj) / 1e6, time.perf_counter() - began_s))
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MeasureOptions:
+    """What is measured of each case, and under what loads.
+
+    scopes    what is timed: NETWORK, FILE or both
+    levels    the loads that images run under
+    cores     how many processes make a load
+    settle_s  seconds that each load runs alone, and is measured, before images run under it
+    least_s   seconds that a repetition of the network alone takes at least, however fast its images are
+    readers   opens what reads files
+    meter     counts the energy that the CPU draws; without it none is counted
+    """
+
+    scopes: Sequence[str] = (NETWORK, FILE)
+    levels: Sequence[Level] = (NO_LOAD,)
+    cores: int = 1
+    settle_s: float = 0.0
+    least_s: float = 0.0
+    readers: Callable[[], Workers] = one_worker
+    meter: EnergyMeter | None = None
+
+
 def measure(
     cases: Mapping[BenchmarkCase, Sequence[LoadedImage]],
     effort: Effort,
     *,
     notify: Say,
-    scopes: Sequence[str] = (NETWORK, FILE),
-    levels: Sequence[Level] = (NO_LOAD,),
-    cores: int = 1,
-    settle_s: float = 0.0,
-    least_s: float = 0.0,
-    readers: Callable[[], Workers] = one_worker,
-    meter: EnergyMeter | None = None,
+    options: MeasureOptions = MeasureOptions(),
 ) -> tuple[Measurement, ...]:
     """Measure every case on its images in each scope under each load, all of them in turn.
 
-    Parameters
-    ----------
-    cores
-        How many processes make a load.
-    settle_s
-        Each load runs alone for so many seconds, and is measured, before images run beside it.
-    least_s
-        A repetition of the network alone takes at least so many seconds, however fast its images are.
-    readers
-        Opens what reads files.
-
-    Raises
-    ------
-    BackendProblem, OSError
+    Raises BackendProblem, OSError.
     """
-    timed = partial(time_case, count=effort.images, least_s=least_s, readers=readers)
+    levels, scopes, cores, meter = options.levels, options.scopes, options.cores, options.meter
+    timed = partial(time_case, count=effort.images, least_s=options.least_s, readers=options.readers)
     found = {
         (case, level, scope): Measurement(case=case, scope=scope, level=level)
         for case in cases
@@ -166,7 +170,7 @@ def measure(
             under_load = f", {level.name}" if len(levels) > 1 else ""
             notify(f"repetition {repetition + 1} of {effort.repeats}{under_load}")
             with parallel_load(level, cores=cores) as processes:
-                load = measured_load(processes, cores=cores, within_s=settle_s)
+                load = measured_load(processes, cores=cores, within_s=options.settle_s)
                 for case, scope in itertools.product(rotated(cases, repetition), scopes):
                     one = found[case, level, scope]
                     one.loads.append(load)

@@ -237,6 +237,13 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_pdf_language(parser: argparse.ArgumentParser) -> None:
+    """The language of a report that a command writes as PDF."""
+    parser.add_argument(
+        "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
+    )
+
+
 def report_options(options: argparse.Namespace, settings: Settings, console: Console) -> ReportOptions:
     """What was chosen; who wants pseudonyms is told where they do not reach."""
     shows_images = bool(set(options.formats or ()) & {"pdf", "pdf-studies", "sc"} or getattr(options, "maps", None))

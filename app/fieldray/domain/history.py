@@ -376,7 +376,7 @@ class Listed:
     row_ids     (n,) int64, the rows of the results that are wanted, in order
     begins      (n,) uint8, what begins in each of them by patient (`NEW_PATIENT`); (0,) in a list that is not by
                 patient
-    is_earlier  (n,) of an earlier day than the newest image of the same patient in the run (`domain.today`)
+    is_earlier  (n,) of an earlier day than the newest image of the same patient in the run (`domain.patient`)
     counts      all images of the run by class, whatever is wanted
     """
 

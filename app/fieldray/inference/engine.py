@@ -88,14 +88,14 @@ class _Lost(Exception):
 class _Runner:
     """The CPU or a device with one model: what is known of it, and the thread that gets it ready.
 
-    kind         None for the CPU, whose inputs are run by the workers that have the images
-    former       of the same device with the model before, which must have ended first
-    image_s      seconds per image, known once it is ready
-    is_hopeless  it failed too often; it is not started again unless asked for
-    chances      how often it was to be tried again whatever was known of it
-    absent       why its device is not connected, None if it may be
-    is_chosen    whether the person wants it used
-    inputs       that wait for it; `input` is the one it runs
+    kind            None for the CPU, whose inputs are run by the workers that have the images
+    former          of the same device with the model before, which must have ended first
+    image_s         seconds per image, known once it is ready
+    has_given_up    whether it failed too often; it is not started again unless asked for
+    forced_retries  how often it was to be tried again whatever was known of it
+    absent          why its device is not connected, None if it may be
+    is_chosen       whether the person wants it used
+    inputs          that wait for it; `input` is the one it runs
     """
 
     entry: BackendEntry
@@ -492,7 +492,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Give the input back; how long to wait before the next start, in seconds.
 
         That a device was never connected is not worth reporting: it is just stopped. One that came since the start,
-        when `chances` were counted, is tried again: that it was not there is no longer so.
+        when `forced_retries` were counted, is tried again: that it was not there is no longer so.
         """
         kind, since_s, unavailable_reason = runner.kind, runner.ready_since_s, runner.unavailable_reason
         why = unavailable_reason or why
