@@ -77,7 +77,7 @@ def libraries_logged(console: Console) -> Iterator[None]:
 
 
 def _log() -> BinaryIO:
-    """The log of the libraries, begun again once it is large; nowhere, where it cannot be opened."""
+    """Open the libraries' log file, started anew once it is large; the null device if it cannot be opened."""
     path, append = user_data() / LIBRARY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     try:
         is_large = path.exists() and path.stat().st_size > _LARGEST_BYTES

@@ -1,5 +1,6 @@
-"""What `fieldray adapt` does with a recipe of any kind: write one, check one, and perform its steps. And with a pack
-that there is: compile it for the Edge TPU.
+"""`fieldray adapt` for a recipe of any kind: write a recipe, check it, and perform its steps.
+
+For an existing pack: compile it for the Edge TPU.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Kind:
 
 
 def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str, tuple[Step, ...]]:
-    """Up to each step all before it; `alone` are what no other needs, with what they need."""
+    """Map each step to itself and all steps before it; `alone` are optional steps with the steps that they need."""
     return {"run": steps, **{step.name: steps[: number + 1] for number, step in enumerate(steps)}, **alone}
 
 
@@ -111,7 +112,10 @@ def adapt(step: str, path: Path, *, say: Say, progress: Progress, trainer: Train
 
 
 def perform(step: str, document: Document, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
-    """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
+    """Perform a step of a recipe that was read, and perhaps changed in memory.
+
+    Its paths count from its file's folder.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
     kind = kind_of(document)
     recipe = with_whole_paths(document.parsed(kind.schema), document.path)
@@ -203,12 +207,12 @@ def compile_pack(
 
 
 def _signer(key: Path, data: bytes) -> str:
-    """The fingerprint of a key; "" where there is no such file."""
+    """Return the fingerprint of a key file; "" if there is no such file."""
     return signing.verify(data, signature=signing.sign(data, key=signing.own_key(key))) if key.is_file() else ""
 
 
 def _golden_on(kind: BackendKind, model: Model) -> str:
-    """What came of the golden vectors on a device, for a person. Raises BackendProblem."""
+    """Describe the result of the golden vectors on a device. Raises BackendProblem."""
     if model.golden is None:
         return "not run: the pack has no golden vectors."
     if why := kind.unavailable_reason(model):
@@ -276,7 +280,7 @@ def _line(name: str, entry: Facts) -> str:
 
 
 def _shown(value: object) -> str:
-    """A fact of a step as a person reads it: an estimate with its interval, numbers to four figures."""
+    """Format a fact of a step for a person: an estimate with its interval, numbers to four figures."""
     match value:
         case {"value": float(middle), "low": float(low), "high": float(high)}:
             return f"{middle:.3f} ({low:.3f} to {high:.3f})"

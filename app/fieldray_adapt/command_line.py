@@ -1,4 +1,4 @@
-"""What this package adds to `fieldray`: its command, and when that may use the network (`fieldray.command_names`)."""
+"""The command that this package adds to `fieldray`, and when it may use the network (`fieldray.command_names`)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Files of a run folder, those published in a folder that a person names, and the digest of what decides them.
+"""Files of a run folder, files published in a folder that a person names, and the digest of inputs.
 
-Files are written whole or not at all. Those of a run folder are as readable to others as the user's umask says. What is
-published goes through the door for outputs: it is for this user alone, and replaces an earlier output of its kind and
-nothing else. One SHA-256 of whatever decides a result sees to it that nothing is taken up again that something else has
-made.
+Files are written whole or not at all. Files of a run folder follow the user's umask. Published files are for this user
+alone, and replace only an earlier output of their kind. A SHA-256 over everything that decides a result ensures that
+no result of other inputs is reused.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def plain(content: object) -> Any:
-    """Structs, dataclasses, numbers of NumPy and paths as the values that JSON has."""
+    """Convert structs, dataclasses, NumPy numbers and paths to JSON values."""
     return msgspec.to_builtins(
         content, enc_hook=lambda value: value.item() if isinstance(value, np.generic) else str(value)
     )
 
 
 def as_json(content: object) -> bytes:
-    """A document of a run as JSON, one value a line."""
+    """Write a document of a run as JSON, one value on each line."""
     return json.dumps(plain(content), indent=1).encode()
 
 
@@ -63,7 +62,7 @@ def _kind(path: Path) -> Kind:
 
 @contextlib.contextmanager
 def undone_on_failure(*paths: Path) -> Iterator[None]:
-    """Remove, if the block raises, the files and empty folders among `paths`, and parent folders, that it made."""
+    """If the block raises, remove those of `paths` (and their parent folders) that the block created."""
     new = [path for each in paths for path in (each, *each.parents) if not path.exists()]
     try:
         yield
@@ -76,7 +75,10 @@ def undone_on_failure(*paths: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """While a file of a run folder is read. Raises StorageProblem (run_file_damaged) for what no run wrote."""
+    """Convert errors while reading a run's file to a problem.
+
+    Raises StorageProblem (run_file_damaged) for invalid files.
+    """
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
@@ -98,7 +100,7 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def content_digest(path: Path) -> str:
-    """SHA-256 of a file's content as hexadecimal text; "" where it cannot be read."""
+    """Return the SHA-256 of a file's content as hexadecimal text; "" if it cannot be read."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Who is one patient, before images are split: by how numbers are written, and by files that are there twice."""
+"""Identity of patients before a split: similar patient numbers, and patients who share a file."""
 
 from __future__ import annotations
 

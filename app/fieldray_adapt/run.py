@@ -1,4 +1,4 @@
-"""A run folder: the recipe as it was read, the steps' results, and what has been done.
+"""A run folder: the recipe as read, the steps' results, and the status.
 
 A run folder is locked while a run works in it: two at once would mix their files.
 """
@@ -59,7 +59,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _holder() -> str:
-    """Who this is, for a person who finds the folder in use."""
+    """Describe this process for a person who finds the folder in use."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -76,16 +76,16 @@ Progress = Callable[[str, int, int], None]
 
 
 class Trainer(Protocol):
-    """Who trains in place of this process: as `train.train` and `lungs.train.train`, with their arguments."""
+    """A substitute for training in this process, with the arguments of `train.train` and `lungs.train.train`."""
 
     def classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
-        """A classifier's averaged weights, and figures by epoch."""
+        """Train a classifier. Returns averaged weights, and figures by epoch."""
 
     def lung_fields(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
-        """A lung-field network's averaged weights, and figures by epoch."""
+        """Train a lung-field network. Returns averaged weights, and figures by epoch."""
 
     def facts(self) -> Facts:
-        """What the status is to have of how it was trained."""
+        """Return the facts about the training method for the status."""
 
 
 SPLIT: Final = "split.csv"
@@ -127,9 +127,9 @@ class Step:
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the status has of every step, among the facts of the step itself.
+    """The status entry of every step, next to the step's own facts.
 
-    `key` is the digest of what decided the step, `made` a random text of each performance, `left` the SHA-256 of each
+    `key` is the digest of the step's inputs, `made` a random text for each performance, `left` the SHA-256 of each
     output, `problem` a sentence.
     """
 
@@ -143,7 +143,7 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class StepStatus:
-    """What a step came to, with its facts: state, seconds and left among them."""
+    """The result of a step with its facts, including state, seconds and left."""
 
     record: StepRecord
     facts: Facts
@@ -214,7 +214,7 @@ class Run:
 
     @property
     def status(self) -> dict[str, StepStatus]:
-        """What each step came to. Raises StorageProblem (run_file_damaged)."""
+        """Return the result of each step. Raises StorageProblem (run_file_damaged)."""
         path = self.recipe.run / STATUS
         if not path.is_file():
             return {}

@@ -1,11 +1,11 @@
-"""Screening an archive: pieces of the list go to workers, one at a time to each, and results come back to the driver.
+"""Screening of an archive: the driver sends pieces of the image list to workers and collects the results.
 
-Dask carries the messages and knows which workers live; which piece goes to whom is decided here, so that a dead worker
-accuses exactly the piece that it had. A piece whose worker died twice is halved, until one image is left that has ended
-three workers: that image is *failed*, by name, unless it is its computer that fails (see `pool`). Only the
-driver writes: the results of a piece into the output folder, whole or not at all, then into the store of this computer,
-where an image that is there already keeps its row. So it does not matter when a worker, the scheduler or the driver
-ends: nothing is lost and nothing is there twice.
+Dask carries the messages and knows which workers are alive. This module decides which worker gets which piece, one
+piece at a time, so the piece of a dead worker is known exactly. A piece whose worker died twice is halved, until one
+image is left that has ended three workers. That image is *failed*, by name, unless the computer is at fault (see
+`pool`). Only the driver writes: first the results of a piece into the output folder, whole or not at all, then into
+this computer's store, where an image that is already stored keeps its row. So a worker, the scheduler or the driver may
+end at any time: no result is lost or stored twice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ Inspect = Callable[..., Reason | None]
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Task:
-    """A piece that is out: `hashes` are those of the files that were sent along, `until_s` is its deadline."""
+    """A piece that a worker is screening.
+
+    hashes   hashes of the files that were sent along
+    until_s  deadline for the answer
+    """
 
     future: Future
     piece: Piece
@@ -121,9 +125,9 @@ class Archive:
     save
         Receives the outcomes of every piece once, and whether they are from an earlier start.
     progress
-        Receives how far it is, often.
+        Receives the progress, often.
     note
-        Receives the name of a node and what there is to say of it.
+        Receives the name of a node and a message about it.
     """
 
     def __init__(
@@ -162,9 +166,11 @@ class Archive:
         return self._progress()
 
     def _take_over(self) -> None:
-        """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
+        """Take over the results of earlier starts.
 
-        As in any run: why an image failed may be over, and nobody can tell by the reason.
+        Results of other images are screened again, and so are failed images.
+
+        A failure is always tried again, as in any run: its cause may be over, and the reason does not tell.
         """
         again: list[Piece] = []
         for piece in self._folder.done(len(self._images)):
@@ -242,16 +248,20 @@ class Archive:
         )
 
     def _next_piece(self, node: str) -> Piece:
-        """The first one that has not failed on this node, or else the first: another can tell whose fault it is."""
+        """Take the next piece for a node: the first that has not failed on this node, else the first.
+
+        Trying a failed piece on another node shows whether the node or the piece is at fault.
+        """
         others = (piece for piece in self._left if node not in dict(piece.nodes))
         piece = next(others, self._left[0])
         self._left.remove(piece)
         return piece
 
     def _take(self, client: Client, pool: WorkerRegistry, address: str) -> None:
-        """What came of a piece; the worker has the next one before its results are written.
+        """Take over a worker's answer about a piece. The worker gets its next piece before the results are written.
 
-        But not before they are here: a worker that ends over the next piece would take them with it.
+        The answer is fetched before the next piece is sent: a worker that dies over the next piece would lose the
+        answer.
         """
         task = self._tasks.pop(address)
         if task.future.status in ("cancelled", "lost"):  # with the scheduler
@@ -289,9 +299,9 @@ class Archive:
         self._faults.has_done(task.node, task.piece.size)
 
     def _answer(self, client: Client, task: _Task, address: str) -> bytes | None:
-        """The answer of a piece that is done; None where the worker went with it, or the scheduler did.
+        """Fetch the answer about a finished piece; None if the worker or the scheduler was lost.
 
-        Raises ValueError for one that is no answer or too long, which is not fetched, or does not come at all.
+        Raises ValueError for an invalid answer, for one that is too long (which is not fetched), or if none arrives.
         """
         for patience_s in _PATIENCE_S:
             try:
@@ -314,14 +324,19 @@ class Archive:
         raise ValueError("an answer that does not come")
 
     def _give_up(self, pool: WorkerRegistry, address: str) -> None:
-        """A worker has been silent for too long: another one gets its piece, and it gets nothing any more."""
+        """Give up on a worker that exceeded its deadline: another worker gets the piece, and this worker gets no
+        more work.
+        """
         task = self._tasks.pop(address)
         task.future.cancel()
         self._suspect(self._faults.failed(task.piece, task.node))
         pool.set_aside(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
 
     def _lose(self, pool: WorkerRegistry, task: _Task) -> None:
-        """A worker is gone. A piece that it had begun is blamed; one that came too late for it only waits."""
+        """Handle the loss of a worker. A piece that the worker had begun counts the death.
+
+        A piece that arrived too late to be begun only waits for another worker.
+        """
         try:
             has_begun = isinstance(task.future.exception(timeout=_LATE_S), KilledWorker)
         except LOST:
@@ -333,7 +348,9 @@ class Archive:
             self._left.appendleft(task.piece)
 
     def _blame(self, pool: WorkerRegistry, piece: Piece, node: str, why: Reason | None = None) -> None:
-        """A worker died with this piece, or `why` it failed: try again, halve it, or name the image or the node."""
+        """Handle a piece whose worker died or that failed for `why`: try again, halve it, or fail the image or the
+        node.
+        """
         piece = self._faults.failed(piece, node)
         is_last = not self._left and not self._tasks
         nodes = {node, *map(pool.node, pool.workers)}
@@ -350,7 +367,9 @@ class Archive:
             pool.set_node_aside(node, why or reason("cluster_node_deaths", times=self._faults.times(node)))
 
     def _suspect(self, *pieces: Piece) -> None:
-        """Try these again, each behind another piece: between two of them a node can show that it works."""
+        """Queue suspected pieces again, each behind another piece, so that a node can prove in between that it
+        works.
+        """
         for number, piece in enumerate(pieces):
             self._left.insert(2 * number + 1, piece)
 

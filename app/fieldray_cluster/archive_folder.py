@@ -1,16 +1,16 @@
-"""The output folder of an archive: what was asked for, which images there are, and the results that are there so far.
+"""The output folder of an archive: the request, the image list and the results so far.
 
     driver.lock                      held by the one driver that works on it
-    archive.json                     the request; once all images were listed, their number and the list's digest
-    list.parquet                     one row an image, in the order they were found; there once all were listed
+    archive.json                     the request; after listing, the number of images and the list's digest
+    list.parquet                     one row an image, in the order they were found; written after listing
     chunks/FROM-TO.parquet           results of the images from FROM up to, not including, TO of the list
-    merged.json                      the run that holds all results, once it does
+    merged.json                      number of the run that holds all results, once they are merged
 
-Every file appears whole or not at all, so whatever ended a driver, the next one resumes with the ranges that have no
-file. The folder names patients and is this user's alone.
+Every file appears whole or not at all. If a driver is interrupted, the next one resumes with the ranges that have no
+file. The folder contains patient names and is readable by this user alone.
 
-Who has all results of an archive in the store of this computer has one run, as `fieldray screen` would have made it
-over the same paths: the window shows it, and a later `fieldray screen` takes its results over.
+Merged results form one run in this computer's store, as `fieldray screen` would have made over these paths: the
+window shows the run, and a later `fieldray screen` takes its results over.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class _ListNote:
 
 
 class ArchiveFolder:
-    """The folder, held from birth until `close`.
+    """The output folder of an archive, locked from construction until `close`.
 
-    Raises UsageProblem (archive_in_use) if another driver holds it, StorageProblem.
+    Raises UsageProblem (archive_in_use) if another driver holds the lock, StorageProblem.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,13 +98,13 @@ class ArchiveFolder:
         self.close()
 
     def close(self) -> None:
-        """Let another driver have it."""
+        """Release the lock, so that another driver can use the folder."""
         self._lock.release()
 
     # ---- the request
 
     def continue_with(self, request: ArchiveRequest) -> None:
-        """Note the request, or require that it is the one the folder was begun with, once anything came of that.
+        """Store the request, or require that it equals the stored request if the folder already has results.
 
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
@@ -120,14 +120,14 @@ class ArchiveFolder:
             raise UsageProblem(reason("archive_other_work", folder=self.path, pack=before.pack_name))
 
     def merged_run(self) -> int | None:
-        """The run of the store that was given all results; None while there is none."""
+        """Return the number of the run that all results were merged into; None before that."""
         try:
             return decoded((self.path / "merged.json").read_bytes(), dict[str, int]).get("run")
         except (OSError, ValueError):
             return None
 
     def note_merged(self, run_id: int) -> None:
-        """All results are in that run. Raises StorageProblem."""
+        """Note that all results are in the run `run_id`. Raises StorageProblem."""
         write_atomically(self.path / "merged.json", json.dumps({"run": run_id}).encode("ascii"))
 
     # ---- the list
@@ -142,7 +142,7 @@ class ArchiveFolder:
 
     @property
     def _noted(self) -> _ListNote:
-        """What is known of the list, by which one that was changed shows itself."""
+        """Return the stored length and digest of the list, by which a changed list is recognised."""
         try:
             return decoded((self.path / REQUEST).read_bytes(), _ListNote)
         except (OSError, ValueError):
@@ -154,9 +154,11 @@ class ArchiveFolder:
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
     def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, progress: Callable[[int], None]) -> None:
-        """Write images with the states of their objects ("" of files), all or nothing. Raises StorageProblem.
+        """Write the list of images with the states of their objects ("" for files), all or nothing.
 
-        progress  receives the number so far
+        Raises StorageProblem.
+
+        progress  receives the number of images so far
         """
         count = 0
         with (
@@ -174,7 +176,7 @@ class ArchiveFolder:
         write_atomically(path, json.dumps(about | dataclasses.asdict(note), indent=1).encode("ascii"))
 
     def open_list(self) -> ImageList:
-        """The list as it was written, once it is known what was asked for. Raises UsageProblem (archive_damaged)."""
+        """Open the written list, once the request is known. Raises UsageProblem (archive_damaged)."""
         if self._noted.list_sha256 != _digest(self._list):
             raise UsageProblem(reason("archive_damaged", path=self._list))
         return ImageList(self._list, within=self._asked)
@@ -187,7 +189,7 @@ class ArchiveFolder:
 
     @property
     def has_results(self) -> bool:
-        """Whether the folder has any results, whatever is on the list."""
+        """Return whether the folder has any results."""
         return any((self.path / "chunks").glob("*.parquet"))
 
     def done(self, count: int) -> tuple[Piece, ...]:
@@ -305,7 +307,7 @@ class ImageList:
 
 
 def _digest(path: Path) -> str:
-    """The SHA-256 of a file. Raises UsageProblem (archive_damaged) where it cannot be read."""
+    """Return the SHA-256 of a file. Raises UsageProblem (archive_damaged) if it cannot be read."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -314,7 +316,7 @@ def _digest(path: Path) -> str:
 
 
 def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
-    """How the names of files in these folders begin, and beside these files: a DICOMDIR names those around it."""
+    """Return the allowed path prefixes: files in these folders, and in the folders of these files (a DICOMDIR)."""
     if is_address(paths[0]):
         return (os.fsencode(str(address_path(paths[0].rstrip("/"))) + os.sep),)
     folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
@@ -346,7 +348,7 @@ class ArchiveRun:
         self._saved += len(outcomes)
 
     def finish(self) -> None:
-        """All images have an outcome. Raises StorageProblem (results_lost)."""
+        """Require that all images have an outcome, and end the run. Raises StorageProblem (results_lost)."""
         require_kept(self._store, self.run_id, saved=self._saved)
         self._store.finish(self.run_id)
 
@@ -368,9 +370,9 @@ def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews:
 def list_images(
     folder: ArchiveFolder, paths: Sequence[str], settings: Settings, *, progress: Callable[[int], None]
 ) -> None:
-    """Write the list of all images under absolute paths, or under one address of objects, unless it is there.
+    """Write the list of all images under absolute paths, or under one object address, unless the list exists.
 
-    Raises UsageProblem (archive_list_lost; no_image_in for a path of them), StorageProblem, as `list_objects`.
+    Raises UsageProblem (archive_list_lost; no_image_in for a path without images), StorageProblem, as `list_objects`.
     """
 
     def refuse(why: Reason) -> None:

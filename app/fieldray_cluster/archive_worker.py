@@ -1,11 +1,12 @@
-"""What a worker is asked of an archive, and does with a piece of it: it screens each image, and gives back Parquet.
+"""The worker's part of an archive: it screens each image of a piece and returns the outcomes as Parquet.
 
-A request says what an archive is screened with. Before a node gets any work, it says whether it comes to the same.
+An `ArchiveRequest` describes how an archive is screened. Before a node gets work, it must reproduce the request's model
+and settings hashes.
 
-Each image goes the way of `pipeline.screen.screen_image`, as in any run. A run of its own for each piece, with a store,
-cost a commit an image and the reading of all rows again, and let the decoders wait meanwhile; nothing here is stored.
-The session stays open from piece to piece, with the network loaded and the decoders running. An answer travels to the
-driver as bytes: Parquet or JSON, which is read there as data and compared with what was asked.
+Each image is screened by `pipeline.screen.screen_image`, as in any run. Pieces are not runs of a store: a run for each
+piece cost a commit for each image, read all rows again, and kept the decoders waiting. The session stays open between
+pieces, with the network loaded and the decoders running. An answer travels to the driver as bytes (Parquet or JSON),
+which the driver parses as data and compares with the request.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _SHARED_SETTINGS: Final = ("device", "policy", "decode_timeout_s", "decode_memor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRequest:
-    """The request for screening an archive. Equal requests give the same results.
+    """The request for screening an archive. Equal requests give equal results.
 
     Attributes
     ----------
@@ -69,15 +70,15 @@ class ArchiveRequest:
     pack
         How a node finds the pack: its folder, or `id-version` with its signer.
     signer
-        The fingerprint of its key.
+        The fingerprint of the pack's signing key.
     pack_name, model_sha256, settings_hash
-        What every node has to come to with it.
+        Values that every node must reproduce from the pack.
     operating_point, ages_confirmed, allow_older, allow_legacy
         As for `fieldray screen`.
     settings
-        Those of the driver that decide how an image is read and run, in the order of their names.
+        The driver's settings that decide how an image is read and run, in the order of their names.
     program_version
-        Of the driver.
+        The version of the driver.
     """
 
     paths: tuple[str, ...]
@@ -117,7 +118,7 @@ def make_request(
     allow_older: bool = False,
     allow_legacy: bool = False,
 ) -> ArchiveRequest:
-    """The request for absolute paths or an address; `pack` is how nodes find the pack of the assessment."""
+    """Make the request for absolute paths or an address; `pack` is how nodes find the pack of the assessment."""
     model = assessment.model
     return ArchiveRequest(
         paths=tuple(paths),
@@ -135,7 +136,7 @@ def make_request(
 
 
 def load_model(request: ArchiveRequest) -> Model:
-    """The pack on this node, verified by what is trusted here. Raises PackProblem, StorageProblem."""
+    """Load and verify the pack on this node, with the keys trusted here. Raises PackProblem, StorageProblem."""
     library = PackLibrary(user_data(), drives=drives_with_packs)
     return library.load(
         library.find(request.pack).folder,
@@ -146,7 +147,10 @@ def load_model(request: ArchiveRequest) -> Model:
 
 
 def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
-    """The reason why this process cannot work on a request, or None. `needs_paths`: it reads the files itself."""
+    """Return the reason why this process cannot work on a request, or None.
+
+    needs_paths  whether the process reads the files itself
+    """
     try:
         model = load_model(request)
         assessment = choose(model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed)
@@ -161,7 +165,7 @@ def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Rea
 
 
 def lost_path(request: ArchiveRequest) -> str:
-    """The first path of the request that this computer does not see, or that is an empty folder; "" if it sees all.
+    """Return the first path of the request that is missing or an empty folder on this computer; "" if none is.
 
     A share that is not mounted leaves an empty folder.
     """
@@ -183,7 +187,10 @@ _MOST_SENT_BYTES: Final = 2**27
 
 
 def contents_of(path: Path) -> bytes | Reason:
-    """The content of a file, or the reason why it cannot be read: a worker gets one of both, and reads no file."""
+    """Return the content of a file, or the reason why it cannot be read.
+
+    Workers that are sent files receive one of the two and read no file themselves.
+    """
     try:
         with open_file(path) as stream:
             return stream.read()
@@ -192,7 +199,7 @@ def contents_of(path: Path) -> bytes | Reason:
 
 
 def contents_at_once(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
-    """The contents of the first files, as many as may be sent at once. Returns the number of images, the contents."""
+    """Read the first files, as many as may be sent at once. Returns the number of images, and the contents by path."""
     files: dict[str, bytes | Reason] = {}
     total = 0
     for count, path in enumerate(paths):
@@ -206,7 +213,7 @@ def contents_at_once(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reas
 
 
 class SentFiles:
-    """Files that came with a piece, written to a folder of this worker.
+    """Files that were sent with a piece, written to a folder of this worker.
 
     Raises StorageProblem.
     """
@@ -223,7 +230,7 @@ class SentFiles:
                     raise storage_problem(error, path) from error
 
     def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """The outcome of an image by the file that came along, or why none did. Raises as `screen`."""
+        """Screen an image from its sent file; the reason if the file could not be sent. Raises as `screen`."""
         if ref.path not in self._paths and not ref.problem:
             why = self._files.get(str(ref.path))
             return Failed(ref=ref, stage="decode", reason=why if isinstance(why, Reason) else reason("missing"))
@@ -256,7 +263,10 @@ class PieceSession:
             self.close = ends.pop_all().close
 
     def screen(self, refs: Sequence[ImageRef], files: ReadAhead | SentFiles | None = None) -> list[Outcome]:
-        """The outcome of each image, in order. Raises FieldrayError where no image can be read or run any more."""
+        """Screen images.
+
+        Returns the outcomes in order. Raises FieldrayError if no image can be read or run any more.
+        """
         request, is_over = self._request, threading.Event()
         screen = functools.partial(
             screen_image,
@@ -281,7 +291,7 @@ class PieceSession:
 
 
 def _without_pictures(outcome: Outcome) -> Outcome:
-    """Where no pictures of patients are to be kept, none leaves the node either."""
+    """Remove preview images from an outcome if the settings do not keep previews, so that none leaves the node."""
     outcome = without_preview(outcome)
     return replace(outcome, facts=replace(outcome.facts, thumbnail=None))
 
@@ -317,10 +327,11 @@ class PieceSpec:
     refs
         The images, each as the JSON of `store.rows.ref_text`.
     files
-        Where images are sent: the contents of their files by path, or why the driver could not read one. A file that is
-        not among them is not looked for. None where nodes see the files themselves.
+        If files are sent: the contents by path, or the reason why the driver could not read a file. A worker reads no
+        other
+        files. None if nodes read the files themselves.
     states
-        Where images are objects of a server: the state of each one's object when it was listed.
+        If images are objects of a server: the state of each object when it was listed.
     """
 
     request: ArchiveRequest
@@ -342,9 +353,9 @@ def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSp
 
 
 def problem_in(answer: bytes) -> tuple[Reason | None, bool]:
-    """The problem in an answer without results, else None; and whether it is a fault of the program.
+    """Return the problem in an answer without results (else None), and whether it is a fault of the program.
 
-    An image may cause a fault; other problems are of the node. Raises ValueError for bytes that are no answer.
+    An image may cause a fault; other problems belong to the node. Raises ValueError for bytes that are no answer.
     """
     if answer.startswith(_PARQUET):
         return None, False
@@ -357,14 +368,17 @@ def most_bytes(images: int) -> int:
 
 
 def packed(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
-    """Outcomes as a Parquet file. A row has the columns of the store, and the pictures."""
+    """Pack outcomes into a Parquet file. A row has the columns of the store, and the preview images."""
     own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
     rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
     return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)
 
 
 def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
-    """The outcomes of a Parquet file of this request, with their previews. Raises ValueError for any other bytes."""
+    """Read the outcomes of this request, with their previews, from a Parquet file.
+
+    Raises ValueError for other bytes.
+    """
     try:
         return tuple(_outcome(row, request) for row in _table(data).to_pylist())
     except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # OSError: so Arrow calls damage, too
@@ -374,11 +388,11 @@ def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
 def results_of(
     refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
 ) -> tuple[Outcome, ...]:
-    """The outcomes of exactly these images, one of each, in their order.
+    """Read the outcomes of exactly these images from a Parquet file, one for each image, in order.
 
-    hashes  the content of files, where it is known here
+    hashes  the content hashes of files known to the driver
 
-    Raises ValueError for any other bytes, before they are read where they are too many.
+    Raises ValueError for other bytes; for too many bytes before parsing them.
     """
     try:
         found = pq.ParquetFile(io.BytesIO(data)).metadata
@@ -399,7 +413,7 @@ def results_of(
 
 
 def replaced_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
-    """A Parquet file that was read already, with these rows from the row `first` on."""
+    """Replace the rows from `first` on in a Parquet file that was validated before."""
     whole, new = _table(data), _table(rows)
     return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)
 
@@ -467,7 +481,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
 
 
 def _session(request: ArchiveRequest) -> PieceSession:
-    """The open session for this request; that of another one is closed first."""
+    """Return the open session for this request; a session of another request is closed first."""
     if request not in _held:
         _end_sessions()
         _held[request] = PieceSession(request, cores=cores_of_worker() or usable_cores())

@@ -1,8 +1,8 @@
-"""Certificates for a cluster, made by one command and copied by hand: an authority of its own, one pair for each role.
+"""Certificates for a cluster, made by one command and copied by hand: a private authority and one pair for each role.
 
-Whoever has a pair belongs to the cluster: both sides of every connection show a certificate. A node's is good for both
-sides, a client's only for whoever gives out work: with it nobody poses as a node and is given images. The authority's
-key is made, used once and kept nowhere, so nobody can make another member later; a new folder replaces the old one.
+A process with a pair belongs to the cluster: both sides of every connection show a certificate. A node's certificate
+is valid for both sides, a client's only for the driver, so a client cannot pose as a node and receive images. The
+authority's key is used once and not stored, so nobody can make further members; new certificates replace all old ones.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
 
 
 def pair(folder: Path, role: Role) -> tuple[Path, Path]:
-    """The certificate and the key of a role."""
+    """Return the paths of the certificate and the key of a role."""
     return folder / f"{role}.pem", folder / f"{role}.key"
 
 
@@ -84,7 +84,7 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
 
 
 def certificate_text(folder: Path, role: Role) -> str:
-    """Whose certificates those are and until when, for a person to compare. Raises UsageProblem as above."""
+    """Describe the certificates' owner and last day, for a person to compare. Raises as `require_certificates`."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
@@ -100,7 +100,7 @@ def _key_usage(*uses: str) -> KeyUsage:
 
 
 def _made(days: int) -> dict[str, bytes]:
-    """The files' contents by name. Source: RFC 5280, 4.2.1 for the extensions."""
+    """Make the certificates. Returns the files' contents by name. Source: RFC 5280, 4.2.1 for the extensions."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,6 @@
-"""What this package adds to `fieldray`: commands, and which may use the network (see `fieldray.command_names`)."""
+"""The commands that this package adds to `fieldray`, and which of them may use the network
+(`fieldray.command_names`).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _CLUSTERED: Final = frozenset(
 
 
 def joins_cluster(arguments: Sequence[str]) -> bool:
-    """Whether the command on the command line works with the processes of a cluster."""
+    """Return whether the command on the command line connects to the processes of a cluster."""
     return tuple(arguments[:2]) in _CLUSTERED
 
 

@@ -1,20 +1,21 @@
-"""The one way to a cluster: a Dask client of this computer's own processes, or of a scheduler somewhere else.
+"""Connections to a cluster: a Dask client with local processes, or with a scheduler at an address.
 
-Without an address a scheduler and `workers` processes with one thread each are started on 127.0.0.1 and ended with the
-client. They are this program's own processes, not Dask's `LocalCluster`: its nannies start workers by
-`multiprocessing`, which would run the caller's main module in them again before the offline guard, and would restart a
-worker for using much memory. Here a thread starts a dead one again, at the same place (`node`).
+Without an address, a scheduler and `workers` processes with one thread each are started on 127.0.0.1 and ended with the
+client. They are this program's own processes, not Dask's `LocalCluster`. Dask's nannies start workers by
+`multiprocessing`, which would run the caller's main module again before the offline guard, and they restart a worker
+that uses much memory. Here a thread restarts a dead process at its old place (`node`).
 
-Dask runs whatever connects to it tells it to run, and every user of this computer reaches 127.0.0.1. So the processes
-started here have certificates, made for them alone in a folder of this user's, and removed with them.
+Dask runs any code that a connected client sends, and every user of this computer can reach 127.0.0.1. So local
+processes have certificates of their own, in a folder of this user alone, deleted when the processes end.
 
-The other way it is not so: what workers and schedulers send is pickled by Dask, and a pickle may call anything. A
-process that has opened a client makes of pickles nothing but plain values and of the classes that it `receives`.
+Messages from workers and schedulers to the client are not trusted: Dask pickles them, and a pickle may call any
+function. After opening a client, a process accepts from pickles only plain values and the classes registered by
+`receives`.
 
-A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. Where the
+A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. If the
 scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
-What is submitted has to be importable in the scheduler and the workers: functions of `fieldray`. Only a function that
-was defined inside another one travels whole.
+Submitted functions must be importable in the scheduler and the workers: functions of `fieldray`. Only a function
+defined inside another function is sent as code.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _received: Final[set[type]] = {
 
 
 class NotPlain(TypeError):
-    """A pickle asks for more than values."""
+    """A pickle requests something other than a plain value or a registered class."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -88,12 +89,12 @@ def receives(*kinds: type) -> None:
 
 
 def _plain(data: bytes, *, buffers: Sequence[Any] = ()) -> Any:
-    """In place of Dask's own. Raises NotPlain."""
+    """Unpickle plain values and registered classes only, in place of Dask's function. Raises NotPlain."""
     return _PlainUnpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 def _plain_error(_: bytes) -> OSError:
-    """In place of what the scheduler says of a worker that it could not ask: only that is known here."""
+    """Return an OSError in place of the scheduler's pickled error about a worker that it could not ask."""
     return OSError("a worker could not be asked")
 
 
@@ -108,14 +109,14 @@ class ConnectionSettings:
     workers
         Number of processes, 1 or more. With an address, the largest number of workers to wait for.
     certificates
-        The folder of this computer's certificates. None at an address for connections that are not encrypted; for
-        processes on this computer for certificates that are made and thrown away.
+        The folder of this computer's certificates. None: unencrypted connections if there is an address, else temporary
+        certificates.
     role
-        Which of the certificates are shown.
+        The role whose certificate is shown.
     patience_s, worker_patience_s
-        How long to wait for a scheduler, and then for its first worker.
+        Seconds to wait for a scheduler, and then for its first worker.
     needs_worker
-        Whether work is to be given out: a cluster without any worker, or of another version, is a problem then.
+        Whether the client submits work: a cluster without workers, or of another version, is then a problem.
     """
 
     address: str | None = None
@@ -150,7 +151,7 @@ def open_client(settings: ConnectionSettings) -> Iterator[Client]:
 
 
 def full_address(address: str, certificates: Path | None) -> str:
-    """The scheduler's address with its protocol. Raises UsageProblem (cluster_address) where it is none."""
+    """Return the scheduler's address with its protocol. Raises UsageProblem (cluster_address) if it is invalid."""
     match = _ADDRESS.fullmatch(address)
     protocol = "tls" if certificates else "tcp"
     if not match or match[1] not in (None, protocol) or not 0 < int(match[3]) < 65536 or not is_host(match[2]):
@@ -192,7 +193,8 @@ def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
 def said_by(
     workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object
 ) -> dict[str, object]:
-    """The answer of each of these workers, as by `answer_in`; None for a worker without an answer in some seconds.
+    """Call a function on each of these workers as by `answer_in`; None for a worker that does not answer in some
+    seconds.
 
     Raises EnvironmentProblem (cluster_node_problem).
     """
@@ -202,9 +204,9 @@ def said_by(
 
 
 def answer_in(client: Client, future: Asked) -> object:
-    """The answer of a worker, or the error that ended it; None if neither is known.
+    """Wait for a worker's answer, or the error that ended it; None if neither is known.
 
-    Raises OSError where the scheduler is gone, EnvironmentProblem (cluster_node_problem).
+    Raises OSError if the scheduler is lost, EnvironmentProblem (cluster_node_problem).
     """
     with _making_sense(client):
         return future.result()
@@ -212,7 +214,7 @@ def answer_in(client: Client, future: Asked) -> object:
 
 @contextlib.contextmanager
 def _making_sense(client: Client) -> Iterator[None]:
-    """What a scheduler tells may be anything, where somebody changed its program: Dask does not look at it."""
+    """Convert errors from invalid data of a scheduler to a problem: Dask does not validate the messages it receives."""
     try:
         yield
     except NotPlain:
@@ -228,7 +230,10 @@ def node_of(worker: str) -> str:
 
 
 def clock_note(there_s: float, *, here_s: float | None = None) -> Reason | None:
-    """A note on a clock (seconds since 1970) far from this computer's, or None. Results are right all the same."""
+    """Return a note on another computer's clock (seconds since 1970) that is far from this one's, or None.
+
+    Results are correct in spite of a wrong clock.
+    """
     seconds = round(there_s - (time.time() if here_s is None else here_s))
     return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
 
@@ -307,11 +312,11 @@ def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: in
 
 
 class _Client(Client):  # type: ignore[misc]
-    """A client that leaves no thread behind where no scheduler answers, and keeps asking for a lost one.
+    """A Dask client that leaves no thread behind if no scheduler answers, and keeps trying to reach a lost one.
 
-    Of what workers print and warn of it hears nothing: a warning comes as a pickle that Dask reads by itself.
+    It ignores output and warnings of workers: a warning arrives as a pickle that Dask itself would load.
 
-    asked  what workers have not answered yet
+    asked  questions that workers have not answered yet
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -331,7 +336,7 @@ class _Client(Client):  # type: ignore[misc]
         return future
 
     def subscribe_topic(self, topic: str, handler: Any) -> None:
-        """Nothing is subscribed to."""
+        """Ignore subscriptions: output and warnings of workers are not received."""
 
     def start(self, **options: Any) -> Any:
         try:
@@ -377,7 +382,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
 
 
 def _versions_of_scheduler(client: Client, address: str) -> str:
-    """What the scheduler is. Raises EnvironmentProblem (cluster_no_answer)."""
+    """Return the versions of a scheduler. Raises EnvironmentProblem (cluster_no_answer)."""
     try:
         return str(client.run_on_scheduler(all_versions))
     except (OSError, TimeoutError, CancelledError) as error:
@@ -387,13 +392,13 @@ def _versions_of_scheduler(client: Client, address: str) -> str:
 
 
 def require_same_version(address: str, there: str) -> None:
-    """Require that a scheduler is of this program's version. Raises EnvironmentProblem (cluster_other_scheduler)."""
+    """Require that a scheduler has this program's version. Raises EnvironmentProblem (cluster_other_scheduler)."""
     if there != all_versions():
         raise EnvironmentProblem(reason("cluster_other_scheduler", address=address, there=there, here=all_versions()))
 
 
 def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:
-    """Until the first worker is there; others may come later. Raises EnvironmentProblem (cluster_no_worker)."""
+    """Wait for the first worker; others may join later. Raises EnvironmentProblem (cluster_no_worker)."""
     until_s = time.monotonic() + patience_s
     while not workers_of(client):
         if time.monotonic() > until_s:

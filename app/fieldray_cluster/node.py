@@ -1,15 +1,14 @@
-"""One process of a cluster: Dask's scheduler or one of its workers, with nothing beside what a cluster needs.
+"""One process of a cluster: Dask's scheduler or one of its workers, with only the features that a cluster needs.
 
-Dask reads settings from files and variables that name code to load and addresses to ask, serves web pages, keeps what
-does not fit into memory on the disk, and writes the arguments of what failed into its log. All of that is off here:
-the settings are this program's own (`require_own_settings`), nothing is spilled, no name of an image gets into a log,
-and no page is served.
+By default, Dask reads settings from files and environment variables that name code to load and addresses to contact. It
+serves web pages, spills memory to disk, and logs the arguments of failed tasks. All of that is disabled: the
+settings are this program's own (`require_own_settings`), nothing is spilled, no image name gets into a log, and no page
+is served.
 
-A task that was running when its worker died ends with `distributed.KilledWorker` at once and is not tried again by the
-scheduler: whoever submitted it counts its attempts (`allowed-failures` is 0). A worker runs one task at a time.
+A task whose worker died ends with `distributed.KilledWorker` at once; the scheduler does not retry it
+(`allowed-failures` is 0). The submitter counts attempts. A worker runs one task at a time.
 
-Here are also the processes of this computer, as who starts them sees them: started, started again when one dies, and
-ended together.
+`NodeProcess` and `NodeGroup` start such processes on this computer, restart dead ones, and end them together.
 """
 
 from __future__ import annotations
@@ -68,23 +67,23 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     role
         `scheduler` or `worker`.
     host
-        Its own address, in numbers.
+        The process's own address, in numbers.
     port
-        Where a scheduler listens; 0 for any port that is free.
+        The port of a scheduler; 0 for any free port.
     scheduler
-        Where a worker finds it: `tcp://HOST:PORT` or `tls://HOST:PORT`.
+        The scheduler's address for a worker: `tcp://HOST:PORT` or `tls://HOST:PORT`.
     name
-        How a worker is called; a node's name, `/` and a number.
+        The name of a worker: a node's name, `/` and a number.
     networks
-        The addresses and networks in numbers that it may reach beside this computer.
+        Numeric addresses and networks that the process may reach in addition to this computer.
     certificates
-        The folder of its certificates; None only where connections are `unencrypted`.
+        The folder of the process's certificates; None only if connections are `unencrypted`.
     unencrypted
-        Whether a person wants connections without certificates: whoever reaches this process then runs what they like.
+        Whether connections have no certificates: then anybody who reaches this process can run any code in it.
     scratch
-        The folder for what a worker keeps while it works.
+        The folder for a worker's temporary files.
     cores
-        How many of this computer's cores a worker may use, 0 for all.
+        The number of this computer's cores that a worker may use, 0 for all.
     """
 
     role: str
@@ -104,7 +103,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_own_settings(*networks: str) -> None:
-    """Give Dask this program's settings alone, keep it quiet, and let this process reach these networks.
+    """Set Dask's settings to this program's own, reduce its logging, and allow connections to these networks.
 
     Raises InternetRefused in a process that is not one of a cluster.
     """
@@ -117,9 +116,9 @@ def require_own_settings(*networks: str) -> None:
 
 
 def reach_from_own_address(host: str) -> None:
-    """Let this process know its own address towards a host that it may reach: Dask looks up both ends of a connection.
+    """Allow this process to look up its own address towards a host: Dask looks up both ends of a connection.
 
-    Raises OSError where there is no way to the host.
+    Raises OSError if there is no route to the host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as way:
@@ -128,7 +127,7 @@ def reach_from_own_address(host: str) -> None:
 
 
 def security(certificates: Path | None, role: Role = "node") -> Security | None:
-    """Encrypted connections for which both sides show a certificate of the cluster, None without certificates."""
+    """Return Dask's settings for mutual TLS with the cluster's certificates; None without certificates."""
     if certificates is None:
         return None
     certificate, key = map(str, pair(certificates, role))
@@ -141,10 +140,10 @@ def security(certificates: Path | None, role: Role = "node") -> Security | None:
 
 
 class _Silent:
-    """A server of Dask without its web pages."""
+    """A Dask server without web pages."""
 
     def start_http_server(self, *_: Any, **__: Any) -> None:
-        """Nothing listens but what the cluster needs."""
+        """Start no web server."""
 
 
 class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
@@ -152,7 +151,7 @@ class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
 
 
 class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
-    """Notes whether it was told to end or has lost its scheduler, and how many cores are its share."""
+    """A Dask worker that records whether it was stopped or lost its scheduler, and its share of the cores."""
 
     reason_of_end = ""
     cores = 0
@@ -164,10 +163,10 @@ class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
 
 
 async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
-    """Run a scheduler or worker until told to end. Returns the exit code, `SCHEDULER_ENDED` after losing a scheduler.
+    """Run a scheduler or worker until it is stopped. Returns the exit code, `SCHEDULER_ENDED` after losing a scheduler.
 
     say   receives the address once others can connect
-    Raises OSError where the address cannot be had, TimeoutError where no scheduler answers.
+    Raises OSError if the address is not available, TimeoutError if no scheduler answers.
     """
     require_own_settings(*settings.networks)
     certificates = Path(settings.certificates) if settings.certificates else None
@@ -207,7 +206,7 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
 def run_until_input_ends(settings: NodeSettings) -> int:
     """Run `serve` as a child process, which prints its address to standard output.
 
-    The process ends at once when its input closes, also in the middle of a task. Children of the task end with it.
+    The process ends at once when its input closes, also during a task. Child processes of the task end with it.
     """
 
     async def run() -> int:
@@ -229,12 +228,12 @@ def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def cores_of_worker() -> int:
-    """The share of the worker that runs this task, 0 for all cores."""
+    """Return the number of cores for the worker that runs this task, 0 for all cores."""
     return int(getattr(distributed.get_worker(), "cores", 0))
 
 
 def all_versions() -> str:
-    """The versions of the program and of Dask that have to be the same everywhere."""
+    """Return the versions of the program and of Dask, which must be equal on all computers."""
     return f"Fieldray {VERSION}, dask {dask.__version__}, distributed {distributed.__version__}"
 
 
@@ -250,7 +249,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeProcess:
-    """A process, kept alive by a thread until `close`. A worker that its scheduler told to end is not restarted.
+    """A cluster process that a thread restarts when it dies, until `close`. A stopped worker is not restarted.
 
     warn  receives a line when the process had to be restarted
     """
@@ -269,7 +268,7 @@ class NodeProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the process that runs now."""
+        """Return the id of the process that runs now, None while none does."""
         return self._process.pid if self._process else None
 
     def wait(self, timeout_s: float) -> bool:
@@ -321,7 +320,7 @@ class NodeProcess:
                 self._changed.notify_all()
 
     def _run_once(self) -> int:
-        """Start it, note its address, and wait for its end; the exit code."""
+        """Start the process, note its address, and wait for its end. Returns the exit code."""
         with tempfile.TemporaryFile() as said:
             with self._changed:
                 if self._is_closed:
@@ -351,7 +350,7 @@ class NodeProcess:
 
 
 def _last_lines(said: IO[bytes]) -> str:
-    """The last line of a file that says anything."""
+    """Return the last line of a file that is not blank."""
     said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
     lines = said.read().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -361,5 +360,5 @@ class NodeGroup(contextlib.ExitStack):
     """Several processes that are ended together, the last one first."""
 
     def add(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> NodeProcess:
-        """Start one more."""
+        """Start one more process."""
         return self.enter_context(contextlib.closing(NodeProcess(settings, warn=warn)))

@@ -1,4 +1,4 @@
-"""Where a process of a cluster begins: `fieldray_cluster.node_main SETTINGS`, the settings as JSON."""
+"""Entry point of a cluster process: `fieldray_cluster.node_main SETTINGS`, with the settings as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fieldray.offline import stay_offline
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Be the scheduler or a worker until the input closes; returns the exit code."""
+    """Run the scheduler or a worker until the input closes. Returns the exit code."""
     stay_offline(joins_cluster=True)
     from fieldray.typed_json import decoded
     from fieldray_cluster.node import NodeSettings, run_until_input_ends  # nothing that the guard has not seen

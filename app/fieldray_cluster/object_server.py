@@ -1,14 +1,14 @@
-"""The server of an address: a bucket of S3, or folders that are reached by HTTP or SFTP.
+"""The server of an object address: an S3 bucket, or folders on an HTTP or SFTP server.
 
-An object is asked for by its exact name, never by an address that a library takes apart again: `a.png?versionId=1`,
-`a.png/` and `a.png` are three objects. It is known by its name and its state (size and tag) when it was listed.
-Only the server of the address is reached, with the credentials of the user's own configuration.
+An object is requested by its exact name, never by an address that a library parses again: `a.png?versionId=1`,
+`a.png/` and `a.png` are three objects. It is identified by its name and its state (size and tag) when it was listed.
+Only the server of the address is contacted, with the credentials of the user's own configuration.
 
-Whether a failure is the object's or the server's is found out by asking the server for something else: the one fails an
-image, the other is waited for.
+After a failure the server is asked for something else. If it answers, the object is at fault and its image fails. If it
+does not, the server is waited for.
 
-fsspec knows more protocols. Those here name their server in the address, or by their endpoint; each keeps to it, tells
-a size and a tag, and says of a folder that it cannot be listed (fsspec's FTP takes it for an empty one).
+fsspec supports more protocols. The supported ones name their server in the address or by their endpoint, contact no
+other server, give size and tag, and report a folder that cannot be listed (fsspec's FTP returns an empty list).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _plain(name: str) -> str:
 
 
 def _as_part(name: str) -> str:
-    """A name as a part of a path, with what a path would not keep."""
+    """Escape a name as one part of a path."""
     for each in "%\\/\0":
         name = name.replace(each, f"%{ord(each):02X}")
     return "%" if not name else name.replace(".", "%2E") if name in (".", "..") else name
@@ -103,13 +103,13 @@ def _as_part(name: str) -> str:
 class ObjectServer:
     """The server of an address. Thread-safe.
 
-    patience_s  how long the server may be unreachable
+    patience_s  seconds for which the server may be unreachable
     most_bytes  largest size of an object
 
     `is_awaited` is True while the server is unreachable and waited for.
 
-    Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem where its
-    configuration is of no use, InternetRefused in a process that may reach nothing.
+    Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem for an invalid
+    configuration, InternetRefused in a process that may not use the network.
     """
 
     def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, most_bytes: int = MOST_BYTES) -> None:
@@ -136,7 +136,7 @@ class ObjectServer:
             raise self._gone(error) from error
 
     def listed(self) -> Iterator[Listed]:
-        """All objects, a page at a time.
+        """Yield all objects, page by page.
 
         Raises UsageProblem (nothing_to_screen), EnvironmentProblem (archive_not_listed, archive_server_gone).
         """
@@ -157,7 +157,9 @@ class ObjectServer:
             raise EnvironmentProblem(reason("archive_not_listed", address=self.address)) from problem
 
     def beginning(self, address: str, state: str, most_bytes: int) -> tuple[bytes, str]:
-        """The first bytes of an object, and its state. An empty `state` is that of any object.
+        """Read the first bytes of an object.
+
+        Returns the bytes and the object's state. An empty `state` accepts any state.
 
         Raises Unreadable for this object, as `copy`, EnvironmentProblem (archive_server_gone).
         """
@@ -202,7 +204,7 @@ class ObjectServer:
 
     @contextlib.contextmanager
     def _opened(self, address: str, state: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
-        """An object, or its beginning, whose state is the one that is known."""
+        """Open an object, or its first `most_bytes`, and check that its state is the expected one."""
         if state and not _size_of(state) and self._client.answers_at_once:  # of no bytes there is no beginning
             most_bytes = None
         with self._client.opened(address, most_bytes) as (stream, now):
@@ -213,7 +215,7 @@ class ObjectServer:
             yield stream, now
 
     def _insisted(self, attempt: Callable[[], Result], *, patience_s: float | None = None) -> Result:
-        """What an attempt gives, once the server is there."""
+        """Repeat an attempt until the server answers, and return the attempt's result."""
         until_s = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         tries = 0
         while True:
@@ -240,7 +242,7 @@ class ObjectServer:
                 time.sleep(_PAUSE_S)
 
     def _answers(self) -> bool:
-        """Whether the server is there, whatever it says of the archive."""
+        """Return whether the server answers at all, even with an error about the archive."""
         try:
             self._client.ask_anything()
         except Exception as problem:
@@ -248,7 +250,7 @@ class ObjectServer:
         return True
 
     def _cause(self, error: Exception) -> Exception:
-        """What has happened; fsspec says after every failure of HTTP that nothing is there."""
+        """Return the real cause of a failure; fsspec reports every HTTP failure as a missing file."""
         if isinstance(self._client, _Web) and isinstance(error, FileNotFoundError):
             error = cast("Exception", error.__cause__ or error)
         return _OF_STATUS.get(getattr(error, "status", 0), error)
@@ -262,7 +264,7 @@ def _text(error: Exception) -> str:
 
 
 def _state(size: int | None, tag: object) -> str:
-    """Size and tag; empty where the server tells one of them not."""
+    """Format size and tag as a state; empty if the server does not give both."""
     return f"{size} {tag}" if tag and size is not None else ""
 
 
@@ -284,7 +286,7 @@ def _size_of(state: str) -> int:
 
 
 class _Bucket:
-    """A bucket of S3: every request names bucket and key."""
+    """A bucket of S3; every request names bucket and key."""
 
     answers_at_once = True
 
@@ -350,7 +352,7 @@ class _Bucket:
 
 
 class _Web:
-    """Files under pages that list their folder; every name is quoted, and asked for as it is."""
+    """Files of an HTTP server whose pages list their folder; every name is quoted and requested exactly."""
 
     answers_at_once = False
 
@@ -363,7 +365,7 @@ class _Web:
         return {urlsplit(self._address).hostname or ""} - {""}
 
     def page(self, place: str) -> tuple[list[Listed], list[str]]:
-        """A place is a folder. What is no page, and a top without links, is an object."""
+        """List a folder. A page that is not HTML, or a top page without links, is an object."""
         links = sync(self._files.loop, self._links, place or self._address)
         folder = f"{(place or self._address).rstrip('/')}/"
         host, path = urlsplit(folder)[1:3]
@@ -381,7 +383,7 @@ class _Web:
         return files, [folder + name for name in names if name.endswith("/")]
 
     async def _links(self, address: str) -> list[str] | None:
-        """Where the links of a page lead, as they are written there; None of what is no page."""
+        """Return the unresolved links of a page; None for an object that is no page."""
         session = await self._files.set_session()
         async with session.get(self._files.encode_url(address), **self._files.kwargs) as answer:
             answer.raise_for_status()
@@ -412,7 +414,7 @@ class _Web:
 
 
 class _Page(HTMLParser):
-    """The links of a page."""
+    """Collects the links of an HTML page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -424,7 +426,7 @@ class _Page(HTMLParser):
 
 
 class _Ssh:
-    """Folders of SFTP: a path is sent as it is. Each thread has a connection of its own."""
+    """Folders of an SFTP server; a path is sent unchanged. Each thread has its own connection."""
 
     answers_at_once = False
 
@@ -469,7 +471,7 @@ class _Ssh:
 
 
 def _names_in(files: Any, folder: bytes) -> Iterator[tuple[str, int]]:
-    """The names in a folder of SFTP, with their modes; paramiko's own list ends at a name that is not of UTF-8."""
+    """Yield the names in an SFTP folder, with their modes; paramiko's own listing stops at a name that is not UTF-8."""
     from paramiko.sftp import CMD_CLOSE, CMD_OPENDIR, CMD_READDIR
     from paramiko.sftp_attr import SFTPAttributes
 
@@ -486,7 +488,7 @@ def _names_in(files: Any, folder: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _connected_by_ssh(address: str) -> Any:
-    """A server of SFTP whose key the user's `known_hosts` has; fsspec alone would take any."""
+    """Connect to an SFTP server whose key is in the user's `known_hosts`; fsspec alone would accept any key."""
     import paramiko
     from fsspec.implementations.sftp import SFTPFileSystem
 

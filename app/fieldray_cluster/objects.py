@@ -1,9 +1,8 @@
-"""An archive whose images are objects of a server: which there are, and how they come to the programs that read them.
+"""Archives whose images are objects on a server: listing the images and fetching the objects.
 
-The driver lists the objects page by page and fetches the beginning of each, in which a process without a network looks
-for images. A worker brings the objects of its piece to files of its own, some ahead of the image that is being
-screened; programs that are offline read these. They stay in a cache that the workers of a computer share, up to its
-limit.
+The driver lists the objects page by page and fetches the beginning of each; an offline process looks for images in the
+beginning. A worker downloads the objects of its piece to files, some ahead of the image being screened; offline
+processes read the files. Downloads stay in a cache of limited size that the workers of a computer share.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def list_objects(
 ) -> Iterator[tuple[ImageRef, str]]:
     """List every image of the objects, with the state of its object. A DICOMDIR is skipped: its files are listed too.
 
-    folder    for a zip file, while its members are listed
+    folder    temporary folder for a zip file while its members are listed
     members   lists a zip file
     identify  looks for images in the beginning of an object
 
@@ -54,7 +53,7 @@ def list_objects(
     """
 
     def look(listed: Listed) -> tuple[list[ImageRef], str, bool]:
-        """The images of an object, its state, and whether it is a zip file."""
+        """Return the images of an object, its state, and whether it is a zip file."""
         address, state = listed
         ref, length = ImageRef(path=address_path(address)), _HEAD_BYTES
         try:
@@ -96,9 +95,9 @@ def _members(server: ObjectServer, members: Members, address: str, state: str, t
 
 
 class ObjectCache:
-    """Objects that were brought here, of all workers of this computer, which have links of their own to what they use.
+    """Downloaded objects shared by all workers of this computer; each worker links the ones that it uses.
 
-    Those that were not used for longest go first.
+    The least recently used objects are deleted first.
     """
 
     def __init__(self, folder: Path, *, limit_bytes: int = MOST_BYTES) -> None:
@@ -107,7 +106,7 @@ class ObjectCache:
         folder.mkdir(exist_ok=True)
 
     def bring(self, server: ObjectServer, address: str, state: str, target: Path) -> None:
-        """Have the object as a file of one's own. Raises as `ObjectServer.copy`."""
+        """Provide the object as the file `target`, from the cache or the server. Raises as `ObjectServer.copy`."""
         kept = self._folder / hashlib.sha256(f"{address}\n{state}".encode(errors="surrogateescape")).hexdigest()
         try:
             os.link(kept, target)
@@ -136,7 +135,7 @@ class ObjectCache:
 
 
 class ReadAhead:
-    """The objects of a piece, brought in the order of its images while these are screened."""
+    """Downloads the objects of a piece in the order of its images, while the images are screened."""
 
     def __init__(
         self, server: ObjectServer, cache: ObjectCache, refs: Sequence[ImageRef], states: Sequence[str], folder: Path
@@ -161,7 +160,7 @@ class ReadAhead:
             future.cancel()
 
     def _feed(self, states: dict[Path, str], folder: Path) -> None:
-        """In order, so that what is waited for never waits for room that is kept by what comes later."""
+        """Download in order, so that an awaited object never waits for space held by later objects."""
         for number, (path, future) in enumerate(self._coming.items()):
             self._room.acquire()
             if self._is_over:
@@ -179,14 +178,17 @@ class ReadAhead:
 
     @contextlib.contextmanager
     def local(self, ref: ImageRef) -> Iterator[Path]:
-        """The file that an image's object was brought to. Raises Unreadable, EnvironmentProblem, StorageProblem."""
+        """Return the local file of an image's object. Raises Unreadable, EnvironmentProblem, StorageProblem."""
         try:
             yield self._coming[ref.path].result()
         finally:
             self._used(ref.path)
 
     def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """The outcome of an image by that file. Raises as `local` for all but this object, and as `screen`."""
+        """Screen an image from its local file.
+
+        An unreadable object fails its image; raises other errors as `local`, `screen`.
+        """
         if ref.problem:
             return screen(ref)
         try:

@@ -1,21 +1,22 @@
-"""The workers of a cluster that may be given work, how their work ends, and who is to blame where one of them ended.
+"""The workers of a cluster: which may get work, how their loss is noticed, and whether an image or a computer is at
+fault.
 
-Dask carries the messages and knows which workers live. Who gets what is decided by whoever has the work: an archive
-gives one piece to one worker, a workflow lets Dask choose among those that fit, a training has a worker for each part.
-All of them admit workers, set them aside, lose them and look for a lost scheduler in the same way.
+Dask carries the messages and knows which workers are alive. Each kind of work distributes itself: an archive gives one
+piece to one worker, a workflow lets Dask choose among fitting workers, a training has a worker for each part. All of
+them use this module to admit workers, set them aside, notice their loss and reconnect to a lost scheduler.
 
-A worker that joins is asked what it is. At the start one that does not fit is a problem that ends the run, so that a
-person knows; later it is set aside with a sentence, and the others go on. A node that cannot work at all is set aside
-by its name, whatever of it joins again.
+A joining worker reports its versions and settings. At the start, a worker that does not fit ends the run with a
+problem. Later it is set aside with a message, and the others continue. A node that cannot work at all is set aside by
+name, including any worker of it that joins later.
 
-An image that ends every process must not stop an archive, and a computer whose processes end one after another (no
-memory is left, say) must not take one image after another down with it. An image is blamed where processes of two
-computers ended over it, or where its computer has screened another image since; a computer where its processes ended
-many times in a row.
+An image that crashes every process must not stop an archive. A computer whose processes crash repeatedly (out of
+memory, say) must not fail one image after another. An image is at fault if processes of two computers crashed over it,
+or if its computer has since screened another image. A computer is at fault if its processes crashed many times in a
+row.
 
-Every result that a later start may take over (tasks of workflows, trials of sweeps, archives) is known by a key that
-has all that decides it, the program's version with the rest. Files count by what is in them, not by where they are: a
-label that was corrected is another input.
+Every result that a later start may take over (tasks of workflows, trials of sweeps, archives) has a key that contains
+everything that decides the result, including the program's version. Files count by content, not by path: a corrected
+label is another input.
 """
 
 from __future__ import annotations
@@ -76,23 +77,23 @@ Ask = Callable[[], Reason | None]
 
 
 class ConnectionLost(EnvironmentProblem):
-    """The cluster's scheduler is gone. The state of the tasks under way is unknown."""
+    """The connection to the cluster's scheduler was lost. The state of running tasks is unknown."""
 
     def __init__(self) -> None:
         super().__init__(reason("cluster_lost"))
 
 
 class NodesUnfit(EnvironmentProblem):
-    """A node that cannot be given work, at the start, or where none is left that can."""
+    """A worker does not fit at the start, or no fitting worker is left."""
 
 
 class WorkerLost(Exception):
-    """The process that had a task has ended."""
+    """The process that ran a task has ended."""
 
 
 @contextlib.contextmanager
 def noticing_loss() -> Iterator[None]:
-    """Around what is asked of a cluster. Raises ConnectionLost where it is gone, or sends what is not read."""
+    """Convert errors of a lost or invalid connection within the block to ConnectionLost."""
     try:
         yield
     except (*LOST, NotPlain) as error:
@@ -106,12 +107,12 @@ def work_connected(
     done: Callable[[], int],
     note: Callable[[EnvironmentProblem], None] = lambda _problem: None,
 ) -> None:
-    """Let `work` have a client of the cluster, and another one where the cluster was lost on the way.
+    """Call `work` with a client of the cluster, and again with a new client after the cluster was lost.
 
-    done   how much of the work this start has done; a loss after progress is a first one again
-    note   receives each problem after which it goes on
+    done   returns the amount of work done by this start; progress resets the count of losses
+    note   receives each problem that did not end the work
 
-    Raises what `work` raises, EnvironmentProblem where no cluster can be had.
+    Raises the exceptions of `work`, EnvironmentProblem if no cluster can be reached.
     """
     attempts = 0
     while True:
@@ -131,7 +132,7 @@ def work_connected(
 
 
 def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: float = _WAIT_S) -> None:
-    """Wait until one is done, or that time is over. Raises ConnectionLost."""
+    """Wait until one future is done, or the time is over. Raises ConnectionLost."""
     if not futures:
         time.sleep(min(max(timeout_s, 0.0), _WAIT_S))
         return
@@ -177,7 +178,10 @@ def report_text(ask: Ask | None) -> str:
 
 
 def misfit(answer: object, note: Callable[[Reason], None]) -> Reason | None:
-    """The reason to give a worker with this answer no work, or None. `note` receives further remarks."""
+    """Return the reason to give no work to a worker with this answer, or None.
+
+    note  receives further remarks about the worker
+    """
     try:
         report = decoded(answer if isinstance(answer, str) else "", NodeReport)
     except (ValueError, KeyError):  # KeyError: a sentence that is not known here
@@ -191,7 +195,9 @@ def misfit(answer: object, note: Callable[[Reason], None]) -> Reason | None:
 
 @dataclass(slots=True)
 class _Question:
-    """What a worker was asked when it came, and again since: its node, when first and last, and how often."""
+    """The state of a question to a joining worker: its node, time of the first and last attempt, and number of
+    attempts.
+    """
 
     node: str
     answer: Asked
@@ -201,18 +207,18 @@ class _Question:
 
 
 class WorkerRegistry:
-    """The workers of one client, looked at again and again. Nobody waits for one that does not answer.
+    """The workers of one client, checked repeatedly. Nobody waits for a worker that does not answer.
 
     Parameters
     ----------
     ask
-        What each worker asks itself, beside its versions.
+        An additional check that each worker runs on itself.
     note
-        Receives what there is to say of a node, and why it is set aside.
+        Receives the messages about a node, and why it is set aside.
     nodes_aside
-        Nodes that are given nothing, by name; kept by who looks from one client to the next.
+        Names of nodes that get no work; the caller keeps them from one client to the next.
 
-    Raises NodesUnfit where a worker that is there does not fit, ConnectionLost.
+    Raises NodesUnfit if a present worker does not fit, ConnectionLost.
     """
 
     def __init__(
@@ -285,7 +291,7 @@ class WorkerRegistry:
         return future
 
     def _hear(self, address: str, worker: Mapping[str, Any], *, is_first: bool) -> None:
-        """What a worker has answered; one that cannot be reached is asked again, less and less often."""
+        """Handle a worker's answer; an unreachable worker is asked again at growing intervals."""
         question, now_s = self._asked[address], time.monotonic()
         if question.answer.done():
             with noticing_loss():
@@ -306,7 +312,7 @@ class WorkerRegistry:
             self._note_once(node_of(str(worker["name"])), why)
 
     def set_node_aside(self, node: str, why: Reason) -> None:
-        """Give a node nothing any more, whatever of it joins again."""
+        """Give a node no more work, including any worker of it that joins later."""
         for address in [address for address in self.workers if self.node(address) == node]:
             self._aside[address] = why
             del self.workers[address]
@@ -340,9 +346,9 @@ def _unfit(node: str, why: Reason) -> NodesUnfit:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """A range of a list, `stop` not included, and how often a worker died while it had it.
+    """A range of a list, `stop` not included, and how often a worker died while it had the range.
 
-    nodes   where that was, and how many images each of these nodes had screened when it was first so
+    nodes   nodes where a worker died, with the number of images that the node had screened at its first death
     """
 
     start: int
@@ -370,16 +376,16 @@ class FaultCounts:
         self._most_workers: dict[str, int] = {}
 
     def works(self, node: str, *, workers: int) -> None:
-        """Note that `workers` processes of a node are there."""
+        """Record that `workers` processes of a node are available."""
         self._most_workers[node] = max(self._most_workers.get(node, 0), workers)
 
     def has_done(self, node: str, images: int) -> None:
-        """A node has screened images."""
+        """Record that a node has screened images."""
         self.done[node] = self.done.get(node, 0) + images
         self._in_a_row.pop(node, None)
 
     def failed(self, piece: Piece, node: str) -> Piece:
-        """Note that a process of a node ended over a piece. Returns the piece with one more death."""
+        """Record that a process of a node ended over a piece. Returns the piece with one more death."""
         self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
         account = dict(piece.nodes)
         account.setdefault(node, self.done.get(node, 0))
@@ -412,7 +418,7 @@ class FaultCounts:
 
 
 def result_key(*parts: object, version: str = VERSION) -> str:
-    """The digest of what decides a result (see `digest`), and of the program's version."""
+    """Return the digest of the parts that decide a result (see `digest`), and of the program's version."""
     return digest(version, *parts)
 
 

@@ -1,4 +1,4 @@
-"""The sentences of clusters, archives and workflows, and of what several machines would bring (`fieldray.reasons`)."""
+"""The sentences of clusters, archives, workflows and training estimates, by code (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 

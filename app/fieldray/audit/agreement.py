@@ -1,4 +1,4 @@
-"""How far pack, reference and readers agree beyond chance: Cohen's kappa of every two."""
+"""Agreement of pack, reference and readers beyond chance: Cohen's kappa of every two."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fieldray.domain.model import OperatingPoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Two who judged the same units: "pack", "reference", or a reader's name.
+    """The agreement of two judges of the same units: "pack", "reference", or a reader's name.
 
-    agreed            how many of the units were judged alike
-    kappa, low, high  Cohen's, -1..1, with the ends of its 95 % interval
+    agreed            number of units judged alike
+    kappa, low, high  Cohen's kappa, -1..1, with the ends of its 95 % interval
     """
 
     first: str

@@ -1,7 +1,7 @@
-"""What is known to be true of the images of an audit.
+"""The reference labels of an audit's images.
 
-That is known from the folders the images lie in, from a table (CSV), or from a person's verdicts. Everything that is
-wrong with a table is said at once, with its lines, before anything is measured.
+They come from the folders of the images, from a table (CSV), or from readers' verdicts. All problems of a table are
+reported together, with their lines, before anything is measured.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ USUAL_NAMES: Final = ClassNames()  # in English
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Labels by image key, and what a person should know about how they were matched.
+    """Labels by image key, and notes on how they were matched.
 
-    truths           whether the finding is present; of several readers, what more than half of them say
-    patients, exams  the patient and the examination of an image, where the table names one
+    truths           whether the finding is present; of several readers, the majority
+    patients, exams  the patient and the examination of an image, if the table names them
     readers          by reader, whether the finding is present
-    missing          rows that name no image that was screened, by whether they say that the finding is present
-    notes            what was left out
+    missing          number of rows that name no screened image, by whether they say that the finding is present
+    notes            notes on omitted rows
     """
 
     truths: Mapping[str, bool]
@@ -131,7 +131,7 @@ def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNa
 
 
 def _counted(is_positive: Mapping[str, bool], usual: ClassNames) -> tuple[Reason, ...]:
-    """What was counted as positive and as negative, where that is not one of the usual names alone."""
+    """Return notes on the classes counted as positive and negative, unless all have usual names."""
     notes = []
     for side, known, code in (
         (True, usual.positive, "audit_counted_positive"),
@@ -181,7 +181,7 @@ def require_table(
     columns: Mapping[str, str] | None = None,
     usual: ClassNames = USUAL_NAMES,
 ) -> None:
-    """Refuse, before the images are looked for, a table that `table_labels` would refuse whatever they are.
+    """Reject, before the images are searched for, a table that `table_labels` would reject for any images.
 
     Raises UsageProblem as `table_labels` does.
     """
@@ -209,7 +209,7 @@ def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, 
 
 
 def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
-    """Without those that say that nobody is certain, unless a person says what they mean."""
+    """Return the labels without those for uncertainty, unless a person gave their meaning."""
     asked = {name.strip().casefold() for name in positive}
     return {label for label in labels if label.casefold() not in UNCERTAIN_NAMES - asked}
 
@@ -254,7 +254,9 @@ def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
 
 
 def _refuse_doubled(table: Path, header: Sequence[str]) -> None:
-    """Nobody can tell which of two columns of one name is meant, whatever their case and the blanks around them."""
+    """Reject a table with two columns of one name, ignoring case and surrounding blanks: the intended one is
+    unknown.
+    """
     times = Counter(name.strip().casefold() for name in header if name and name.strip())
     if doubled := [name for name, number in times.items() if number > 1]:
         raise UsageProblem(reason("audit_table_doubled", path=table, columns=", ".join(doubled)))
@@ -302,7 +304,7 @@ class _Matching:
 
     @property
     def read(self) -> list[LabelRow]:
-        """The rows that name an image, those of one image and reader as one."""
+        """Return the rows that name an image, with rows of one image and reader merged."""
         return list(self._rows.values())
 
     def add(self, line: int, cells: Mapping[str, str]) -> None:
@@ -350,7 +352,7 @@ class _Matching:
         return set()
 
     def _like(self, image: str) -> str:
-        """An image whose file is called so but lies elsewhere: a path that differs in a folder is never guessed."""
+        """Describe a screened file with that name in another folder, which is never used for the row."""
         name = image.replace("\\", "/").rpartition("/")[2]
         keys = self._images.get(name) or self._images_by_stem.get(name) or set()
         return f" ≠ {min(keys)}" if keys and name != image else ""
@@ -366,7 +368,7 @@ class _Matching:
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows=rows))
 
     def reference(self, positive: Sequence[str]) -> Reference:
-        """All labels. Raises UsageProblem with everything that is wrong."""
+        """Return all labels. Raises UsageProblem with all problems."""
         self.require_rows()
         counted: tuple[Reason, ...] = ()
         if self._layout.has_many:
@@ -416,7 +418,7 @@ class _Matching:
 
 
 def _names(ref: ImageRef) -> set[str]:
-    """All that may name an image: its key, its path or the end of it from any folder on, its member, its UID.
+    """Return all names of an image: its key, the end of its path from any folder on, its member, and its UID.
 
     A path that differs in a folder names another image: `test/a.png` is never taken for `train/a.png`.
     """

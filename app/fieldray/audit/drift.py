@@ -1,16 +1,16 @@
-"""Whether a run looks like the images a pack was measured on, or like earlier ones: population stability index.
+"""Drift: whether a run's images differ from the pack's or from earlier images, by the population stability index.
 
-Earlier ones are those of the same folder: another hospital's images differ without anything being wrong.
+Earlier images are those of the same folder: another hospital's images differ without anything being wrong.
 
-PSI = sum over bins of (p - q) ln(p / q), p and q the shares of images in a bin. Of two samples of the same population
-with n and m images and B bins it is, in the mean, (B - 1)(1/n + 1/m), and its 95th percentile is that of a chi-squared
-with B - 1 degrees of freedom times (1/n + 1/m) (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89): a small
-run differs by chance alone, which the usual fixed marks of 0.1 and 0.25 leave out.
+PSI = sum over bins of (p - q) ln(p / q), p and q the shares of images in a bin. For two samples of one population
+with n and m images and B bins, its mean is (B - 1)(1/n + 1/m), and its 95th percentile is that of a chi-squared
+with B - 1 degrees of freedom times (1/n + 1/m) (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89). A small
+run differs by chance alone, which the usual fixed limits of 0.1 and 0.25 ignore.
 
-Four things are compared: the calibrated scores and the exposure (median grey of the thumbnail, as displayed), in
-ten bins each, how many images were refused, and in how many less of the heat map lies inside the lungs than in 95 of
-100 images that the pack was measured on. The last says most about whose images these are: it hardly depends on how many
-are sick.
+Four quantities are compared: the calibrated scores and the exposure (median grey of the thumbnail, as displayed), in
+ten bins each; the number of refused images; and the number of images in which less of the heat map lies inside the
+lungs than in 95 of 100 images of the pack. The last one is most specific to the origin of the images: it hardly depends
+on how many have the condition.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, agains
 
 
 def _level(of: Quantity, counts: Sequence[int]) -> float:
-    """The sentences that tell a person about drift, made from its counts (see `Drift`)."""
+    """Return the level of a quantity from its counts."""
     if of in ("refused", "evidence"):
         return 100 * counts[-1] / sum(counts)
     scale = {"scores": 1, "exposure": 256}[of] / len(counts)
@@ -136,7 +136,7 @@ def score_counts(scores: Sequence[float]) -> tuple[int, ...]:
 
 
 def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> Counts:
-    """Histogram counts of each quantity; images read and images refused are a bin each.
+    """Count a histogram of each quantity; images read and images refused are a bin each.
 
     evidence_limit  share of evidence inside the lungs that few of the pack's own images are below
     """
@@ -169,7 +169,7 @@ def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
 
 
 def compare(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
-    """Every quantity of which both have enough images."""
+    """Compare every quantity for which both sides have enough images."""
     return tuple(
         stability(now[of], before[of], of=of, against=against)
         for of in now

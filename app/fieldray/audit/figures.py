@@ -1,4 +1,6 @@
-"""How good a pack is on one's own images: figures with 95 % intervals by patient, of the units of one rule."""
+"""The performance of a pack on a site's own images: figures with 95 % intervals by patient, of the units of one
+rule.
+"""
 
 from __future__ import annotations
 
@@ -254,7 +256,7 @@ def class_shares(
 
 
 def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple[Estimate | None, Estimate | None]:
-    """Positive and negative predictive value at a prevalence that is known; None where nothing is called so.
+    """Return positive and negative predictive value at a known prevalence; None if no unit has that result.
 
     Either is 1 / (1 + odds * r) with r the ratio of two independent shares, whose interval comes from the intervals of
     the two (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section 3).
@@ -269,7 +271,7 @@ def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple
 
 
 def turned(found: Share) -> Share:
-    """The share of those that are not hits."""
+    """Return the complement of a share."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 
 
@@ -279,7 +281,7 @@ def _predictive(ratio: tuple[float, float, float], odds: float) -> Estimate:
 
 
 def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float] | None:
-    """`above` / `below` with the ends of its interval, infinity included; None for 0 / 0."""
+    """Return the ratio of two shares with its interval, infinity included; None for 0 / 0."""
     a, b = above.value, below.value
     if not a and not b:
         return None
@@ -317,7 +319,7 @@ def images_needed(value: float) -> int:
 
 
 def _not_assessed(units: Sequence[Case]) -> Iterator[Missed]:
-    """By reason, the most frequent first."""
+    """Yield the units without a score by reason, the most frequent reason first."""
     whys = Counter((unit.why, unit.truth) for unit in units if unit.why and not is_assessed(unit))
     alike = merged_by_code(Counter(why for why, _ in whys.elements()))
     for why, _ in alike.most_common():
@@ -329,7 +331,7 @@ def _not_assessed(units: Sequence[Case]) -> Iterator[Missed]:
 
 
 def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: Rule) -> list[Case]:
-    """Without a point, a unit is referred by its class."""
+    """Return the units falsely referred or missed. Without a point, a unit is referred by its class."""
 
     def referred(unit: Case) -> bool:
         return is_referred(unit, rule.edge(points[0])) if points else unit.category in ("read_first", "abnormal")
@@ -399,7 +401,9 @@ def _notes(cases: Sequence[Case], units: Sequence[Case], rule: Rule) -> Iterator
 
 
 def _patient_notes(cases: Sequence[Case], rule: Rule) -> Iterator[Reason]:
-    """Patients with both labels, and those whose images are of several examinations while a patient counts once."""
+    """Yield notes on patients with both labels, and on patients who count once although they have several
+    examinations.
+    """
     images = defaultdict[str, list[Case]](list)
     for case in cases:
         images[case.patient].append(case)

@@ -1,4 +1,4 @@
-"""What the rows of a table of labels say: which image, which classes it has, of whom, and who read it.
+"""The layouts of label tables: image, classes, patient and reader of each row.
 
 A cell may hold several classes, joined by `|`, as NIH ChestX-ray14 writes them. CheXpert and VinDr-CXR have a column
 for each class, with 1, 0, -1 (uncertain) or nothing in it; VinDr-CXR's boxes have a row for each finding and reader.
@@ -71,7 +71,7 @@ def published_layout(header: Sequence[str]) -> Layout | None:
 
 
 def named_columns(names: Mapping[str, str], *, has_many: bool) -> Layout:
-    """A table with a column for each of "image" and "label", and perhaps "patient", "exam" and "reader"."""
+    """Return the layout with a column for each of "image" and "label", and perhaps "patient", "exam" and "reader"."""
 
     def read(line: int, cells: Cells) -> LabelRow:
         image, label, *others = (
@@ -128,9 +128,10 @@ def _by_columns(
 def says_finding(
     rows: Sequence[LabelRow], positive: Sequence[str], *, negatives: frozenset[str]
 ) -> Callable[[LabelRow], bool | None]:
-    """Says of a row with perhaps several classes whether one that is wanted is there; None if that is uncertain.
+    """Return a function that tells whether a row has a positive class; None if that is uncertain.
 
-    Without `positive` every class is wanted but the `negatives`; who has one of these has none. Raises UsageProblem.
+    Without `positive` every class is positive except the `negatives`; a row with one of those is negative. Raises
+    UsageProblem.
     """
     names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
     wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))

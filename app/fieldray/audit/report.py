@@ -1,14 +1,14 @@
-"""What is made of an audit: the report, a proposal of an operating point, a plan of thresholds, and two packs compared.
+"""The report of an audit: its subject, a proposed operating point, a threshold plan, and the comparison of two packs.
 
-It holds what a reader of its report must know: of what, on what, by whose labels, since when.
+The subject names pack, images, reference labels and dates, which a reader of the report must know.
 
-It may propose an operating point that would suit the site's own images; a point is taken only by a person's yes. It may
-set the pack beside another one on the same images.
+A proposed operating point suits the site's own images; it is adopted only with a person's consent. The comparison shows
+a second pack on the same images.
 
-A threshold can be planned for a programme as the protocol of WHO and TDR asks (Determining the local calibration of
-computer-assisted detection (CAD) thresholds and other parameters, 2021): at every score, how many are referred,
-detected and missed, and at what cost. All of it counts the units of one rule (see `units`), those that were not
-assessed too: they are not referred.
+A threshold plan follows the protocol of WHO and TDR (Determining the local calibration of computer-assisted detection
+(CAD) thresholds and other parameters, 2021): for every score, how many are referred, detected and missed, and at what
+cost. All figures count the units of one rule (see `units`), including units that were not assessed: they are not
+referred.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A threshold with what was measured at it, on the same images that it was chosen on.
+    """A threshold with its performance on the images that it was chosen on.
 
-    wanted                    what was asked for
+    wanted                    the requested figure
     sensitivity, specificity  the share referred of all units with the condition, and not referred of all without it;
-                              the interval of the one that was not asked for is the wider one that a threshold chosen
-                              on the same images has
+                              the figure that was not requested has the wider interval of a threshold chosen on the same
+                              images
     images, patients          of the audit
     """
 
@@ -83,8 +83,8 @@ class Proposal:
 def propose(
     cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None, rule: Rule, wanted: Wanted
 ) -> Proposal:
-    """The highest threshold at which the sensitivity is wanted, the lowest at which the specificity is, or the one that
-    a person chose.
+    """Propose the highest threshold with the wanted sensitivity, the lowest with the wanted specificity, or a given
+    one.
 
     cases    images of the label; of both classes units with a score
     pattern  the point whose zone is moved along; without one there is no zone
@@ -258,7 +258,7 @@ _Pairs = Sequence[tuple[Case, Case]]
 
 
 def _referred(pairs: _Pairs, edges: tuple[float, float]) -> NDArray[np.bool_]:
-    """(units, 2): whether the first pack refers it, and the second."""
+    """Return (units, 2): whether the first pack, and the second, refers the unit."""
     rows = [[is_referred(case, edge) for case, edge in zip(each, edges, strict=True)] for each in pairs]
     return np.array(rows, np.bool_).reshape(-1, 2)
 
@@ -276,7 +276,7 @@ def _shares(pairs: _Pairs, both: _Pairs, edges: tuple[float, float]) -> Iterator
 
 
 def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wrong: bool) -> PairedFigure:
-    """`hits` (units, 2): what is counted of the first pack and of the second, right or wrong as it is."""
+    """Compare counts of both packs; `hits` (units, 2) are correct or, with `is_wrong`, false results."""
     first, second = (metrics.share(hits[:, side], patients=patients).estimate for side in (0, 1))
     value, low, high = metrics.share_difference(hits[:, 0], hits[:, 1], patients=patients)
     alone = int((hits[:, 0] & ~hits[:, 1]).sum()), int((hits[:, 1] & ~hits[:, 0]).sum())
@@ -419,7 +419,7 @@ _Ranked = tuple[Scores, float]  # ranks, sorted, and how many of the units count
 
 
 def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
-    """The units with the condition and those without it; None where one kind is missing."""
+    """Divide units into those with the condition and those without it; None if one kind is missing."""
     sides = [[unit for unit in units if unit.truth == side] for side in (True, False)]
     if not all(sides):
         return None
@@ -437,7 +437,9 @@ def _step(
     prevalence: float,
     prices: Prices | None,
 ) -> Step:
-    """`zone` is the edge from which on is referred, and the ends of what is uncertain."""
+    """Return a step of the plan; `zone` has the score from which units are referred, and the ends of the unsure
+    zone.
+    """
     (edge, low, high), ((positives, many), (negatives, others)) = zone, both
     hits = share_of(len(positives) - int(np.searchsorted(positives, edge)), len(positives), number=many)
     spared = share_of(int(np.searchsorted(negatives, edge)), len(negatives), number=others)

@@ -1,4 +1,4 @@
-"""What an audit counts: images with their reference, brought together to examinations or patients, and who is referred.
+"""The units of an audit: images with their reference, grouped to examinations or patients, and the rule of referral.
 
 One rule holds for the table of figures, the plan of thresholds, the proposal, the groups, the comparison of packs and
 the list of disagreements. An examination or a patient has the condition if any of its images has it, and its score is
@@ -57,7 +57,7 @@ class Case:
 
 
 def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
-    """The calibrated score of a label (0..1, or None), and the class of the image by this label alone."""
+    """Return the calibrated score of a label (0..1, or None), and the class of the image by this label alone."""
     if not isinstance(outcome, Screened):
         return None, outcome.category
     own = tuple(finding for finding in outcome.findings if finding.label == label)
@@ -65,12 +65,12 @@ def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
 
 
 def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: str) -> Iterator[Case]:
-    """The images of one run that have a reference label.
+    """Yield the images of one run that have a reference label.
 
-    A patient is who the reference names, else the Patient ID where it names somebody, else the examination; that is
-    what the reference names, else the study, else the image.
+    The patient is named by the reference, or else by a valid Patient ID, or else the examination counts as the patient.
+    The examination is named by the reference, or else it is the study, or else the image.
 
-    label  of the pack, that is judged
+    label  the pack's label to audit
     """
     for result in results:
         ref = result.outcome.ref

@@ -1,8 +1,8 @@
-"""What is measured, a model on a backend with its images; how it is timed; and the statistics and report of the times.
+"""A benchmark case (one model on one backend with its images), the timing of it, its statistics and its report.
 
-Every repetition has a fresh process and holds its times in order. The first image of a process carries start-up cost
-(memory, caches, weights sent to an Edge TPU) and the second some of it; only the third and later ones show the rate. So
-iterations 1, 2 and 3+ are kept apart, as in the dissertation.
+Each repetition runs in a fresh process and keeps its times in order. The first image of a process carries the start-up
+cost: memory, caches, weights sent to an Edge TPU. The second image carries some of that cost. Only the third and later
+images show the steady rate. So iterations 1, 2 and 3+ are reported separately, as in the dissertation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Statistics over repetitions; times are in milliseconds.
+    """Statistics of the times of all repetitions; times are in milliseconds.
 
     first_ms, second_ms                        medians over the repetitions
     mean_ms, stdev_ms, p50_ms, p95_ms, p99_ms  of all images from the third of each repetition on; the standard
@@ -70,14 +70,14 @@ class Summary:
 
     @property
     def first_ratio(self) -> float:
-        """The time of the first image as a multiple of the later ones'."""
+        """Return the time of the first image divided by the mean time of the third and later images."""
         return self.first_ms / self.mean_ms
 
 
 def summarise(repetitions: Repetitions) -> Summary:
-    """Summarise repetitions.
+    """Compute the statistics of repetitions.
 
-    Raises ValueError if there is none, one has no third image, or a time is not above 0.
+    Raises ValueError if there are no repetitions, if one has fewer than three images, or if a time is not above 0.
     """
     if not repetitions or any(len(times_ms) < FEWEST_IMAGES for times_ms in repetitions):
         raise ValueError(f"every repetition needs {FEWEST_IMAGES} images")
@@ -102,12 +102,12 @@ def summarise(repetitions: Repetitions) -> Summary:
 
 
 def later_mean_ms(times_ms: Sequence[float]) -> float:
-    """Mean of the third and later images of one repetition."""
+    """Return the mean time in milliseconds of the third and later images of one repetition."""
     return statistics.fmean(times_ms[START_UP:])
 
 
 def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
-    """The time as a multiple of the baseline's: median of the ratios of repetitions measured side by side.
+    """Return the median ratio of a case's time to the baseline's time, over pairs of repetitions measured in turn.
 
     Other load on the machine changes over minutes, but hardly within one round of interleaved repetitions.
     Raises ValueError for different numbers of repetitions, or none.
@@ -119,7 +119,7 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
 
 
 def rotated(items: Iterable[Item], by: int) -> list[Item]:
-    """Start with another one each time, so that no item always comes after the same one."""
+    """Return the items rotated left by `by` places, so that no item always runs after the same neighbour."""
     found = list(items)
     start = by % len(found)
     return [*found[start:], *found[:start]]
@@ -132,19 +132,19 @@ _MEMORY_MB: Final = 2048
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LoadedImage:
-    """Where an image is, and the network's input made from it: (height, width, channels) uint8."""
+    """An image's reference, and the network input made from that image: (height, width, channels) uint8."""
 
     ref: ImageRef
     values: NDArray[np.uint8]
 
 
 def one_worker() -> Workers:
-    """One fresh process that reads images."""
+    """Start one fresh worker process that reads images."""
     return Workers(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
 
 
 def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[ImageRef, ...]:
-    """Up to `count` images of a folder; without a folder they are drawn into `drawn_in`.
+    """Find up to `count` images of a folder. Without a folder, draw synthetic images into `drawn_in`.
 
     Raises UsageProblem (nothing_to_screen) if the folder does not exist.
     """
@@ -155,7 +155,10 @@ def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[Ima
 
 
 def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> tuple[LoadedImage, ...]:
-    """The readable ones, prepared for a network. Raises UsageProblem (nothing_to_measure) if none can."""
+    """Read the images and prepare them for a network; unreadable images are left out.
+
+    Raises UsageProblem (nothing_to_measure) if no image can be read.
+    """
     results = ((ref, readers.tensor(ref, spec)) for ref in refs)
     images = tuple(LoadedImage(ref, tensor.values[0]) for ref, tensor in results if tensor)
     if not images:
@@ -165,7 +168,7 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """`repeats` fresh processes with `images` images each."""
+    """The size of a measurement: `repeats` fresh processes with `images` images each."""
 
     repeats: int
     images: int
@@ -173,7 +176,10 @@ class Effort:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BenchmarkCase:
-    """A model on a backend. `name` is unique within a study; `details` collects what its backends say they are."""
+    """A model on a backend.
+
+    `name` is unique within a study; `details` collects the backends' descriptions of themselves.
+    """
 
     name: str
     model: Model
@@ -183,7 +189,7 @@ class BenchmarkCase:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Backend]:
-        """A fresh backend, ready to run its first image. Raises BackendProblem."""
+        """Open a fresh backend, ready to run its first image, for the length of the block. Raises BackendProblem."""
         unavailable_reason = self.kind.unavailable_reason(self.model)
         if unavailable_reason:
             raise BackendProblem(unavailable_reason)
@@ -199,20 +205,26 @@ class BenchmarkCase:
 
 
 def cpu_case(model: Model, threads: int = 1, *, priority: Priority = "normal") -> BenchmarkCase:
-    """The model in a process of its own on the CPU."""
+    """Return the case that runs the model on the CPU in a process of its own."""
     name = f"cpu, {threads} thread{'s' * (threads > 1)}" + (f", priority {priority}" if priority != "normal" else "")
     return BenchmarkCase(name=name, model=model, kind=cpu_kind(threads=threads), priority=priority)
 
 
 def on_every_backend(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]:
-    """The model on each backend there could be, with this many threads on the CPU, nothing run before image 1."""
+    """Return one case for each known backend, with `threads` threads on the CPU.
+
+    No warm-up image runs before image 1.
+    """
     options = BackendOptions(threads=threads, priority="normal")
     kinds = reversed(system_kinds(options))  # the last resort is what the others are compared with
     return tuple(BenchmarkCase(name=f"{model.pack_name} on {kind.name}", model=model, kind=kind) for kind in kinds)
 
 
 def accelerator_cases(model: Model, *, max_clock: bool = False) -> tuple[BenchmarkCase, ...]:
-    """The model on each device that does not share the CPU; with `max_clock`, also at the highest clock."""
+    """Return a case for each device that does not share the CPU.
+
+    With `max_clock`, devices that have a clock setting get a second case at the highest clock.
+    """
     cases = [BenchmarkCase(name=kind.name, model=model, kind=kind) for kind in _accelerators(Settings())]
     if max_clock:
         fast = Settings({entry.clock_setting: "max" for entry in BACKENDS if entry.clock_setting})
@@ -230,9 +242,9 @@ def _accelerators(settings: Settings) -> list[BackendKind]:
 
 
 def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
-    """The cases that can be opened now, and by name why the others cannot.
+    """Divide cases into those whose backend opens now, and a mapping from case name to the reason for the others.
 
-    Raises BackendProblem where the first one cannot: it is what all others are compared with.
+    Raises BackendProblem if the first case cannot be opened: it is the baseline of all comparisons.
     """
     found, problems = [], {}
     for case in cases:
@@ -247,7 +259,10 @@ def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], d
 
 
 def time_images(backend: Backend, images: Sequence[LoadedImage], *, count: int, least_s: float = 0.0) -> list[float]:
-    """Milliseconds of the network alone, one image at a time: `count` images, more until `least_s` seconds are over."""
+    """Time the network alone, one image at a time. Returns milliseconds for each image.
+
+    Runs `count` images, and continues until `least_s` seconds have passed.
+    """
     until_s = time.perf_counter() + least_s
     times_ms: list[float] = []
     for image in itertools.cycle(images):
@@ -265,7 +280,10 @@ Block = Points | Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """`kind` names the file; `data` goes into the JSON file, after when and where."""
+    """A benchmark report.
+
+    `kind` is the file name; `data` is written to the JSON file after the time, the program and the system.
+    """
 
     kind: str
     title: str
@@ -282,7 +300,7 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def when_and_where() -> dict[str, Any]:
-    """The time, the program and the system, as every report's JSON file begins."""
+    """Return the time, the program and the system as the first keys of every report's JSON file."""
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "program": f"fieldray {VERSION}",

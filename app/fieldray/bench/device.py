@@ -1,12 +1,12 @@
-"""How long an image takes: every case in every scope under every load, in rounds that take turns; and its report.
+"""Measure the time of an image for every case, scope and load, in interleaved rounds, and write the report.
 
-`bench device` times each pack on each backend, with and without reading, the first images apart. `bench host` says what
-threads, number format and other devices gain on this computer: method 3 of the dissertation found a factor of
-up to 8.66 between the best and the worst host. What a command can change is measured, every variant against the
-simplest one; the rest is only stated. `bench load` (`load`) measures beside other work.
+`bench device` times each pack on each backend, with and without reading the file; the first images are reported
+separately. `bench host` measures the gain from threads, number format and other devices on this computer. Method 3 of
+the dissertation found a factor of up to 8.66 between the best and the worst host. Settings that a command can change
+are measured against the simplest variant; other settings are only listed. `bench load` (`load`) measures under load.
 
-Every repetition runs in fresh processes, so that iteration 1 really is the first. The repetitions of everything that
-is compared are interleaved, so that other load on the machine falls on all of it alike.
+Every repetition runs in fresh processes, so that iteration 1 really is the first. The repetitions of all compared cases
+are interleaved, so that other load on the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ FILE: Final = "file to scores"
 class Measurement:
     """The times of one case in one scope (NETWORK or FILE) under one load, in milliseconds by repetition.
 
-    energy   what the CPU drew in each repetition, where that is counted: joules, and in how many seconds
-    loads    before each repetition, while the program did nothing else
+    energy   CPU energy of each repetition where it is counted: (joules, seconds)
+    loads    CPU load measured before each repetition, while the program did nothing else
     """
 
     case: BenchmarkCase
@@ -63,12 +63,12 @@ class Measurement:
 
     @property
     def summary(self) -> Summary:
-        """The summary of all repetitions."""
+        """Return the statistics over all repetitions."""
         return summarise(self.repetitions)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was measured, for the JSON file."""
+        """Return the measurement as values for the JSON file."""
         return {
             "case": self.case.name,
             "backend": self.case.kind.name,
@@ -82,13 +82,13 @@ class Measurement:
         }
 
     def times_as_fast(self, measured: Iterable[Measurement]) -> float:
-        """How many times as fast as the first of `measured` in the same scope and under the same load."""
+        """Return the speed-up against the first of `measured` that has an equal scope and load."""
         base = next(one for one in measured if (one.scope, one.level) == (self.scope, self.level))
         return 1 / paired_ratio(self.repetitions, base.repetitions)
 
 
 class EnergyMeter:
-    """Reads the energy counters of the CPU sockets (RAPL) from Linux's powercap tree, which also has those of AMD.
+    """Reads the energy counters of the CPU sockets (RAPL) from Linux's powercap tree, for Intel and AMD processors.
 
     `problem` is the reason why no energy can be read, or None.
     """
@@ -113,7 +113,7 @@ class EnergyMeter:
 
     @contextlib.contextmanager
     def counting(self, energy: list[tuple[float, float]]) -> Iterator[None]:
-        """Append the energy drawn within the block (J) and its duration (s), if the counters can be read."""
+        """Append (joules, seconds) for the block to `energy`, if the counters can be read."""
         began_s, before_uj = time.perf_counter(), self._counted_uj()
         yield
         if self.problem is None and (after_uj := self._counted_uj()):
@@ -126,15 +126,15 @@ class EnergyMeter:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class MeasureOptions:
-    """What is measured of each case, and under what loads.
+    """The scopes, loads and effort with which `measure` times each case.
 
     scopes    what is timed: NETWORK, FILE or both
-    levels    the loads that images run under
-    cores     how many processes make a load
-    settle_s  seconds that each load runs alone, and is measured, before images run under it
-    least_s   seconds that a repetition of the network alone takes at least, however fast its images are
-    readers   opens what reads files
-    meter     counts the energy that the CPU draws; without it none is counted
+    levels    the loads under which images are timed
+    cores     number of processes that make a load
+    settle_s  seconds for which each load runs alone, and is measured, before images are timed
+    least_s   shortest time in seconds of a repetition of the network alone, however fast its images are
+    readers   opens the worker processes that read files
+    meter     counts the energy that the CPU draws; None for no count
     """
 
     scopes: Sequence[str] = (NETWORK, FILE)
@@ -153,9 +153,11 @@ def measure(
     notify: Say,
     options: MeasureOptions = MeasureOptions(),
 ) -> tuple[Measurement, ...]:
-    """Measure every case on its images in each scope under each load, all of them in turn.
+    """Measure every case on its images in each scope under each load, with interleaved repetitions.
 
-    Raises BackendProblem, OSError.
+    Raises
+    ------
+    BackendProblem, OSError
     """
     levels, scopes, cores, meter = options.levels, options.scopes, options.cores, options.meter
     timed = partial(time_case, count=effort.images, least_s=options.least_s, readers=options.readers)
@@ -188,9 +190,9 @@ def time_case(
     least_s: float = 0.0,
     readers: Callable[[], Workers] = one_worker,
 ) -> list[float]:
-    """Milliseconds of `count` images, one at a time, beginning with the first one of fresh processes.
+    """Time `count` images one at a time in fresh processes, starting with the first image. Returns milliseconds.
 
-    scope  of the network alone, or with reading and preparing each file, and the messages between the processes
+    scope  NETWORK: the network alone; FILE: includes reading, preparing and the messages between the processes
 
     Raises BackendProblem.
     """
@@ -213,9 +215,9 @@ _FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Power and price by backend, in watts and US dollars, as the user types them in.
+    """Power in watts and price in US dollars by backend, as typed by the user.
 
-    A power that was measured counts instead.
+    Measured power takes precedence over the typed one.
     """
 
     power_w: Mapping[BackendName, float] = field(default_factory=dict)
@@ -230,7 +232,12 @@ def device_report(
     costs: Costs = Costs(),
     more: Sequence[str] = (),
 ) -> Report:
-    """Tables. `problems` says what could not be measured, `more` what else is to say of it; `images` what it ran on."""
+    """Make the tables of a device benchmark.
+
+    problems  reasons by name of the cases that could not be measured
+    images    phrase that names the measured images
+    more      further sentences for the end of the report
+    """
     notes = [f"Run on {images}, in a fresh process for each repetition."]
     if any(one.energy for one in measured):
         notes.append(
@@ -257,7 +264,7 @@ def device_report(
 
 
 def times_table(named: Iterable[tuple[str, Summary]]) -> Table:
-    """The statistics of the times, a row for each name."""
+    """Make a table of time statistics with one row for each name."""
     rows = tuple((name, *_figure_cells(summary)) for name, summary in named)
     return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", _FIGURE_COLUMNS, rows)
 
@@ -284,7 +291,10 @@ def _rate(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> dict[str, Any]:
-    """With what it costs. The CPU's counters know nothing of a device of its own."""
+    """Return one measurement with its energy and price as values for the JSON file.
+
+    CPU energy counters do not include an attached device.
+    """
     joules, seconds = map(sum, zip(*one.energy, strict=True)) if one.energy else (0.0, 0.0)
     is_measured = bool(seconds) and one.case.kind.entry.shares_cpu
     power_w = joules / seconds if is_measured else costs.power_w.get(one.case.kind.name)
@@ -309,10 +319,10 @@ NOT_MEASURED: Final = (
 
 
 def host_variants(model: Model, *, cores: int, float_file: bytes | None, max_clock: bool) -> tuple[BenchmarkCase, ...]:
-    """The ways to run a model, the simplest one first, with at most `cores` threads.
+    """Return the ways to run a model on this host with at most `cores` threads, the simplest way first.
 
-    float_file  the same network in floating point, if there is one
-    max_clock   whether a device whose clock can be chosen runs at the highest one, too
+    float_file  the network in floating point, or None if the pack has only a quantised one
+    max_clock   whether to add a device with adjustable clock at its highest clock
     """
     found = [cpu_case(model, 2**power) for power in range(cores.bit_length())]
     if float_file is not None:

@@ -1,6 +1,6 @@
-"""Everything known about a computer, part by part, and what follows: whether it can screen, and what would help.
+"""Inspect a computer part by part, and derive whether it can screen and which changes would help.
 
-The advice is method 3 of the dissertation (adapt the host: system, USB, clock) as a list of things to change.
+The advice is method 3 of the dissertation (adapt the host: system, USB, clock) as a list of changes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ _OPTIONAL: Final = frozenset({"PySide6", RUNTIME})  # the runtime has a sentence
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence. "stop": nothing can be screened before this is fixed; "change": it would help; "well": good."""
+    """One sentence about the computer, with its weight.
+
+    "stop": screening is impossible until this is fixed; "change": a change would help; "well": no change needed.
+    """
 
     weight: Weight
     reason: Reason
@@ -64,7 +67,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a computer: what to do about it, and what is known of it, as names and values."""
+    """One part of a computer: its findings, and its facts as names and values."""
 
     findings: Sequence[Finding]
     facts: Mapping[str, str]
@@ -72,8 +75,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Why the trial failed (`problem`); or the seconds from the pack to the result of an image.
+    """The outcome of screening one image as a trial.
 
+    problem           the reason why the trial failed, or None
+    seconds           time from loading the pack to the image's result
     has_edgetpu_file  whether the pack has a file for the Edge TPU
     """
 
@@ -84,7 +89,7 @@ class Trial:
 
 
 def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[Part, ...]:
-    """Inspect everything and screen one image with the pack that `load` gives; takes a few seconds.
+    """Inspect the whole computer and screen one image with the pack that `load` returns; takes a few seconds.
 
     `home` is the user's data folder.
     """
@@ -100,13 +105,13 @@ def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> t
 
 
 def findings(parts: Iterable[Part]) -> tuple[Finding, ...]:
-    """The most serious ones first, each once."""
+    """Return the findings of all parts, the most serious first, without duplicates."""
     found = dict.fromkeys(finding for part in parts for finding in part.findings)
     return tuple(sorted(found, key=lambda finding: tuple(_TITLES).index(finding.weight)))
 
 
 def can_screen(found: Iterable[Finding]) -> bool:
-    """Whether nothing stops it."""
+    """Return whether no finding prevents screening."""
     return all(finding.weight != "stop" for finding in found)
 
 
@@ -146,7 +151,10 @@ def _of_trial(trial: Trial) -> Finding:
 
 
 def of_software(versions: Mapping[str, str]) -> Part:
-    """The program and its packages: `versions` by import name, empty where one is missing."""
+    """Describe the program and its packages.
+
+    versions  version by import name; empty text for a package that is not installed
+    """
     found = [] if versions[RUNTIME] else [Finding("stop", reason("no_runtime"))]
     missing = [_LIBRARIES[name] for name in _LIBRARIES if name not in _OPTIONAL and not versions[name]]
     if missing:
@@ -156,7 +164,7 @@ def of_software(versions: Mapping[str, str]) -> Part:
 
 
 def _version(name: str, installed_as: str) -> str:
-    """By the package's own record; nothing is imported."""
+    """Return a package's version from its installed metadata, without importing the package."""
     if importlib.util.find_spec(name) is None:
         return ""
     try:
@@ -166,7 +174,7 @@ def _version(name: str, installed_as: str) -> str:
 
 
 def of_storage(home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[PackCandidate], trial: Trial) -> Part:
-    """Room and permission where the results are, the keys that are trusted, and the packs within reach."""
+    """Describe the results folder (free space, permission), the trusted keys, and the packs found on this computer."""
     found, trusted = [], 0
     try:
         with tempfile.TemporaryFile(dir=home) as file:
@@ -191,7 +199,7 @@ def of_storage(home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[Pa
 
 
 def _slow(machine: MachineFacts) -> Iterator[Reason]:
-    """What makes this computer slow."""
+    """Yield the reasons why this computer is slow."""
     if machine.vectors is not None and not _FAST & set(machine.vectors):
         yield reason("host_no_vectors")
     if machine.is_saving and machine.governor:
@@ -209,7 +217,7 @@ def _slow(machine: MachineFacts) -> Iterator[Reason]:
 
 
 def of_machine(machine: MachineFacts) -> Part:
-    """System, CPU, power and memory."""
+    """Describe operating system, CPU, power and memory."""
     vectors = ", ".join(machine.vectors) if machine.vectors is not None else "not reported by the system"
     clock = f"{machine.clock_mhz:.0f} MHz" if machine.clock_mhz else "not reported by the system"
     highest = f", at most {machine.highest_clock_mhz:.0f} MHz" if machine.highest_clock_mhz else ""
@@ -227,7 +235,10 @@ def of_machine(machine: MachineFacts) -> Part:
 
 
 def of_edgetpu(edgetpu: CoralStatus, trial: Trial) -> Part:
-    """The Edge TPU. A missing runtime of it is no fault of a computer that has none."""
+    """Describe the Edge TPU and its runtime.
+
+    A missing runtime is no finding on a computer without an Edge TPU.
+    """
     facts = {"Edge TPU": _edgetpu_fact(edgetpu)}
     if edgetpu.state == "absent":
         return Part([Finding("well", reason("host_no_edgetpu"))], facts)
@@ -238,7 +249,10 @@ def of_edgetpu(edgetpu: CoralStatus, trial: Trial) -> Part:
 
 
 def _edgetpu_fact(edgetpu: CoralStatus) -> str:
-    """Facts only: without an Edge TPU nobody is told to install a runtime, but one that cannot be used is named."""
+    """Return the fact about the Edge TPU for the report.
+
+    Without an Edge TPU nobody is advised to install a runtime; an Edge TPU that cannot be used is named.
+    """
     parts = [_EDGETPU_STATES[edgetpu.state]]
     parts += [f"{usb.port}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb]
     if edgetpu.answer:
@@ -253,7 +267,7 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
 
 
 def host_report(parts: Sequence[Part], *, measured: Report | None = None) -> Report:
-    """The verdict, the findings by weight, what was measured, and the facts."""
+    """Make the report of the host: verdict, findings by weight, measurements and facts."""
     found = findings(parts)
     verdict = "This computer can screen." if can_screen(found) else "This computer cannot screen yet."
     facts = {name: value for part in parts for name, value in part.facts.items()}

@@ -1,8 +1,8 @@
-"""`bench load`: how much slower an image gets while other programs work, and what helps.
+"""`bench load`: how much slower an image gets while other programs work, and which settings help.
 
-As in figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on every core. The
-command's own processes make the load, and the system's counters say how much of it was really there. Ratios are taken
-within one round.
+The levels are those of figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on
+every core. Child processes of the command make the load, and the system's counters measure the load that was really
+reached. Ratios are taken within one round.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ UNDER_LOADS: Final = MeasureOptions(scopes=(NETWORK,), levels=LEVELS, settle_s=1
 
 
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
-    """The ways to run a model; load slows some of them more than others."""
+    """Return the ways to run a model that are compared under load, since load slows some of them more than others."""
     plain = (cpu_case(model), cpu_case(model, cores))[: 1 + (cores > 1)]
     moved = (cpu_case(model, priority="raised"), cpu_case(model, priority="lowered"))
     return (*plain, *moved, *accelerator_cases(model))
@@ -69,7 +69,7 @@ _QUIET: Final = 0.1  # share of the CPU that others may use, or that a load may 
 
 
 def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> Report:
-    """Tables; `cells` include every case under no load."""
+    """Make the tables of a load benchmark; `cells` include every case under no load."""
     disturbed = _disturbance(cells)
     marks = {} if disturbed else DISSERTATION  # such figures are compared with nothing
     notes = list[str]()
@@ -100,13 +100,13 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
 
 
 def increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
-    """The share by which the mean time grew against the same case under no load; 0.273 is +27.3 %."""
+    """Return the relative increase of the mean time against the same case under no load; 0.273 means +27.3 %."""
     (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
     return paired_ratio(cell.repetitions, base.repetitions) - 1
 
 
 def load_of(cell: Measurement) -> MeasuredLoad:
-    """The load before the measurements, medians over the repetitions."""
+    """Return the load before the measurements, as medians over the repetitions."""
     made, machine = ([getattr(load, name) for load in cell.loads] for name in ("made", "machine"))
     return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
 
@@ -131,7 +131,7 @@ def _increases(cells: Sequence[Measurement], marks: Marks) -> Table:
 
 
 def _disturbance(cells: Sequence[Measurement]) -> list[str]:
-    """Warnings: other programs were busy before any load was made, or the load fell short."""
+    """Return warnings: other programs were busy before the load began, or the reached load was too low."""
     warnings = []
     others = max(load_of(cell).machine for cell in cells if cell.level == NO_LOAD)
     if others > _QUIET:
@@ -150,7 +150,7 @@ def _disturbance(cells: Sequence[Measurement]) -> list[str]:
 
 
 def percent(share: float | None) -> str:
-    """For example `+27.3 %`; empty for None."""
+    """Format a share as a signed percentage, for example `+27.3 %`; empty for None."""
     return "" if share is None else f"{share * 100:+.1f} %"
 
 
@@ -168,7 +168,7 @@ _LONGEST_S: Final = 120.0  # of one repetition under one load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCell:
-    """One case under one level, as the file has it."""
+    """One case under one load level, as stored in the study's file."""
 
     case: str
     backend: BackendName
@@ -182,13 +182,13 @@ class KeptCell:
 
     @property
     def published(self) -> float | None:
-        """The increase that Taran's dissertation (2022) measured for this case, None where it has none."""
+        """Return the increase that Taran's dissertation (2022) measured for this case, or None."""
         return DISSERTATION.get((self.backend, self.level.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptStudy:
-    """What was measured, when, and whether other programs were in the way."""
+    """A stored load study: date, measured cells, and whether other programs disturbed the measurement."""
 
     made: datetime.datetime
     is_disturbed: bool
@@ -196,20 +196,20 @@ class KeptStudy:
 
     @property
     def shown(self) -> tuple[KeptCell, ...]:
-        """The first case of each backend: as the program runs it."""
+        """Return the first case of each backend: the way in which the program itself uses the backend."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 
 
 def keep(report: Report) -> None:
-    """Keep a study as the last one on this computer, without the time of each image. Raises StorageProblem."""
+    """Store a study as this computer's last one, without the time of each image. Raises StorageProblem."""
     cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.data["cells"]]
     content = {**when_and_where(), **report.data, "cells": cells}
     write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
 
 
 def kept_study() -> KeptStudy | None:
-    """The last study on this computer; None where there is none that makes sense. Raises StorageProblem."""
+    """Read this computer's last study; None if there is none or it is invalid. Raises StorageProblem."""
     path = user_data() / _KEPT
     with contextlib.suppress(OSError, ValueError):
         require_plain(path)
@@ -221,15 +221,17 @@ STUDY: Final = Call("load", tuple[Path, str], KeptStudy)
 
 
 def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
-    """Measure how a pack that a person has put to use runs here, and keep it.
+    """Measure how fast an accepted pack runs on this computer in a separate process, and store the study.
 
-    `progress` hears how far it is, and ends it by raising. Raises as `Call.apart`.
+    progress  receives (done, total), and can end the measurement by raising
+
+    Raises as `Call.apart`.
     """
     return STUDY.apart(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
 
 
 def _study(of: tuple[Path, str]) -> KeptStudy:
-    """The kept study of the pack in this folder, signed by this key."""
+    """Measure the pack in this folder, signed by this key, and return the study as stored."""
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
     cases, problems = usable((load_cases(model, cores=1)[0], *accelerator_cases(model)))

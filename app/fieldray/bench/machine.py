@@ -1,7 +1,7 @@
-"""The computer: system, processor with the instructions that matter to a network, clock, power, memory and load.
+"""The facts of a computer that affect inference: system, processor, vector instructions, clock, power, memory, load.
 
-A parallel load is made for a study by child processes, each of which keeps one core busy for a share of the time until
-its input closes (`handle` is the child's side). What the system really counted is measured beside it.
+For a load study, child processes make a parallel load: each keeps one core busy for a share of the time until its input
+closes (`handle` runs in the child). The load that the system really counted is measured separately.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _BUSY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """Clocks in MHz (0 if unknown), memory in MB; `busy` is the share of all cores that other programs use, 0..1.
+    """The facts of a computer. Clocks in MHz (0 if unknown), memory in MB; `busy` is other programs' CPU share, 0..1.
 
     vectors        instruction sets that speed up networks, None if unknown
-    governor       what sets the clock on Linux, as `plan` on Windows; empty where there is none or it is unknown
+    governor       name of the clock control on Linux, as `plan` on Windows; empty if there is none or it is unknown
     is_saving      whether the system slows the processor down to save power
     """
 
@@ -59,7 +59,7 @@ class MachineFacts:
 
 
 def machine_facts() -> MachineFacts:
-    """Ask the system; takes half a second, most of it to measure how busy the processor is."""
+    """Collect the facts of this computer; takes half a second, most of it to measure how busy the processor is."""
     memory, battery, clock = psutil.virtual_memory(), psutil.sensors_battery(), _clock()
     (processor, vectors), (governor, plan, is_saving) = _processor(), _power()
     return MachineFacts(
@@ -96,7 +96,7 @@ def _power() -> tuple[str, str, bool]:
 
 
 def _clock() -> tuple[float, float]:
-    """(now, highest) in MHz."""
+    """Return the processor's current and highest clock in MHz."""
     try:
         clock = psutil.cpu_freq()
     except (NotImplementedError, OSError):  # some virtual machines and ARM boards do not report it
@@ -123,7 +123,7 @@ _OWN_CHOICE: Final = frozenset({"intel_pstate", "amd-pstate-epp"})
 
 
 def linux_processor(*, cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...] | None]:
-    """(name, vector instructions); empty and None if unknown."""
+    """Read the processor's name and vector instructions from cpuinfo; empty text and None if unknown."""
     lines = [line.partition(":") for line in _file_text(cpuinfo).splitlines()]
     fields = {key.strip().lower(): value.strip() for key, _, value in reversed(lines)}
     flags = fields.get("flags") or fields.get("features")
@@ -134,12 +134,12 @@ def linux_processor(*, cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...] | 
 
 
 def linux_governor(*, cpufreq: Path = CPUFREQ) -> str:
-    """What sets the clock, for example "performance"; empty where the clock is fixed (virtual machines)."""
+    """Read the name of the clock control, for example "performance"; empty for a fixed clock (virtual machines)."""
     return _file_text(cpufreq / "scaling_governor").strip()
 
 
 def linux_scales_itself(*, cpufreq: Path = CPUFREQ) -> bool:
-    """Whether the driver raises the clock under load, whatever the governor is called."""
+    """Return whether the driver raises the clock under load, whatever the governor is named."""
     return _file_text(cpufreq / "scaling_driver").strip() in _OWN_CHOICE
 
 
@@ -165,7 +165,7 @@ _GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGN
 
 
 def windows_power_plan() -> tuple[str, bool]:
-    """(name, whether it saves power); an empty name if unknown."""
+    """Return the active Windows power plan's name, and whether it saves power; an empty name if unknown."""
     try:
         # by its full path: Windows looks for a name in the current directory, too
         command = [str(Path(os.environ["SYSTEMROOT"]) / "System32" / "powercfg.exe"), "/getactivescheme"]
@@ -176,7 +176,10 @@ def windows_power_plan() -> tuple[str, bool]:
 
 
 def parse_plan(text: str) -> tuple[str, bool]:
-    """Parse the output of `powercfg /getactivescheme`: a GUID, and a name in brackets in the user's language."""
+    """Parse the output of `powercfg /getactivescheme`: a GUID, then a name in brackets in the user's language.
+
+    Returns (name, whether the plan saves power).
+    """
     guid = _GUID.search(text)
     if not guid:
         return "", False
@@ -190,7 +193,10 @@ _ELEMENTS: Final = 65_536  # half a megabyte, so that the load takes its share o
 
 
 def bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[float, float]]:
-    """Endless (length, busy part) of bursts in seconds; busy for `share` on average (0..1, irregular at most 0.5)."""
+    """Yield endless bursts as (length, busy part) in seconds.
+
+    The busy parts make up `share` of the time on average: 0..1, at most 0.5 for irregular bursts.
+    """
     if not is_irregular:
         yield from itertools.repeat((_PERIOD_S, _PERIOD_S * share))
     fortune = random.Random(seed)
@@ -200,7 +206,7 @@ def bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[flo
 
 
 def handle(message: Message) -> Message:
-    """Start the load in a thread of its own, and answer at once."""
+    """Start the load in a thread of this child process, and answer at once."""
     body = message.body
     plan = bursts(body["share"], is_irregular=body["is_irregular"], seed=body["seed"])
     threading.Thread(target=_work, args=(plan,), name="burner", daemon=True).start()
@@ -223,7 +229,10 @@ _START_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """`share` of every core (0..1) that the load demands; `is_irregular`: in bursts, as programs in use do."""
+    """A load level: `share` of every core (0..1) that the load demands.
+
+    `is_irregular` makes the load in bursts, like programs in interactive use.
+    """
 
     name: str
     share: float
@@ -241,7 +250,10 @@ LEVELS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoad:
-    """Shares of all cores, 0..1: `made` by the load's own processes, `machine` by all programs, as psutil counts."""
+    """The measured load as shares of all cores, 0..1.
+
+    `made` is the share of the load's own processes, `machine` that of all programs, as psutil counts.
+    """
 
     made: float
     machine: float
@@ -249,7 +261,7 @@ class MeasuredLoad:
 
 @contextlib.contextmanager
 def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
-    """A busy process for each core while the block runs; none for no load. Raises OSError, ChildDied."""
+    """Run one busy process for each core during the block; none for level 0. Raises OSError, ChildDied."""
     with contextlib.ExitStack() as ends:
         children = []
         for seed in range(cores if level.share else 0):
@@ -263,7 +275,7 @@ def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process,
 
 
 def measured_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
-    """The load of so many seconds, which this waits for; none of none."""
+    """Wait `within_s` seconds and measure the load of the processes during that time; 0 without processes."""
     began_s, before_s, machine = time.perf_counter(), _processor_s(processes), psutil.cpu_times()
     time.sleep(within_s)
     made = (_processor_s(processes) - before_s) / ((time.perf_counter() - began_s) * cores)
@@ -275,7 +287,7 @@ def _processor_s(processes: Sequence[psutil.Process]) -> float:
 
 
 def busy_share(before: object, after: object) -> float:
-    """The share of CPU time between two `psutil.cpu_times` that was not idle, 0..1."""
+    """Return the share (0..1) of CPU time between two `psutil.cpu_times` values that was not idle."""
     names = [name for name in getattr(after, "_fields", ()) if name not in ("guest", "guest_nice")]
     spent = {name: getattr(after, name) - getattr(before, name) for name in names}
     total = sum(spent.values())

@@ -1,4 +1,4 @@
-"""`fieldray audit`: how good a pack is on one's own images, and an operating point of one's own."""
+"""`fieldray audit`: measure a pack on a site's own images, and choose a site's own operating point."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Audit; the exit code. Raises UsageProblem, PackProblem, StorageProblem, BackendProblem."""
+    """Audit. Returns the exit code. Raises UsageProblem, PackProblem, StorageProblem, BackendProblem."""
     console.machine_reads = options.json == "-"
     if wrong := _wrong_usage(options):
         console.print_error(wrong)
@@ -226,7 +226,7 @@ def _request(options: argparse.Namespace) -> AuditRequest:
 
 
 def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
-    """Whatever can be known to be wrong before hours of screening."""
+    """Check every option that can be checked before hours of screening. Raises UsageProblem."""
     from fieldray.pipeline.auditing import require_point, require_usable
     from fieldray.reports.audit_files import require_audit_files
 
@@ -248,7 +248,7 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
 
 
 def _model_of_run(options: argparse.Namespace, console: Console, database: Path) -> Model | None:
-    """The pack of a stored run; None, said so, where it is not at hand: its results are judged without it."""
+    """Return the pack of a stored run, or None with a message if the pack is not available here."""
     from fieldray.domain.run import pack_of_run
     from fieldray.store.results import ResultQuery
 

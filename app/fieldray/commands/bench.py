@@ -1,4 +1,6 @@
-"""`fieldray doctor` and `fieldray bench`: whether this computer can screen, how fast it is, and what would help."""
+"""`fieldray doctor` and `fieldray bench`: whether this computer can screen, how fast it is, and which changes would
+help.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_doctor(options: argparse.Namespace, console: Console) -> int:
-    """Inspect this computer and report; the exit code. Raises StorageProblem, UsageProblem."""
+    """Inspect this computer and report. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.bench.host import Finding, Part, can_screen, findings, host_report
 
     parts = _parts(lambda: chosen_model(options), console)
@@ -108,7 +110,10 @@ def run_doctor(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_device(options: argparse.Namespace, console: Console) -> int:
-    """Measure packs on backends; the exit code. Raises PackProblem, UsageProblem, BackendProblem, StorageProblem."""
+    """Measure packs on backends.
+
+    Returns the exit code. Raises PackProblem, UsageProblem, BackendProblem, StorageProblem.
+    """
     from fieldray.bench import device
     from fieldray.bench.benchmark_case import on_every_backend
 
@@ -127,7 +132,7 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_load(options: argparse.Namespace, console: Console) -> int:
-    """Measure beside loads; the exit code. Raises as `run_device` does."""
+    """Measure under load. Returns the exit code. Raises as `run_device` does."""
     from fieldray.bench import device, load
 
     model, cores = chosen_model(options), usable_cores()
@@ -140,7 +145,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_host(options: argparse.Namespace, console: Console) -> int:
-    """Inspect the computer and measure host variants; the exit code. Raises as `run_device` does."""
+    """Inspect the computer and measure host variants. Returns the exit code. Raises as `run_device` does."""
     from fieldray.bench import device
     from fieldray.bench.host import host_report
 
@@ -159,7 +164,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 
 
 def _parts(load: Callable[[], Model], console: Console) -> tuple[Part, ...]:
-    """Inspect this computer with the pack that `load` gives. Raises StorageProblem."""
+    """Inspect this computer with the pack that `load` returns. Raises StorageProblem."""
     from fieldray.bench.host import inspect
 
     console.bar("checking this computer")
@@ -167,13 +172,13 @@ def _parts(load: Callable[[], Model], console: Console) -> tuple[Part, ...]:
 
 
 def chosen_model(options: argparse.Namespace) -> Model:
-    """The pack that the options name, else one to measure with. Raises PackProblem, StorageProblem."""
+    """Return the pack that the options name, or else a pack to measure with. Raises PackProblem, StorageProblem."""
     library = pack_library()
     return load_pack(library, options.pack or pack_to_measure(library), options)
 
 
 def show(report: Report, out: Path | None, console: Console) -> int:
-    """Print a report, and write it into a folder if one is given; the exit code. Raises StorageProblem."""
+    """Print a report, and write it into a folder if one is given. Returns the exit code. Raises StorageProblem."""
     from fieldray.bench.benchmark_case import write
     from fieldray.reports.document import lines
 
@@ -184,7 +189,7 @@ def show(report: Report, out: Path | None, console: Console) -> int:
 
 
 def file_bytes(path: Path) -> bytes:
-    """A file named on the command line. Raises UsageProblem (unreadable)."""
+    """Read a file named on the command line. Raises UsageProblem (unreadable)."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -192,7 +197,7 @@ def file_bytes(path: Path) -> bytes:
 
 
 def number_from(least: int) -> Callable[[str], int]:
-    """A type of argument: a whole number that is at least `least`."""
+    """Return an argparse type: a whole number of at least `least`."""
 
     def number(text: str) -> int:
         found = int(text)
@@ -209,7 +214,10 @@ def _measured(
     asked: Sequence[BenchmarkCase],
     measure: Callable[..., tuple[Measurement, ...]],
 ) -> tuple[tuple[Measurement, ...], Mapping[str, Reason], str]:
-    """What `measure` finds of cases with their images, why some were left out, and a phrase that names the images."""
+    """Run `measure` on the cases.
+
+    Returns the measurements, reasons for cases left out, and a phrase naming the images.
+    """
     import tempfile
 
     from fieldray.bench.benchmark_case import MOST_IMAGES, Effort, find_images, one_worker, read_images, usable
@@ -235,7 +243,7 @@ def _measured_after_rehearsal(
     console: Console,
     meter: EnergyMeter,
 ) -> tuple[Measurement, ...]:
-    """Measure all cases (see `device.measure`), after a repetition of three images that tells how long this takes."""
+    """Measure all cases (see `device.measure`) after a trial of three images, which estimates the duration."""
     from fieldray.bench import device
 
     began_s = time.monotonic()
@@ -270,7 +278,7 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_backend(text: str) -> tuple[str, float]:
-    """`edgetpu=2` as ("edgetpu", 2.0)."""
+    """Parse `edgetpu=2` as ("edgetpu", 2.0)."""
     backend, _, value = text.partition("=")
     try:
         number = float(value)

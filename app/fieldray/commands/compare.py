@@ -1,4 +1,4 @@
-"""`fieldray compare`: a prior image laid over the current one, and what differs."""
+"""`fieldray compare`: overlay a prior image on the current one and list the differences."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Compare; the exit code. Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem."""
+    """Compare. Returns the exit code. Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem."""
     console.machine_reads = options.json == "-"
     from fieldray.pipeline.compare import only_image, system_comparer
     from fieldray.reports.images import pair_text, require_pair_files, write_comparison
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print(pair: ComparedPair, console: Console) -> None:
-    """The answer in words."""
+    """Print the result of a comparison in sentences."""
     from fieldray.reports.images import pair_notice
 
     comparison, print_line = pair.comparison, console.print_line

@@ -1,4 +1,6 @@
-"""What a command prints (results to standard output, everything else to standard error), and what was typed."""
+"""The console of a command: results go to standard output, other messages to standard error; checks of typed
+options.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,15 @@ _LOGGED_EVERY_S: Final = 10.0
 
 
 class Console:
-    """Two text streams. With `machine_reads` standard output carries only what a program reads.
+    """Two text streams. With `machine_reads` standard output carries only lines for a program.
 
-    Every text for a person is one line, whatever names are in it: what would end the line, reorder it or steer the
-    terminal, and what a stream cannot show, is written with backslash escapes. A stream that takes nothing any more
-    (`| head`, a full disk) is noted in `is_broken`; it does not raise. What standard output did not take is `is_cut`.
+    Every text for a person is one line, even if a name in the text has line breaks. Characters that would end the line,
+    reorder the text or control the terminal are written with backslash escapes, and so are characters that the stream's
+    encoding lacks. If a stream no longer accepts output (`| head`, a full disk), `is_broken` is set and nothing is
+    raised. `is_cut` tells that standard output lacks a part of the output.
 
-    A bar is drawn over the one before it on a terminal. Elsewhere it is seen if `logs_progress` is set: as a line, at
-    most every ten seconds of the `clock` (seconds).
+    On a terminal a progress bar replaces the previous one. Elsewhere a bar is written as a line, at most every ten
+    seconds of the `clock` (seconds), if `logs_progress` is set.
     """
 
     def __init__(self, out: TextIO, error: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,38 +45,38 @@ class Console:
         self._bar_width = 0
 
     def print_line(self, text: str = "") -> None:
-        """A line for a person."""
+        """Print one line for a person."""
         self.clear_bar()
         self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
 
     def print_lines(self, texts: Iterable[str]) -> None:
-        """Lines for a person."""
+        """Print several lines for a person."""
         for text in texts:
             self.print_line(text)
 
     def print_error(self, text: str) -> None:
-        """A line about something wrong."""
+        """Print one line about an error."""
         self.clear_bar()
         self._write(self._error, f"fieldray: {visible(text)}\n")
 
     @property
     def has_own_error(self) -> bool:
-        """Whether errors go to the process's standard error itself."""
+        """Return whether errors go to the process's own standard error."""
         with contextlib.suppress(OSError, ValueError):
             return self._error.fileno() == 2
         return False
 
     def move_errors(self, stream: TextIO) -> TextIO:
-        """Write errors and bars to another stream from now on; the one before."""
+        """Write errors and progress bars to another stream from now on. Returns the previous stream."""
         before, self._error = self._error, stream
         return before
 
     def emit(self, line: str) -> None:
-        """A line for a program, out at once."""
+        """Write one line for a program and flush it."""
         self._write(self._out, line + "\n")
 
     def bar(self, text: str) -> None:
-        """Show `text` in place of the bar before; only where somebody can see it."""
+        """Show `text` as the progress bar, replacing the previous one; only if somebody can see the stream."""
         shown = visible(text)
         if self._error.isatty():
             self._write(self._error, "\r" + shown.ljust(self._bar_width))
@@ -83,7 +86,7 @@ class Console:
             self._write(self._error, shown + "\n")
 
     def clear_bar(self) -> None:
-        """Make room for a line."""
+        """Erase the progress bar, so that a line can be printed."""
         if self._bar_width:
             self._write(self._error, "\r" + " " * self._bar_width + "\r")
             self._bar_width = 0
@@ -110,10 +113,10 @@ def add_command(
     description: str = "",
     epilog: str | None = None,
 ) -> argparse.ArgumentParser:
-    """A command: `text` is its line in the list of commands (see `command_names.OWN`).
+    """Add a command. `text` is the command's line in the list of commands (see `command_names.OWN`).
 
-    run                  does it and gives the exit code; None where its own commands do
-    description, epilog  what its own help begins and ends with; the text as a sentence where nothing else is said
+    run                  runs the command and returns the exit code; None for a command that only has subcommands
+    description, epilog  first and last text of the command's help; `text` as a sentence by default
     """
     text = text or OWN[name]
     description = description or f"{text[0].upper()}{text[1:]}."
@@ -128,34 +131,37 @@ def add_command(
 def add_commands(
     commands: argparse._SubParsersAction[Any], name: str, text: str = ""
 ) -> argparse._SubParsersAction[Any]:
-    """A command that has commands of its own, which are added to what this gives."""
+    """Add a command that has subcommands. Returns the object to which the subcommands are added."""
     return add_command(commands, name, text).add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
 def given_text(text: str) -> str:
-    """The type of an option that names something: an empty one is the variable of a script that was never set."""
+    """Parse an option that names something. An empty text is refused: usually an unset variable of a script."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty; write . for the current folder")
     return text
 
 
 def given_path(text: str) -> Path:
-    """The type of an option that names a path: no empty text and no address, which `Path` takes for folders."""
+    """Parse an option that names a path.
+
+    An empty text is refused, and so is an address, which `Path` takes for folders.
+    """
     if "://" in text:
         raise argparse.ArgumentTypeError(reason("path_is_address", address=text).text)
     return Path(given_text(text))
 
 
 def system_console() -> Console:
-    """The process's own streams."""
+    """Return the console on the process's own streams."""
     return Console(sys.stdout, sys.stderr)
 
 
 def open_closed_streams() -> None:
-    """Let a standard stream that the caller closed (`>&-`) lead to nowhere, for this process and its children.
+    """Redirect a standard stream that the caller closed (`>&-`) to the null device, in this process and its children.
 
-    Call it first of all: the next file opened would get the closed stream's number, and with it whatever a library
-    prints. A program of Windows without a console has no such streams.
+    Call this first of all. Otherwise the next opened file gets the closed stream's descriptor, and any text that a
+    library prints goes into that file. A Windows program without a console has no such streams.
     """
     for number in range(3):
         try:
@@ -168,7 +174,7 @@ def open_closed_streams() -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Let what is still buffered go nowhere, or Python complains about the broken pipe once more at exit."""
+    """Discard buffered output of a broken stream, so that Python does not report the broken pipe again at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -178,7 +184,7 @@ def _silence(stream: TextIO) -> None:
 def progress_text(
     done: int, total: int, images_per_s: float, remaining_s: float | None, *, is_final: bool = True
 ) -> str:
-    """For example `[########------------] 412/1000  18.3/s  0:32 left`."""
+    """Format the progress, for example `[########------------] 412/1000  18.3/s  0:32 left`."""
     filled = round(_BAR * done / total) if total else 0
     bar = "#" * filled + "-" * (_BAR - filled)
     text = f"[{bar}] {done}/{total}{'' if is_final else '+'}  {images_per_s:.1f}/s"
@@ -186,7 +192,7 @@ def progress_text(
 
 
 def duration_text(seconds: float) -> str:
-    """`m:ss`, or `h:mm:ss` from an hour on."""
+    """Format a duration as `m:ss`, from one hour on as `h:mm:ss`."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
@@ -202,9 +208,10 @@ _END_OF_OPTIONS: Final = "--"
 
 
 def require_typed(arguments: Sequence[str]) -> None:
-    """Refuse an option that is also the name of a file here, and a command that is nothing but names of files here.
+    """Refuse options and commands that a shell may have made from file names of the current folder.
 
-    What has a `/` in it is a path and cannot come from a bare `*`. Raises UsageProblem.
+    An option that is also the name of a file is refused, and so is a command that consists of file names only.
+    Arguments with a `/` are paths and cannot come from a bare `*`. Raises UsageProblem.
     """
     for argument in arguments:
         if len(argument) > 1 and argument.startswith("-") and os.path.lexists(argument):

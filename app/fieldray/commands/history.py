@@ -1,6 +1,6 @@
-"""`fieldray history`: past runs listed, shown, compared, saved again, deleted, and counted for a month.
+"""`fieldray history`: list, show, compare, export and delete past runs, and count a month.
 
-And `fieldray store`: the files of results checked, made small, copied and put back; their pictures deleted.
+`fieldray store`: check, compact, back up and restore the results database; delete its preview images.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VERDICTS: Final = ("any", "given", "none", "disagreed")
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add both commands with their own commands."""
+    """Add both commands with their subcommands."""
     actions = add_commands(commands, "history")
     listing = add_command(actions, "list", "list past runs, the newest first", run=run_list)
     listing.add_argument("--search", default="", metavar="TEXT", help="part of a pack's name or of a path")
@@ -132,7 +132,7 @@ def _month(text: str) -> datetime.date:
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
-    """Print the runs; the exit code. Raises StorageProblem, UsageProblem."""
+    """Print the runs. Returns the exit code. Raises StorageProblem, UsageProblem."""
     say_update(console)
     from fieldray.domain.history import RunFilter
     from fieldray.reports.content import CATEGORY_TEXTS, runs_text
@@ -156,7 +156,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_show(options: argparse.Namespace, console: Console) -> int:
-    """Print the results of a run; the exit code. Raises UsageProblem (history_no_run), StorageProblem."""
+    """Print the results of a run. Returns the exit code. Raises UsageProblem (history_no_run), StorageProblem."""
     say_update(console)
     from fieldray.domain.history import has_verdict
     from fieldray.pipeline.history import History
@@ -201,7 +201,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
-    """Print how two runs differ; the exit code. Raises UsageProblem, StorageProblem."""
+    """Print how two runs differ. Returns the exit code. Raises UsageProblem, StorageProblem."""
     say_update(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
@@ -218,7 +218,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_export(options: argparse.Namespace, console: Console) -> int:
-    """Write the results of a run; the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
+    """Write the results of a run. Returns the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
     say_update(console)
     from fieldray.pipeline.export import ExportRequest, export_run
     from fieldray.workers.pool import number_of_workers, open_workers
@@ -246,7 +246,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
-    """Print what was screened in a month; the exit code. Raises UsageProblem, StorageProblem."""
+    """Print what was screened in a month. Returns the exit code. Raises UsageProblem, StorageProblem."""
     say_update(console)
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
@@ -266,7 +266,10 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_delete(options: argparse.Namespace, console: Console) -> int:
-    """Delete runs or a patient, or say what would be deleted; the exit code. Raises UsageProblem, StorageProblem."""
+    """Delete runs or a patient, or say what would be deleted.
+
+    Returns the exit code. Raises UsageProblem, StorageProblem.
+    """
     say_update(console)
     history = _history()
     if [bool(options.runs), options.all, options.patient is not None].count(True) != 1:
@@ -283,7 +286,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 
 def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, console: Console) -> int:
-    """Delete what is planned, or say what that is; the exit code. Raises UsageProblem, StorageProblem."""
+    """Delete the planned results, or only list them. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray.pipeline.history import deletion_sentences, plan_sentences
 
     console.print_lines(said.text for said in plan_sentences(plan))
@@ -298,7 +301,7 @@ def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, c
 
 
 def run_check(_: argparse.Namespace, console: Console) -> int:
-    """Check the store; the exit code. Raises StorageProblem, UsageProblem."""
+    """Check the store. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import check
     from fieldray.store.pictures import size_of
 
@@ -309,7 +312,7 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
 
 
 def run_compact(_: argparse.Namespace, console: Console) -> int:
-    """Give back room; the exit code. Raises StorageProblem, UsageProblem."""
+    """Compact the results database to free disk space. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.deletion import compact
 
     freed_bytes, is_whole = compact(_store())
@@ -320,7 +323,7 @@ def run_compact(_: argparse.Namespace, console: Console) -> int:
 
 
 def run_backup(options: argparse.Namespace, console: Console) -> int:
-    """Copy the store; the exit code. Raises StorageProblem, UsageProblem."""
+    """Copy the store. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import backup
 
     clear_abandoned(options.folder)  # what a killed one left there has names of patients in it
@@ -335,7 +338,7 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_restore(options: argparse.Namespace, console: Console) -> int:
-    """Put a backup in place; the exit code. Raises StorageProblem, UsageProblem."""
+    """Put a backup in place. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import restore
 
     if not options.yes:
@@ -349,7 +352,7 @@ def run_restore(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_drop(options: argparse.Namespace, console: Console) -> int:
-    """Delete the pictures; the exit code. Raises StorageProblem, UsageProblem."""
+    """Delete the preview images. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.deletion import drop_pictures
 
     if not options.yes:
@@ -364,7 +367,7 @@ def run_drop(options: argparse.Namespace, console: Console) -> int:
 
 
 def _store() -> Path:
-    """Where the results are. Raises UsageProblem where there are none."""
+    """Return the path of the results database. Raises UsageProblem if there is none."""
     path = results_path()
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
@@ -372,7 +375,7 @@ def _store() -> Path:
 
 
 def _show_share(console: Console, code: str, share: float) -> None:
-    """Say in one line how much of something is done."""
+    """Print the progress of an operation as one line."""
     console.bar(reason(code, percent=round(100 * share)).text)
 
 
@@ -388,7 +391,7 @@ _RUN_LINE: Final = (
 
 
 def _packs(spec: RunSpec) -> str:
-    """The packs of a run, each with its lung fields."""
+    """Format the packs of a run, each with its lung-field pack."""
     from fieldray.formatting import pack_label
     from fieldray.translation import Translator
 

@@ -1,4 +1,4 @@
-"""Options that commands share: which pack, the yes that a person gives to it, and what is written of a run."""
+"""Options shared by several commands: the pack, the consent to its signer, and the reports of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesa
 
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
-    """`--trust` and `--allow-older`."""
+    """Add `--trust` and `--allow-older`."""
     parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key that has this fingerprint")
     parser.add_argument(
         "--allow-older", action="store_true", help="allow a version older than one already used on this computer"
@@ -38,12 +38,12 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
 
 
 class OnePack(argparse.Action):
-    """`--pack` of a command that takes one: argparse would silently take the last of several."""
+    """The argparse action of `--pack` for one pack; argparse alone would silently take the last of several."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, _: str | None = None
     ) -> None:
-        """Keep the first; a second one is an error."""
+        """Store the first value; a second one is an error."""
         if getattr(namespace, self.dest) is not None:
             parser.error(reason("pack_twice").text)
         setattr(namespace, self.dest, values)
@@ -55,10 +55,10 @@ def add_pack_options(
     default: str = "the one of `fieldray packs default`, else none",
     has_several: bool = False,
 ) -> None:
-    """`--pack` and the options that go with it.
+    """Add `--pack` and the options that belong to it.
 
-    default      says in words what is used without it
-    has_several  whether it may be given more than once: then it is a list
+    default      phrase that names the pack used without `--pack`
+    has_several  whether `--pack` may be repeated; the value is then a list
     """
     several = "; given more than once, each image is read once for all of them" if has_several else ""
     parser.add_argument(
@@ -72,7 +72,7 @@ def add_pack_options(
 
 
 def add_pack_rules(parser: argparse.ArgumentParser) -> None:
-    """Which packs may be used: `--trust`, `--allow-older`, `--allow-legacy`."""
+    """Add the options that say which packs may be used: `--trust`, `--allow-older`, `--allow-legacy`."""
     add_trust_options(parser)
     parser.add_argument(
         "--allow-legacy", action="store_true", help="allow an unsigned legacy model (operating point unknown)"
@@ -80,7 +80,7 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def pack_library() -> PackLibrary:
-    """The packs of this computer."""
+    """Return the library of the packs on this computer."""
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import drives_with_packs
 
@@ -88,14 +88,14 @@ def pack_library() -> PackLibrary:
 
 
 def pinned_name(spec: PackSpec) -> str:
-    """The name of a pack of a stored run, by its signer."""
+    """Return the name of a stored run's pack, with its signer."""
     from fieldray.packs.naming import pinned
 
     return pinned(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
 
 
 def given_pack_of_run(text: str) -> PackOfRun:
-    """The pack of a run as a person names it: `12`, or `12.2` for the second pack of run 12."""
+    """Parse the name of a pack of a run: `12`, or `12.2` for the second pack of run 12."""
     from fieldray.domain.run import PackOfRun
 
     try:
@@ -111,11 +111,12 @@ def load_pack(
     *,
     print_error: Say = lambda _: None,
 ) -> Model:
-    """A pack by name or path, else the site's default, verified and in memory.
+    """Load and verify a pack by name or path; without a name, the site's default.
 
-    `options` say what is allowed. A pack may turn out to be broken only when it is read whole: it is then passed over
-    like one that looks so. `print_error` is told of those, and of site points that cannot be read. Raises
-    PackNotChosen, PackProblem, StorageProblem.
+    The options `--trust`, `--allow-older` and `--allow-legacy` decide which packs are accepted. Some damage is found
+    only when a pack is read completely; the search then continues with the next pack of that name. `print_error`
+    receives a message about each damaged pack and about unreadable site operating points. Raises PackNotChosen,
+    PackProblem, StorageProblem.
     """
     name = name or chosen_default(library)
     broken: dict[Path, Reason] = {}
@@ -137,10 +138,10 @@ def load_pack(
 
 
 def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]) -> T:
-    """What `use` makes of the options that a pack is taken by, `allow_older` and `signer`.
+    """Call `use` with the options `allow_older` and `signer`, and return its result.
 
-    A signer who is named, in the pack's name or by `--trust`, is one that a person said yes to; a key is trusted if it
-    is exactly the one of `--trust`. Raises PackNotTrusted, and what `use` raises.
+    A signer named in the pack's name or by `--trust` counts as confirmed by the user. A key is trusted if it equals the
+    key of `--trust`. Raises PackNotTrusted and the exceptions of `use`.
     """
     from fieldray.packs.naming import split_name
     from fieldray.packs.signing import read_fingerprint
@@ -157,7 +158,10 @@ def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use
 
 
 def chosen_default(library: PackLibrary) -> str:
-    """The pack that was made this site's default. No other is taken silently: raises PackNotChosen with the choices."""
+    """Return the site's default pack.
+
+    Without a default, raises PackNotChosen with the choices: no pack is chosen silently.
+    """
     from fieldray.packs.naming import meant
     from fieldray.settings import load
 
@@ -173,7 +177,9 @@ def chosen_default(library: PackLibrary) -> str:
 
 
 def pack_to_measure(library: PackLibrary) -> str:
-    """The site's default, else the first pack there is: for measuring this computer, where there are no patients."""
+    """Return the site's default pack, else the first pack: for benchmarks of this computer, which involve no
+    patients.
+    """
     try:
         return chosen_default(library)
     except PackNotChosen:
@@ -184,7 +190,7 @@ def pack_to_measure(library: PackLibrary) -> str:
 
 
 def choice_line(candidate: PackCandidate) -> str:
-    """A pack by the name it can be asked for, with what it is called and for whom it is."""
+    """Format a pack as one line of a choice: its name for `--pack`, its title and its intended patients."""
     from fieldray.domain.purpose import patients
 
     manifest = candidate.manifest
@@ -196,7 +202,7 @@ def choice_line(candidate: PackCandidate) -> str:
 
 
 def write_json(target: str | None, text: str, console: Console, *, kind: Kind, inputs: Sequence[Path] = ()) -> bool:
-    """Print a document of ASCII (`-`) or write it to a file, a pipe or a device; whether any of it was asked for.
+    """Write an ASCII document to standard output (`-`), a file, a pipe or a device. Returns False if `target` is None.
 
     Raises UsageProblem, StorageProblem.
     """
@@ -216,7 +222,7 @@ def write_json(target: str | None, text: str, console: Console, *, kind: Kind, i
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
-    """Formats, whether people are named, and the language."""
+    """Add the options of reports: formats, pseudonyms and language."""
     names = ",".join(exporters())
     usual = " and ".join(exporter.name for exporter in default_exporters())
     parser.add_argument("--formats", type=_formats, metavar=names, help=f"formats to write to --out (default: {usual})")
@@ -245,7 +251,7 @@ def add_pdf_language(parser: argparse.ArgumentParser) -> None:
 
 
 def report_options(options: argparse.Namespace, settings: Settings, console: Console) -> ReportOptions:
-    """What was chosen; who wants pseudonyms is told where they do not reach."""
+    """Read the report options; a note tells which reports do not support pseudonyms."""
     shows_images = bool(set(options.formats or ()) & {"pdf", "pdf-studies", "sc"} or getattr(options, "maps", None))
     if shows_images and not options.names:
         console.print_error(reason("pixels_not_cleaned").text)
@@ -266,7 +272,7 @@ def _formats(text: str) -> Sequence[str]:
 
 
 def say_update(console: Console) -> None:
-    """Say that the store is brought to this version, which may take minutes, before a command waits for that."""
+    """Print that the results database is being updated to this version, which may take minutes."""
     from fieldray.store.opening import is_older
 
     if is_older(results_path()):

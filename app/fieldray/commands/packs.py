@@ -1,6 +1,6 @@
 """`fieldray packs`: list, verify and install packs, and manage the trusted keys.
 
-And `fieldray constancy`: whether the packs still give on this computer what they gave when they were accepted.
+`fieldray constancy`: check whether the packs still give the scores that they gave at acceptance on this computer.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
-    """Print the packs; the exit code."""
+    """Print the packs. Returns the exit code."""
     library = pack_library()
     found = library.candidates(options.folder) if options.folder else library.available()
     for candidate in found:
@@ -86,7 +86,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_verify(options: argparse.Namespace, console: Console) -> int:
-    """Read a pack whole and check it; the exit code. Raises PackProblem."""
+    """Read and verify every file of a pack. Returns the exit code. Raises PackProblem."""
     from fieldray.packs.verified import read_pack
 
     library = pack_library()
@@ -102,7 +102,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_trust(options: argparse.Namespace, console: Console) -> int:
-    """Change or print the trusted keys; the exit code. Raises UsageProblem, StorageProblem."""
+    """Change or print the trusted keys. Returns the exit code. Raises UsageProblem, StorageProblem."""
     keys = pack_library().keys
     if options.fingerprint:
         (keys.forget if options.forget else keys.trust)(options.fingerprint)
@@ -114,7 +114,7 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_default(options: argparse.Namespace, console: Console) -> int:
-    """Change or print the site's default; the exit code. Raises PackProblem, UsageProblem, StorageProblem."""
+    """Change or print the site's default. Returns the exit code. Raises PackProblem, UsageProblem, StorageProblem."""
     settings, problems = load()
     for problem in problems:
         console.print_error(problem.text)
@@ -133,7 +133,7 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
 
 
 def _lasting_name(name: str, operating_point: str | None) -> str:
-    """The name by which no other signer's pack is meant, of a pack that is here and screens.
+    """Return the signer-qualified name of an installed pack that screens, which no other signer's pack can match.
 
     Raises PackProblem, UsageProblem (operating_point).
     """
@@ -151,7 +151,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
 
 def run_install(options: argparse.Namespace, console: Console) -> int:
-    """Copy a pack to this machine; the exit code. Raises PackProblem, StorageProblem."""
+    """Copy a pack to this computer. Returns the exit code. Raises PackProblem, StorageProblem."""
     library = pack_library()
     folder = library.find(options.pack).folder
     installed = with_trust(library, options.pack, options, partial(library.install, folder))
@@ -160,7 +160,10 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_constancy(options: argparse.Namespace, console: Console) -> int:
-    """Check the packs, or say how it stands with them; the exit code. Raises PackProblem, StorageProblem."""
+    """Run the constancy test, or print its state for each pack.
+
+    Returns the exit code. Raises PackProblem, StorageProblem.
+    """
     from fieldray.pipeline.constancy import ConstancyRecords, check
     from fieldray.pipeline.session import Session
 
@@ -188,7 +191,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 
 
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
-    """What a pack is called, where it is from and whether it is trusted; then for whom it is, and how good."""
+    """Yield the lines about a pack: name, source and trust, then intended patients and measured performance."""
     from fieldray.domain.purpose import patients, performance
     from fieldray.reports.worth import worth_of_pack
     from fieldray.translation import Translator

@@ -1,4 +1,4 @@
-"""The console of a run: a JSON line per image, the progress, and the work list at the end."""
+"""The console output of a run: one JSON line per image, the progress, and the work list at the end."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ NOTHING_THERE: Final = 4
 def json_lines(
     target: str | None, console: Console, *, inputs: Sequence[Path], watches: bool = False
 ) -> Iterator[Say | None]:
-    """Where `--json` lines go: nowhere (None), standard output ("-"), a pipe or device, or a file.
+    """Open the target of `--json` lines: None for no target, standard output ("-"), a pipe or device, or a file.
 
-    A file is there when the run is over, also when it was cancelled or failed; that of a watch has each line at once.
-    Raises UsageProblem, StorageProblem.
+    A file appears when the run ends, even if the run was cancelled or failed. While folders are watched, the file
+    receives each line at once. Raises UsageProblem, StorageProblem.
     """
     if target is None or target == "-":
         yield None if target is None else console.emit
@@ -91,9 +91,9 @@ def json_lines(
 
 @contextlib.contextmanager
 def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Callable[[], TextIO]]:
-    """A pipe or a device that a person named is written to; a file appears when it is complete.
+    """Open a named pipe or device for writing, or a file that appears only when it is complete.
 
-    One that `grows` appears with its first line: empty, it would be a broken image of the folder that is watched.
+    With `grows` the file appears with its first line: an empty file in a watched folder would count as a broken image.
     """
     if grows or is_stream(path):
         try:
@@ -121,10 +121,10 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
 
 
 class PackRun:
-    """A pack, and what came out of it in a run.
+    """A pack of a run, and the counts of its results.
 
-    heading  what it is called among the others
-    lead     stands before what is said of it where there are several
+    heading  the pack's name among several packs
+    lead     beginning of sentences about this pack if the run has several packs
     """
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
@@ -137,19 +137,19 @@ class PackRun:
         self.last_notes: Sequence[Reason] = ()
 
     def count(self, kinds: Iterable[ResultKind]) -> None:
-        """Results that came, or were taken over."""
+        """Count results that were computed or taken over."""
         for kind in kinds:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)
             self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
 
     def count_once(self, kinds: Iterable[ResultKind]) -> None:
-        """Count results as the store has them: in a watched folder an image may be screened again, or moved."""
+        """Set the counts to those in the store: in a watched folder an image may be screened again, or be moved."""
         self.counts, self.patients, self.folders = Counter(), PatientCount(), 0
         self.count(kinds)
 
     def lines(self) -> Iterator[str]:
-        """How many images have each class, and what a person should know of its answers."""
+        """Yield the number of images in each class, and the notes on the pack's answers."""
         yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in self.texts.items())
         if self.model.manifest.is_bare:
             yield reason("unsigned_operating_point_unknown").text
@@ -157,7 +157,9 @@ class PackRun:
             yield self.lead + note.text
 
     def drifts(self, database: Path, of: PackOfRun) -> Iterator[str]:
-        """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
+        """Yield one sentence for each deviation of these images from the pack's training images or from earlier
+        runs.
+        """
         from fieldray.pipeline.doubts import drifts_of
         from fieldray.store.work_list import HistoryQuery
 
@@ -169,12 +171,12 @@ class PackRun:
 
 
 class RunReport:
-    """What a person or a program is shown of one run.
+    """The output of one run, for a person or a program.
 
-    emit      takes the JSON lines; None where nobody asked for them
-    models    the packs, in the order of the run's
+    emit      receives the JSON lines; None without `--json`
+    models    the packs, in the order of the run
     has_list  whether the work list is printed at the end
-    watches   whether folders are watched: without JSON lines, each result has a line as it comes
+    watches   whether folders are watched: without JSON lines, each result is then printed at once
     """
 
     def __init__(
@@ -194,7 +196,7 @@ class RunReport:
         self._began_s = time.monotonic()
 
     def publish(self, event: Event) -> None:
-        """Take an event, from any thread."""
+        """Handle an event; may be called from any thread."""
         with self._lock:
             match event:
                 case ImageDone():
@@ -217,7 +219,7 @@ class RunReport:
                     pass
 
     def begin(self, spec: RunSpec, *, ages_confirmed: bool = False) -> None:
-        """Say what will be used: the packs, for whom they are, and the operating points in force."""
+        """Print the packs, their intended patients, and the operating points in force."""
         for pack, of_run in zip(self._packs, spec.packs, strict=True):
             self._introduce(pack, of_run.operating_points, ages_confirmed=ages_confirmed)
         if len(self._packs) > 1 and len(self._packs[0].model.files) > 1:  # not the network for the CPU alone
@@ -259,7 +261,7 @@ class RunReport:
         formats: Sequence[str] | None,
         options: ReportOptions,
     ) -> int:
-        """Print what came out and write the exports; the exit code. Raises UsageProblem, StorageProblem."""
+        """Print the summary and write the exports. Returns the exit code. Raises UsageProblem, StorageProblem."""
         if self._has_list and batch.run_id:
             self._list(batch.run_id, session.database)
         if self._watches and batch.run_id:
@@ -284,9 +286,9 @@ class RunReport:
         return NOTHING_THERE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
 
     def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
-        """Write the maps of what was screened into a folder, of several packs into one for each; the exit code.
+        """Write the heat maps of the screened images into a folder, with one subfolder per pack if there are several.
 
-        Raises UsageProblem, StorageProblem.
+        Returns the exit code. Raises UsageProblem, StorageProblem.
         """
         if not batch.run_id or code == CANCELLED:
             return code
@@ -306,7 +308,7 @@ class RunReport:
         return int(missing > 0)
 
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> bool:
-        """Write the exports; whether they have every image that they should have."""
+        """Write the exports. Returns whether every expected image is in the exports."""
         left_out = list[Reason]()
         written = session.export(
             run_id,
@@ -394,9 +396,10 @@ class RunReport:
 
 
 def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iterator[str]:
-    """A header, then a line per image: by pack, result, score and threshold, then the file.
+    """Yield the work list: a header, then one line per image with result, score and threshold of each pack, and the
+    file.
 
-    Below it the reasons or the notes, if any.
+    Reasons and notes follow below the line of their image.
     """
     is_first, widths = True, [max(13, *map(len, pack.texts.values())) for pack in packs]
     for _, of_image in itertools.groupby(answers, lambda answer: answer.row_id):
@@ -419,7 +422,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
 
 
 def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
-    """What is counted of a run's answers, by the position of the pack, of each image once."""
+    """Return the result kinds of a run by the position of the pack, each image counted once."""
     from fieldray.store.results import ResultQuery
 
     with ResultQuery(database) as query:
@@ -427,7 +430,7 @@ def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultKind, ...], ...
 
 
 def _said(result: ResultBrief) -> Iterator[str]:
-    """Why an image was refused or failed, and what a person should know of it."""
+    """Yield the reason for a refusal or failure, and the notes on a result."""
     if result.why:
         yield result.why.text + (" (--turn)" if can_be_turned(result.why) else "")
     yield from (note.text for note in result.notes if note.code not in OF_MANY)

@@ -1,6 +1,6 @@
-"""`fieldray screen`: every image of some folders, as lines for a program or a list for a person.
+"""`fieldray screen`: screen every image of some folders, as lines for a program or a work list for a person.
 
-And `fieldray demo`: openly licensed images, screened by the pack that is for them, shown in the window or printed.
+`fieldray demo`: screen openly licensed images with a matching pack, and show them in the window or print the list.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a run whose results are written."""
+    """Add the options of a run whose results are exported."""
     add_screening_options(parser)
     parser.add_argument(
         "--anyway",
@@ -122,7 +122,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_screening_options(parser: argparse.ArgumentParser) -> None:
-    """How images are screened."""
+    """Add the options that control how images are screened."""
     parser.add_argument(
         "--device",
         choices=device_choices(),
@@ -150,7 +150,7 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Screen; the exit code."""
+    """Screen images. Returns the exit code."""
     console.machine_reads = options.json == "-"
     if (options.formats or options.names) and not options.out:
         given = "--formats" if options.formats else "--names"
@@ -175,7 +175,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Done:
-    """A run that is over, with its session still open; `model` is the first pack."""
+    """A finished run whose session is still open; `model` is the first pack."""
 
     model: Model
     report: RunReport
@@ -188,9 +188,9 @@ class Done:
 def screened(
     options: argparse.Namespace, console: Console, *, target: str | None, has_list: bool, watches: bool = False
 ) -> Iterator[Done]:
-    """Screen `options.paths` to the end; the lines of JSON go to `target` (see `json_lines`).
+    """Screen `options.paths` to the end; the JSON lines go to `target` (see `json_lines`).
 
-    With `watches` the end is that somebody stops it.
+    With `watches` the run lasts until somebody stops it.
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
@@ -229,7 +229,7 @@ def screened(
 
 
 def _wait(batch: Batch, console: Console) -> None:
-    """Until the run is over; Ctrl-C and a reader that has gone away cancel it in order."""
+    """Wait until the run is over. Ctrl-C or a closed output stream cancels the run in an orderly way."""
     try:
         while not batch.join(_JOIN_S):
             if console.is_broken:
@@ -258,7 +258,7 @@ def _jobs(text: str) -> int:
 
 
 def run_demo(options: argparse.Namespace, console: Console) -> int:
-    """Write the images, screen, show; the exit code. Raises as `run` does."""
+    """Write the demo images, screen them and show the results. Returns the exit code. Raises as `run` does."""
     folder = options.folder or user_data() / "demo" / options.part
     console.machine_reads = options.json == "-"
     if options.part == _DRAWN:
@@ -288,7 +288,7 @@ def _write_drawn(folder: Path, console: Console) -> None:
 
 
 def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> None:
-    """Write the images of a part, and have its pack used, now and when the folder is opened."""
+    """Write the openly licensed images of a part, and make its pack the folder's pack now and for the window."""
     from fieldray.imaging.synthetic import PARTS, credits_file
     from fieldray.packs.site_choices import PackMemory
 
@@ -308,9 +308,9 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
 
 
 def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
-    """What is not there yet, and in the program's own folder what another version of the program wrote there.
+    """Yield the demo files that are missing; in the program's own folder also those that another version wrote.
 
-    Raises UsageProblem where another file of this name is in a folder that a person chose, StorageProblem.
+    Raises UsageProblem if the user's folder has a different file with that name, StorageProblem.
     """
     from fieldray.imaging.synthetic import files
 

@@ -56,7 +56,7 @@ DECIDES_NOTHING: Final = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Assessment:
-    """A model and, by label code, the operating point in force (None: not assessed).
+    """A model and, by label code, the operating point in force (None: no threshold).
 
     ages_confirmed  whether a person said that patients without a stated age are of the ages the pack is for
     overrides       refusals of the pack's rules that a person overrules
@@ -68,7 +68,7 @@ class Assessment:
     overrides: Overrides = Overrides()  # noqa: RUF009 - it is frozen
 
     def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
-        """Each label's finding of the network's raw scores in [0, 1] by label code."""
+        """Return the finding of each label, from the network's raw scores in [0, 1] by label code."""
         manifest = self.model.manifest
         if manifest.is_bare:
             return decide_by_larger({label.code: scores[label.code] for label in manifest.labels})
@@ -82,9 +82,9 @@ class Assessment:
     def is_close(
         self, scores: Mapping[str, float], features: NDArray[np.float32] | None, *, oversampling: float
     ) -> bool:
-        """Whether the outcome could differ if the image were read in full resolution, not only as finely as needed.
+        """Return whether reading the image in full resolution could change the outcome.
 
-        With the lungs found, the gate's result is only a note. `oversampling` as for `borderline_scores`.
+        If lungs were found, the out-of-distribution check gives only a note. `oversampling` as for `borderline_scores`.
         """
         gate = None if self.model.lungs else self.model.manifest.ood_gate
         distance = gate.distance(features) if gate and features is not None else None
@@ -93,7 +93,7 @@ class Assessment:
 
     @property
     def settings_hash(self) -> str:
-        """SHA-256 (hex) of all that decides a result beside the model file and the image."""
+        """Return the SHA-256 (hex) of everything besides the model file and the image that decides a result."""
         decisive = {
             "rules": _RULES_VERSION,
             "lung_rules": _LUNG_RULES_VERSION if self.model.lungs else None,
@@ -114,9 +114,10 @@ def choose(
     ages_confirmed: bool = False,
     overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
 ) -> Assessment:
-    """The assessment by the named operating point, or by the first of each label.
+    """Return the assessment at the named operating point, or at the first point of each label.
 
-    A legacy pack has none: its larger output decides. Raises UsageProblem (operating_point) for an unknown name.
+    A legacy pack has no operating point: the larger output decides. Raises UsageProblem (operating_point) for an
+    unknown name.
     """
     manifest = model.manifest
     known = tuple(dict.fromkeys(point.name for point in manifest.operating_points))
@@ -129,9 +130,9 @@ def choose(
 def assessments_of(
     models: Sequence[Model], point: str | None, assess: Callable[..., Assessment]
 ) -> tuple[Assessment, ...]:
-    """Assessments of models at the operating point of this name, where a pack has it. If none has it, `choose` raises.
+    """Return the assessment of each model at the operating point `point`, where the model has that point.
 
-    Raises UsageProblem (operating_point, ages_apart).
+    Raises UsageProblem (operating_point) if no model has it, and UsageProblem (ages_apart).
     """
     has = [point in {known.name for known in model.manifest.operating_points} for model in models]
     made = tuple(
@@ -145,7 +146,10 @@ def assessments_of(
 
 
 def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
-    """The assessment behind a pack's answers in a run. Raises UsageProblem (again_other_pack) for another model."""
+    """Return the assessment that gave a pack's answers in a run.
+
+    Raises UsageProblem (again_other_pack) for another model.
+    """
     pack, labels = spec.packs[position], model.manifest.labels
     points = dict.fromkeys((label.code for label in labels), None) | {one.label: one for one in pack.operating_points}
     asked = [(spec.ages_confirmed, spec.overrides)] if spec.overrides else _ALL_ASKED
@@ -164,13 +168,13 @@ _ALL_ASKED: Final = [
 
 
 def scores_of(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:
-    """A network's scores (labels,) by label code."""
+    """Map label codes to a network's scores (labels,)."""
     codes = (label.code for label in model.manifest.labels)
     return dict(zip(codes, map(float, scores), strict=True))
 
 
 def _deciding(part: Any) -> Any:
-    """What decides of a part of a model, as plain values; of files and arrays a hash."""
+    """Return the values of a model's part that decide a result, as plain values; files and arrays as a hash."""
     if dataclasses.is_dataclass(part):
         names = [field.name for field in dataclasses.fields(part) if field.name not in DECIDES_NOTHING]
         return {name: _deciding(getattr(part, name)) for name in names}

@@ -1,9 +1,9 @@
-"""A prior image laid over the current one, and what differs: what command line, window and reports share.
+"""The comparison of a prior image with the current one, shared by command line, window and reports.
 
-Everything is told in the **frame**: a square of `FRAME_SIDE` pixels in which an image is fitted with its aspect kept,
-in the middle, the rest black (`InputSpec` with fit "pad"). Each image has a frame of its own; its `PixelMap` says where
-a pixel of the frame lies in the file. A displacement leads from the current image's frame to the prior's: what lies at
-(row, column) in the current image lies at (row, column) + displacement in the prior.
+All positions are in the **frame**: a square of `FRAME_SIDE` pixels that holds an image centred with its aspect ratio
+kept, on black (`InputSpec` with fit "pad"). Each image has its own frame; its `PixelMap` maps pixels of the frame to
+pixels of the file. A displacement leads from the current image's frame to the prior's frame: the point (row, column) of
+the current image corresponds to the point (row, column) + displacement of the prior.
 """
 
 from __future__ import annotations
@@ -70,16 +70,18 @@ class Alignment:
 
     @property
     def kept(self) -> int:
-        """Number of matches that the mesh was drawn by."""
+        """Return the number of matches that the mesh was fitted to."""
         return sum(match.is_kept for match in self.matches)
 
     @property
     def rejected(self) -> int:
-        """Number of matches that were not believed."""
+        """Return the number of matches that were rejected."""
         return len(self.matches) - self.kept
 
     def length_px(self, percent: float, *, inside: Mask | None = None) -> float:
-        """A percentile of the displacement's length in pixels of the frame, over `inside` (rows, columns) if any."""
+        """Return a percentile of the displacement's length in pixels of the frame, over the mask `inside` (rows,
+        columns) if given.
+        """
         lengths = np.hypot(self.displacement[:, :, 0], self.displacement[:, :, 1])
         chosen = lengths[inside] if inside is not None and inside.any() else lengths
         return float(np.percentile(chosen, percent))
@@ -87,11 +89,11 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRegion:
-    """A connected region inside the lungs that differs by more than the noise.
+    """A connected region inside the lungs where the difference exceeds the noise.
 
-    box       around it, in pixels of the current image's frame (edges)
-    area_px   pixels of the frame
-    strength  the largest difference in it, in units of the noise; above 0 where the current image is denser (whiter)
+    box       bounding box in pixels of the current image's frame (edges)
+    area_px   area in pixels of the frame
+    strength  the largest difference in units of the noise; above 0 where the current image is denser (whiter)
     """
 
     box: Box
@@ -106,7 +108,7 @@ class ChangeRegion:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class FramedImage:
-    """One image of the pair.
+    """One image of a compared pair.
 
     pixels     (FRAME_SIDE, FRAME_SIDE) uint8 as displayed, 0 is air
     lungs      mask of the lungs in the frame; all False where none were found
@@ -225,7 +227,9 @@ class PairComparison:
 
 
 def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.float32]:
-    """Rows and columns (2, ...) by which places of the frame (edges) are displaced; beyond it as at its border."""
+    """Return the displacement (2, ...) in rows and columns at positions of the frame (edges); the border value
+    outside.
+    """
     return np.moveaxis(sampled_at(field, *(at - 0.5).clip(0, FRAME_SIDE - 1)), -1, 0)
 
 
@@ -249,9 +253,9 @@ def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -
 
 
 def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) -> NDArray[np.uint8]:
-    """Colours (rows, columns, 4) uint8 of a difference in units of the noise: clear below `shown`, then ever stronger.
+    """Map a difference in units of the noise to colours (rows, columns, 4) uint8.
 
-    `DENSER` above 0, `LESS_DENSE` below.
+    `DENSER` above 0, `LESS_DENSE` below. Transparent below `shown`, then increasingly opaque.
     """
     strength = ((np.abs(change) - shown) / (CHANGE_STRONGEST - shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)
@@ -262,7 +266,7 @@ def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) 
 
 
 def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
-    """The object that `fieldray compare --json` writes, without its notice; lengths in pixels of the frame."""
+    """Return the JSON object of `fieldray compare --json`, without the notice; lengths in pixels of the frame."""
     alignment, aligned, current = comparison.alignment, comparison.aligned, comparison.current
     inside = current.lungs if current else None
     return {

@@ -1,4 +1,4 @@
-"""From a score to a decision, and the one list in which every image ends."""
+"""Findings and outcomes: from a score to a decision at an operating point, and the category of every image."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Finding:
 
     @property
     def is_by_larger(self) -> bool:
-        """Whether the decision is by the larger output alone, as no operating point is known."""
+        """Return whether the larger output alone decided, because no operating point is known."""
         return self.point is None and self.decision != "not_assessed"
 
 
@@ -87,7 +87,7 @@ def calibrate(score: float, calibration: Calibration | None) -> float:
 
 
 def decide(score: float, point: OperatingPoint | None) -> Decision:
-    """The decision at an operating point. Without a point "not_assessed": never a threshold of 0.5."""
+    """Return the decision at an operating point. Without a point: "not_assessed", never a threshold of 0.5."""
     if point is None:
         return "not_assessed"
     if score >= point.unsure_high:
@@ -96,9 +96,10 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
 
 
 def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
-    """The findings of a model without an operating point: the label with the larger score decides, the first of equals.
+    """Return the findings of a model without an operating point: the label with the larger score decides.
 
-    The first label is the abnormal one. The decision of the other labels is never "above".
+    The first label is the abnormal one. Of equal scores the first decides. The decision of other labels is never
+    "above".
     """
     abnormal, *others = scores
     is_abnormal = scores[abnormal] >= max(scores[label] for label in others)
@@ -110,12 +111,12 @@ def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
 
 
 def without_normal(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings with "unsure" in place of "below", for an image of which a part may be missing."""
+    """Replace "below" by "unsure" in findings, for an image of which a part may be missing."""
     return tuple(replace(found, decision="unsure") if found.decision == "below" else found for found in findings)
 
 
 def position_on_scale(score: float, threshold: float) -> float:
-    """The position of a score in [0, 1] on a scale from 0 to 1: the threshold is at 0.5, both sides are linear."""
+    """Map a score in [0, 1] to a display scale 0..1 with the threshold at 0.5 and both sides linear."""
     if score < threshold:
         return 0.5 * score / threshold
     return 1.0 if threshold >= 1 else 0.5 + 0.5 * (score - threshold) / (1 - threshold)
@@ -124,7 +125,7 @@ def position_on_scale(score: float, threshold: float) -> float:
 def borderline_scores(
     scores: Mapping[str, float], *, oversampling: float = 1.0
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Raw scores in [0, 1] by label, moved down and up by the margin in log-odds. Returns lowest, highest.
+    """Move raw scores in [0, 1] down and up by the borderline margin in log-odds. Returns lowest, highest by label.
 
     oversampling  pixels read per pixel of the network's input, along the axis with fewer
     """
@@ -147,13 +148,13 @@ def is_borderline(
     gate: OodGate | None,
     distance: float | None,
 ) -> bool:
-    """Whether the small error of a codec's reduced resolution could change the outcome of an image.
+    """Return whether the small error of a codec's reduced resolution could change the outcome of an image.
 
-    A score is borderline only within both margins of a limit: that of the score, and that of its log-odds.
+    A score is borderline only within both margins of a limit: the margin of the score, and the margin of its log-odds.
 
     findings         findings of the image as read
     lowest, highest  findings of the `borderline_scores`
-    distance         distance measured by the gate, or None
+    distance         distance measured by the out-of-distribution check, or None
     """
     if gate is not None and distance is not None:
         if abs(distance - gate.limit) <= BORDERLINE_DISTANCE * gate.limit:
@@ -168,7 +169,10 @@ def is_borderline(
 
 
 def _decided_like(found: Finding, score: float) -> Decision:
-    """What a finding would be with this score; of two shares of 1 the larger is that of 0.5 and more."""
+    """Return the decision of a finding for another score.
+
+    Where the larger of two shares decides, 0.5 and more is above.
+    """
     if found.is_by_larger:
         return "above" if score >= 0.5 else "below"
     return decide(score, found.point)
@@ -176,13 +180,15 @@ def _decided_like(found: Finding, score: float) -> Decision:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadFacts:
-    """The facts from reading an image, small enough to keep for every row.
+    """Facts from reading an image, small enough to keep for every row.
 
     thumbnail   (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
-    preview     the same as JPEG, longer side `PREVIEW_SIDE` or less, as the file lies, on its way to the store; empty
-                anywhere else
-    stamp       what its file is known by (see `imaging.source`), on its way to the store; empty anywhere else, and
-                where nothing can vouch for the file
+    preview     JPEG of the image, longer side `PREVIEW_SIDE` or less, in the orientation of the file; only set on the
+                way
+                to the store, else empty
+    stamp       identifies the state of the file (see `imaging.source`); only set on the way to the store, else empty;
+                also
+                empty if no stamp can identify the state
     """
 
     content_sha256: str = ""
@@ -198,10 +204,10 @@ class ReadFacts:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Screened:
-    """Read, run and assessed.
+    """The outcome of an image that was read, run and assessed.
 
     lungs  the lung fields, None where no lung-field pack ran
-    notes  what a person should know of this result
+    notes  notes for a person about this result
     """
 
     status: ClassVar[Status] = "screened"
@@ -220,9 +226,10 @@ class Screened:
 
     @property
     def category(self) -> Category:
-        """read first if a lung was not seen, whatever the findings are.
+        """Return the category of the image.
 
-        Else abnormal if any is above, else not sure if any is unsure, else normal if all are below.
+        Read first if a lung was not seen, whatever the findings are. Else abnormal if any finding is above, else unsure
+        if any is unsure, else normal if all are below.
         """
         if why_of(self):
             return "read_first"
@@ -236,7 +243,10 @@ class Screened:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Refused:
-    """No usable frontal chest X-ray, or a file that is no image. `lungs`, as in `Screened`, may be the reason."""
+    """The outcome of an image that is no usable frontal chest X-ray, or of a file that is no image.
+
+    `lungs` as in `Screened`; they may be the reason.
+    """
 
     status: ClassVar[Status] = "refused"
 
@@ -252,7 +262,7 @@ class Refused:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Failed:
-    """Could not be read or run; `stage` says where."""
+    """The outcome of an image that could not be read or run; `stage` names the failed step."""
 
     status: ClassVar[Status] = "failed"
     category: ClassVar[Category] = "failed"
@@ -267,63 +277,66 @@ Outcome = Screened | Refused | Failed
 
 
 def image_count(counts: Mapping[Category, int]) -> int:
-    """The number of images counted, without files that are no image."""
+    """Return the number of images counted; files that are no image are left out."""
     return sum(counts.values()) - counts.get("not_an_image", 0)
 
 
 def can_be_overruled(why: Reason) -> bool:
-    """Whether a person may have an image screened that is refused for this reason."""
+    """Return whether a person may overrule a refusal for this reason."""
     return why.code in _OVERRULABLE
 
 
 def can_be_turned(why: Reason) -> bool:
-    """Whether an image refused for this reason can be corrected: it lies on its side, upside down or is inverted."""
+    """Return whether an image refused for this reason can be turned: it lies on its side, upside down or is
+    inverted.
+    """
     return why.code in _TURNABLE
 
 
 def without_preview(outcome: Outcome) -> Outcome:
-    """The outcome without what only the store needs, to keep thousands of them in memory."""
+    """Return the outcome without the data for the store (preview, stamp), to keep thousands of outcomes in memory."""
     facts = outcome.facts
     return replace(outcome, facts=replace(facts, preview=b"", stamp=b"")) if facts.preview or facts.stamp else outcome
 
 
 def lungs_of(outcome: Outcome) -> LungFields | None:
-    """The lung fields of an image, None where they are not known."""
+    """Return the lung fields of an image, None if they are not known."""
     return None if isinstance(outcome, Failed) else outcome.lungs
 
 
 def why_of(outcome: Outcome) -> Reason | None:
-    """The reason why an image was refused, failed, or must be read first; None for any other image."""
+    """Return the reason why an image was refused, failed, or must be read first; None for any other image."""
     if isinstance(outcome, Screened):
         return outcome.lungs.read_first if outcome.lungs else None
     return outcome.reason
 
 
 def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
-    """The notes on a screened image; empty for other outcomes."""
+    """Return the notes on a screened image; empty for other outcomes."""
     return outcome.notes if isinstance(outcome, Screened) else ()
 
 
 def asked_for(outcome: Outcome) -> tuple[Reason, ...]:
-    """The notes that a person overruled a refusal or had the image turned; empty if nobody did."""
+    """Return the notes that a person overruled a refusal or had the image turned; empty if nobody did."""
     return tuple(note for note in notes_of(outcome) if note.code in ASKED_FOR)
 
 
 def leading_finding(outcome: Outcome) -> Finding | None:
-    """The finding that decides an image's category; None for an image that was not screened."""
+    """Return the finding that decides an image's category; None for an image that was not screened."""
     return leading_of(outcome.findings) if isinstance(outcome, Screened) else None
 
 
 def leading_of(findings: Iterable[Finding]) -> Finding | None:
-    """The one of an image's findings that decides its category; None without any."""
+    """Return the finding that decides an image's category, out of all its findings; None without any."""
     order = _MOST_URGENT_FIRST.index
     return min(findings, key=lambda found: (order(found.decision), -found.score), default=None)
 
 
 def listed_score(findings: Iterable[Finding]) -> float | None:
-    """The score that orders an image within its category, the highest first; None without findings.
+    """Return the score that orders an image within its category, the highest first; None without findings.
 
-    Where the larger of two scores decides, a normal image has the smaller one, so that the least certain comes first.
+    Without an operating point the larger of two scores decides. A normal image is then ordered by its smaller score, so
+    that the least certain image comes first.
     """
     found = tuple(findings)
     leading = leading_of(found)
@@ -333,7 +346,7 @@ def listed_score(findings: Iterable[Finding]) -> float | None:
 
 
 def leading_position(outcomes: Sequence[Outcome]) -> int:
-    """The position of the answer that orders an image of several packs: the most urgent one, of equals the first.
+    """Return the position of the most urgent of several packs' outcomes for an image; of equals, the first.
 
     Within a category the highest score is the most urgent one.
     """
@@ -347,9 +360,9 @@ def leading_position(outcomes: Sequence[Outcome]) -> int:
 
 
 def as_one_image(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """The answers of several packs for one image, each with what was read of it.
+    """Give every pack's outcome for one image the facts from reading the image.
 
-    A pack whose worker was lost before it could read the image knows what the others do.
+    A pack whose worker was lost before it read the image takes the facts from the other packs' outcomes.
     """
     known = next((outcome for outcome in outcomes if outcome.facts.content_sha256), None)
     if known is None:
@@ -373,7 +386,7 @@ class ResultKind:
 
 
 def counted_as(outcome: Outcome) -> ResultKind:
-    """The kind of one outcome, with the number 1."""
+    """Return the kind of one outcome, with the number 1."""
     why = why_of(outcome)
     codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
     return ResultKind(category=outcome.category, codes=codes, number=1)

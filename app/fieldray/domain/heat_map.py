@@ -1,8 +1,8 @@
-"""From a class map to the colours laid over the image.
+"""Heat maps: from a pack's class map to the colours laid over the image.
 
-The head's map holds a logit for each cell; their mean is the classifier's logit. What is shown is how far a cell lies
-above the logit of the operating point and above even odds, on a scale that belongs to the pack: maps of two images can
-be compared, and an image far below the threshold shows no invented hot spot.
+The class map has a logit for each cell; the mean over the cells is the classifier's logit. The colour of a cell shows
+how far its logit exceeds both the logit of the operating point and even odds. The scale belongs to the pack, so maps of
+two images can be compared, and an image far below the threshold shows no false hot spot.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Grid = NDArray[np.float32]
 
 
 def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest) -> Grid:
-    """The map of one label as logits (rows, columns); with softmax, against all other labels together."""
+    """Return the map of one label as logits (rows, columns); with softmax, against all other labels together."""
     index = [entry.code for entry in manifest.labels].index(label)
     own: Grid = class_maps[index]
     if manifest.outputs.activation == "sigmoid" or len(class_maps) < 2:
@@ -53,15 +53,16 @@ def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest
 
 
 def zero_logit(threshold: float | None, calibration: Calibration | None) -> float:
-    """The uncalibrated logit above which a cell is evidence for the finding: the threshold's, but at least even odds.
+    """Return the uncalibrated logit above which a cell is evidence for the finding: the threshold's, or even odds if
+    higher.
 
-    A point of high sensitivity can lie below even odds. A cell between the two says rather no than yes, and where there
-    is nothing to see, a map lies just there.
+    The threshold of a sensitive operating point can lie below even odds. A cell between the two speaks rather against
+    the finding, and maps of images without findings lie in that range.
 
     Parameters
     ----------
     threshold
-        On the calibrated score, 0..1; None where there is none: even odds.
+        On the calibrated score, 0..1; None for even odds.
     """
     if threshold is None:
         return 0.0
@@ -71,7 +72,9 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
 
 
 def span(label: str, manifest: Manifest) -> float:
-    """Logits above zero at which a cell is shown at full strength: `metrics.labels.LABEL.heat_map.span` of the pack."""
+    """Return the logits above zero at which a cell has full colour: `metrics.labels.LABEL.heat_map.span` of the
+    pack.
+    """
     found: Any = manifest.metrics
     for key in ("labels", label, "heat_map", "span"):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -80,20 +83,20 @@ def span(label: str, manifest: Manifest) -> float:
 
 
 def evidence(logits: Grid, zero: float) -> Grid:
-    """The evidence for the finding in each cell: its logit minus `zero`, at least 0."""
+    """Return the evidence for the finding in each cell: the cell's logit minus `zero`, at least 0."""
     above: Grid = (logits - np.float32(zero)).clip(0, None)
     return above
 
 
 def smooth(cells: Grid) -> Grid:
-    """The map in 16 times as many rows and columns, interpolated by cubic convolution (Keys 1981)."""
+    """Enlarge a map to 16 times as many rows and columns by cubic convolution (Keys 1981)."""
     down, across = _cubic_weights(cells.shape[0]), _cubic_weights(cells.shape[1])
     fine: Grid = (down @ cells @ across.T).clip(0, 1)
     return fine
 
 
 def colours(shares: Grid) -> NDArray[np.uint8]:
-    """Strength 0..1 as red, green, blue, opacity (rows, columns, 4) uint8, not premultiplied."""
+    """Map strengths 0..1 to red, green, blue, opacity (rows, columns, 4) uint8, not premultiplied."""
     channels = [np.interp(shares, _STOPS[:, 0], _STOPS[:, channel]) for channel in range(1, 5)]
     painted: NDArray[np.uint8] = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     return painted
@@ -104,9 +107,9 @@ class ShownMap:
     """The class map of the finding that decides an image.
 
     logits  (rows, columns) float32
-    zero    logit: what lies above speaks for the finding
+    zero    the logit above which a cell is evidence for the finding
     span    logits above zero at which a cell is shown at full strength
-    cells   where a cell lies in the image
+    cells   maps cells to pixels of the image
     """
 
     finding: Finding
@@ -117,25 +120,27 @@ class ShownMap:
 
     @property
     def evidence(self) -> Grid:
-        """The evidence in each cell; see the function `evidence`."""
+        """Return the evidence in each cell; see the function `evidence`."""
         return evidence(self.logits, self.zero)
 
     @property
     def strength(self) -> Grid:
-        """The strength of colour of each cell, 0..1."""
+        """Return the strength of colour of each cell, 0..1."""
         share: Grid = (self.evidence / np.float32(self.span)).clip(0, 1)
         return share
 
     @property
     def region(self) -> tuple[float, float, float, float]:
-        """Left, top, width and height of the area the network saw, in pixels of the image; may exceed the image."""
+        """Return left, top, width and height of the network's field of view in pixels of the image; it may exceed
+        the image.
+        """
         rows, columns = self.logits.shape
         cells = self.cells
         return cells.column_offset, cells.row_offset, columns * cells.column_scale, rows * cells.row_scale
 
 
 def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
-    """The map that is shown for an image, None where there is none."""
+    """Return the class map to show for an image, or None if there is none."""
     finding, pixel_map = leading_finding(outcome), outcome.facts.pixel_map
     if not isinstance(outcome, Screened) or finding is None or outcome.class_maps is None or pixel_map is None:
         return None
@@ -152,7 +157,9 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
 
 @lru_cache(maxsize=8)
 def _cubic_weights(count: int) -> Grid:
-    """(16 count, count) weights, read-only, that interpolate cell centres; the outer cells go on to the edge."""
+    """Return weights (16 count, count), read-only, for cubic interpolation of cell centres; outer cells extend to
+    the edge.
+    """
     positions = (np.arange(count * _FINER) + 0.5) / _FINER - 0.5
     weights = np.zeros((count * _FINER, count), np.float32)
     base = np.floor(positions).astype(int)

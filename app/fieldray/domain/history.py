@@ -1,4 +1,4 @@
-"""Lists of runs and of a run's results: what they show, what is wanted and in which order, and how two runs differ."""
+"""Lists of runs and of a run's results: their rows, filters and order, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunSummary:
-    """A run and what came out. All counts are of images that are present in it.
+    """A run and its counts. All counts are of images that are present in the run.
 
-    counts       images by category: that of their most urgent answer
-    backends     answers by what ran the model, "" for those that it did not run for
-    verdicts     answers by the verdict that a person gave
-    not_present  images that the run once saw and its last whole pass did not
+    counts       images by the category of their most urgent answer
+    backends     answers by backend, "" for answers without a backend
+    verdicts     answers by the reader's verdict
+    not_present  images that the run once saw and its last complete pass did not find
     """
 
     run: Run
@@ -52,7 +52,7 @@ class RunSummary:
 
     @property
     def judged(self) -> int:
-        """The number of answers that a person gave a verdict on."""
+        """Return the number of answers with a reader's verdict."""
         return sum(self.verdicts.values())
 
 
@@ -60,10 +60,10 @@ class RunSummary:
 class RunFilter:
     """A filter of runs.
 
-    text          part of a pack's name or of a path, whatever its case
+    text          part of a pack's name or of a path, in upper or lower case
     since, until  the first and the last day on which a run may have begun, by this computer's time zone
     verdict       any run, or runs with verdicts, with results that nobody judged, or with disagreements
-    backend       runs in which this device ran; "" for all runs
+    backend       runs in which this backend ran; "" for all runs
     """
 
     text: str = ""
@@ -97,15 +97,15 @@ class RunFilter:
 class ResultBrief:
     """A stored answer without header, maps and previews.
 
-    row_id               of its image
-    position             of its pack in the run
+    row_id               row of the image in the store
+    position             position of the pack in the run
     key                  names the image within its run (see `store.rows.image_key`)
-    image                the same for a person: path, member, frame
+    image                names the image for a person: path, member, frame
     label, score, point  of the finding that decides the category; "" and None where there is none
-    backend              what ran the model, "" if nothing did
-    verdict              what a person said of it
+    backend              the backend that ran the model, "" if none did
+    verdict              the reader's verdict
     why                  why the image was refused or failed, None where it was screened
-    notes                what a person should know of the result
+    notes                notes for a person about the result
     """
 
     row_id: int
@@ -126,7 +126,7 @@ class ResultBrief:
 
     @property
     def threshold(self) -> float | None:
-        """The threshold of the operating point, None without one."""
+        """Return the threshold of the operating point, None without one."""
         return self.point.threshold if self.point else None
 
     @property
@@ -151,11 +151,11 @@ class Tally:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Month:
-    """A month of a site, that begins on the day `first`.
+    """The counts of a site's month, which begins on the day `first`.
 
-    tallies    of the images that each pack first saw in it
-    manifests  what these packs say, by their names; None for one that is not at hand
-    checks     what came of the checks of constancy
+    tallies    of the images that each pack first saw in the month
+    manifests  the packs' manifests by pack name; None for a pack that is not available
+    checks     the results of the constancy tests
     """
 
     first: datetime.date
@@ -169,19 +169,19 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class ResultPair:
-    """The results of two runs for the same image."""
+    """The two answers for one image in two runs."""
 
     first: ResultBrief
     second: ResultBrief
 
     @property
     def has_changed(self) -> bool:
-        """Whether the class of the image differs between both results."""
+        """Return whether the class of the image differs between both results."""
         return self.first.category != self.second.category
 
     @property
     def difference(self) -> float | None:
-        """Second score less first; None where either has none, or they are of different labels."""
+        """Return the second score minus the first; None if one is missing or the labels differ."""
         if self.first.score is None or self.second.score is None or self.first.label != self.second.label:
             return None
         return self.second.score - self.first.score
@@ -189,13 +189,13 @@ class ResultPair:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Comparison:
-    """Two runs, or two packs of a run, image by image.
+    """The comparison of two runs, or of two packs of a run, image by image.
 
     first, second            the runs
-    positions                of the packs whose answers are compared
-    pairs                    of every image in both: those in another class first, then by the difference of scores
-    only_first, only_second  what is in one of them alone
-    manifests                of the packs of either run, None where one is not at hand
+    positions                positions of the compared packs in their runs
+    pairs                    images that are in both runs: changed classes first, then by the difference of scores
+    only_first, only_second  images that are in one run only
+    manifests                of the packs of either run, None for a pack that is not available
     """
 
     first: Run
@@ -208,23 +208,23 @@ class Comparison:
 
     @property
     def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
-        """Both sides of the comparison, each with its pack."""
+        """Return both sides of the comparison, each with its pack."""
         first, second = zip((self.first, self.second), self.positions, strict=True)
         return _side(*first), _side(*second)
 
     @property
     def moves(self) -> Mapping[tuple[Category, Category], int]:
-        """The number of images by their class in both runs, unchanged images included."""
+        """Return the number of images by their class in both runs, unchanged images included."""
         return Counter((pair.first.category, pair.second.category) for pair in self.pairs)
 
     @property
     def changed(self) -> int:
-        """The number of images in another class."""
+        """Return the number of images whose class changed."""
         return sum(pair.has_changed for pair in self.pairs)
 
     @property
     def is_same_label(self) -> bool:
-        """Whether all scores are of one and the same label."""
+        """Return whether all scores are of one label."""
         labels = {found.label for pair in self.pairs for found in (pair.first, pair.second) if found.label}
         return len(labels) <= 1
 
@@ -241,7 +241,10 @@ def compare(
     *,
     positions: tuple[int, int] = (0, 0),
 ) -> Comparison:
-    """Match the answers of two packs by what is in the files; of the same bytes twice in a run, the first counts."""
+    """Match the answers of two packs by the content of the files.
+
+    If a run has several images with equal bytes, the first counts.
+    """
     before, after = _by_identity(first_results), _by_identity(second_results)
     pairs = [ResultPair(found, after[key]) for key, found in before.items() if key in after]
     pairs.sort(key=lambda pair: (not pair.has_changed, -abs(pair.difference or 0.0), pair.first.image))
@@ -267,13 +270,13 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionPlan:
-    """What deleting runs, or one patient, would take away, so that a person can be asked.
+    """The extent of deleting runs, or one patient, for a person to confirm.
 
-    run_ids        of the runs; of a patient those that have images of the patient, and stay
-    patient_id     of the patient whose images alone are deleted, in all runs; "" where whole runs are
-    results        answers, those of images that are not present any more included
-    verdicts       what a person said of them and nowhere else: lost for good
-    verdicts_kept  verdicts on them that stay with the same result in another run
+    run_ids        the deleted runs; or, for a patient, the remaining runs with images of the patient
+    patient_id     the patient whose images are deleted in all runs; "" if whole runs are deleted
+    results        number of answers, including those of images that are not present any more
+    verdicts       number of verdicts that are stored nowhere else and will be lost
+    verdicts_kept  number of verdicts that remain with an equal result in another run
     """
 
     run_ids: tuple[int, ...]
@@ -285,12 +288,12 @@ class DeletionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """What was deleted.
+    """The result of a deletion.
 
-    plan         what it was
-    freed_bytes  by how much the store has shrunk; less than 0 if something was added meanwhile
+    plan         the deletion plan that was carried out
+    freed_bytes  how much smaller the store is; below 0 if something was added meanwhile
     is_wiped     whether the bytes are gone from the store's files: another program that reads keeps them meanwhile
-    copies_left  files that may still hold them: damaged stores that were set aside
+    copies_left  files that may still hold the deleted results: damaged stores that were set aside
     """
 
     plan: DeletionPlan
@@ -307,14 +310,15 @@ ListColumn = Literal["image", "patient", "date", "view", "class", "score", "back
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFilter:
-    """Which results are wanted.
+    """A filter of results.
 
     category  the only class, None for all
-    backend   what ran the model, "" for anything
+    backend   the backend that ran the model, "" for any
     verdict   results with such a verdict, or those that nobody has read
-    text      parts of the patient's name, the number, the study date or the file name, in any order, whatever their
-              case and accents
-    staying   rows that stay whatever verdict is on them: those that were judged or read since the verdict was chosen
+    text      parts of the patient's name, the number, the study date or the file name, in any order; upper and lower
+              case
+              and accents do not matter
+    staying   rows that are kept whatever their verdict: those judged or read since the verdict filter was chosen
     """
 
     category: Category | None = None
@@ -326,11 +330,11 @@ class ResultFilter:
 
 @dataclass(frozen=True, slots=True)
 class ResultOrder:
-    """What results are sorted by: without a column by class, what needs eyes first on top; so are equal ones.
+    """The order of results: by a column, or by class with the most urgent on top. Equal rows are ordered by class.
 
-    By class an image of an earlier day than its patient's newest one is behind all that are of today.
+    In the order by class, images of an earlier day than their patient's newest image follow all others.
 
-    by_patient  whether all images of a patient, and of each study, stand where the first one of them would
+    by_patient  whether all images of a patient, and of each study, follow the first of them
     """
 
     column: ListColumn = "class"
@@ -344,11 +348,11 @@ _MOST_OF_A_PATIENT: Final = 1000
 
 
 class Group(NamedTuple):
-    """A row among those of its patient.
+    """The position of a row among the rows of its patient.
 
-    begins       what begins in it
-    next_begins  what begins in the next one, another patient after the last
-    size         the number of rows up to the next patient; counted no further than to 1000
+    begins       what begins in this row: a patient, a study or neither (see `Listed.begins`)
+    next_begins  what begins in the next row; a new patient after the last row
+    size         the number of rows up to the next patient; counted up to 1000
     """
 
     begins: int
@@ -357,7 +361,9 @@ class Group(NamedTuple):
 
 
 def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
-    """How a row stands among those of its patient, by what `Listed.begins` says; None where it says nothing."""
+    """Return the position of a row among its patient's rows, from `Listed.begins`; None if the list is not by
+    patient.
+    """
     if position >= len(begins):
         return None
     ahead = begins[position + 1 : position + _MOST_OF_A_PATIENT]
@@ -371,13 +377,12 @@ def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Listed:
-    """What a work list holds at a moment.
+    """The content of a work list at a moment.
 
-    row_ids     (n,) int64, the rows of the results that are wanted, in order
-    begins      (n,) uint8, what begins in each of them by patient (`NEW_PATIENT`); (0,) in a list that is not by
-                patient
-    is_earlier  (n,) of an earlier day than the newest image of the same patient in the run (`domain.patient`)
-    counts      all images of the run by class, whatever is wanted
+    row_ids     (n,) int64, the rows of the filtered results, in order
+    begins      (n,) uint8, what begins in each row by patient (`NEW_PATIENT`); (0,) in a list that is not by patient
+    is_earlier  (n,) of an earlier day than the newest image of the patient in the run (`domain.patient`)
+    counts      all images of the run by class, without the filter
     """
 
     row_ids: NDArray[np.int64]

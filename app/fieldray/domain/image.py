@@ -1,4 +1,4 @@
-"""An image: its pixels and how they are shown, where it is, and what its header says of it and its study."""
+"""An image: its pixels and display window, its location, and the facts from its DICOM header."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How an image that lies wrong is set right before anything is done with it.
+    """The correction of an image that is rotated or inverted, applied before anything else.
 
     degrees     anticlockwise: 0, 90, 180 or 270
     swaps_grey  whether black and white are swapped
@@ -55,15 +55,15 @@ class Turn:
 
     @property
     def back(self) -> Turn:
-        """The one that undoes it."""
+        """Return the inverse turn."""
         return Turn(-self.degrees % 360, self.swaps_grey)
 
     def grid(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values (rows, columns) of the image, each where it comes to lie; a copy."""
+        """Turn an array of values (rows, columns) of the image; a copy."""
         return np.rot90(values, self.degrees // 90).copy()
 
     def shown(self, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Grey levels (rows, columns) as displayed, set right."""
+        """Turn grey levels (rows, columns) as displayed, including the swap of black and white."""
         levels: NDArray[np.uint8] = self.grid(grey) if self.degrees else grey
         return ~levels if self.swaps_grey else levels
 
@@ -78,16 +78,17 @@ class Image:
     pixels      (rows, columns) uint8 or uint16, after the Modality LUT, or float32 averages of such with a `step`; 0
                 is air (black) whatever the photometric interpretation was. A modality value is
                 `pixels * value_scale + value_offset`.
-    window      how the file asks to be shown, in the units of `pixels`; None where it is silent
+    window      the file's VOI window in the units of `pixels`; None if the file has none
     voi_lut     the file's VOI LUT as display values 0..65535 for each pixel value (index = pixel value); or None
     padding     pixel value that marks "no data" (DICOM Pixel Padding Value), or None
     spacing_mm  (row, column) distance between these pixels' centres, or None
-    spacing_plane  what that distance is measured in
-    step        how many of the file's pixels, down and across, one of these stands for; the last row and column stand
-                for what is left. Above 1 when the file was read at a lower resolution on purpose
-    is_approximate  whether a codec made them at that resolution: then they differ a little from averages of all pixels
-    full_rows, full_columns  the file's own size, 0 for that of `pixels`
-    notes       codes of what was assumed or repaired while reading, for the log and the viewer
+    spacing_plane  the plane in which `spacing_mm` is measured
+    step        how many of the file's pixels, down and across, one pixel stands for; the last row and column stand for
+                the
+                remainder. Above 1 if the file was read at a reduced resolution on purpose
+    is_approximate  whether a codec reduced the resolution: pixels then differ a little from averages of all pixels
+    full_rows, full_columns  the size of the file, 0 for the size of `pixels`
+    notes       codes of assumptions and repairs made while reading, for the log and the viewer
     """
 
     pixels: NDArray[Any]
@@ -116,18 +117,20 @@ class Image:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and columns of the file."""
+        """Return rows and columns of the file."""
         rows, columns = self.pixels.shape
         return self.full_rows or rows, self.full_columns or columns
 
     @property
     def extent(self) -> tuple[float, float]:
-        """Rows and columns of `pixels` that the image fills: with a step the last of each may be filled in part."""
+        """Return rows and columns of `pixels` that the image fills: with a step the last of each may be filled in
+        part.
+        """
         rows, columns = self.size
         return rows / self.step, columns / self.step
 
     def turned(self, turn: Turn) -> Image:
-        """The image after a turn. Where it was read reduced, a last row that was filled in part then comes first."""
+        """Return the turned image. If it was read reduced, a last row that was filled in part then comes first."""
         image = replace(self, pixels=turn.grid(self.pixels)) if turn.degrees else self
         if turn.degrees % 180:
             spacing = self.spacing_mm and (self.spacing_mm[1], self.spacing_mm[0])
@@ -135,7 +138,7 @@ class Image:
         return image._with_grey_swapped() if turn.swaps_grey else image
 
     def _with_grey_swapped(self) -> Image:
-        """Black is white, by the window and by the VOI LUT of the file too; a modality value stays what it is."""
+        """Swap black and white, in the file's window and VOI LUT too; modality values stay as they are."""
         most = (2**8 if self.pixels.dtype == np.uint8 else 2**16) - 1
         if self.voi_lut is not None:
             most = len(self.voi_lut) - 1
@@ -156,7 +159,7 @@ class Image:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ShownImage:
-    """An image as it is shown when nobody has chosen a window, at the size of a report.
+    """An image as displayed without a window chosen by a person, at the size of a report.
 
     pixels         (h, w) uint8 grey levels, read-only
     rows, columns  of the file
@@ -174,7 +177,7 @@ class ShownImage:
 
 @dataclass(frozen=True, slots=True)
 class PixelMap:
-    """Where a tensor's pixel lies in the image: image = tensor * scale + offset, pixel centres at +0.5.
+    """The map from a tensor's pixels to the image: image = tensor * scale + offset, pixel centres at +0.5.
 
     `(row + 0.5) * row_scale + row_offset` is the image row (in pixel edges) of the centre of tensor row `row`.
     """
@@ -186,19 +189,19 @@ class PixelMap:
 
     @property
     def finest(self) -> float:
-        """Pixels of the image that a tensor's pixel covers, along the side where it covers fewer."""
+        """Return how many pixels of the image a tensor's pixel covers, along the side where it covers fewer."""
         return min(self.row_scale, self.column_scale)
 
     def position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """The place in the image (pixel edges) of a place in the tensor (pixel edges)."""
+        """Map a position in the tensor to the image (both in pixel edges)."""
         return row * self.row_scale + self.row_offset, column * self.column_scale + self.column_offset
 
     def cell(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """The place in the tensor of a place in the image; the way back."""
+        """Map a position in the image to the tensor (both in pixel edges): the inverse of `position`."""
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
-        """The map of this region cut into `cells` (rows, columns) instead of into the tensor's pixels `of`."""
+        """Return the map of this region divided into `cells` (rows, columns) instead of the tensor's pixels `of`."""
         down, across = of[0] / cells[0], of[1] / cells[1]
         return PixelMap(self.row_scale * down, self.row_offset, self.column_scale * across, self.column_offset)
 
@@ -219,7 +222,10 @@ class Box:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Tensor:
-    """Exactly what a pack's `InputSpec` asks for: values (1, height, width, channels) uint8, and the way back."""
+    """The input of a network, as the pack's `InputSpec` asks: values (1, height, width, channels) uint8.
+
+    `pixel_map` maps the tensor's pixels back to the image.
+    """
 
     values: NDArray[np.uint8]
     pixel_map: PixelMap
@@ -234,7 +240,7 @@ class Tensor:
 
 
 def is_name(text: str) -> bool:
-    """Whether a file, or a member of a zip file, can be called so: in bytes of the system's names, none of them 0."""
+    """Return whether a text is a valid name of a file or zip member: encodable by the system, without a zero byte."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -245,7 +251,7 @@ _DATE: Final = re.compile(r"([0-9]{4})[-./: ]?([0-9]{2})[-./: ]?([0-9]{2})(?![0-
 
 
 def day_of(dicom_date: str) -> datetime.date | None:
-    """A DICOM date (PS3.5 6.2), also as old files divide it; None for a day that there is not, or before X-rays."""
+    """Parse a DICOM date (PS3.5 6.2), old forms with dots included; None for an invalid day, or one before X-rays."""
     found = _DATE.match(dicom_date.strip())
     try:
         day = datetime.date(*map(int, found.groups())) if found else None
@@ -263,7 +269,10 @@ _NOBODY: Final = re.compile(
 
 
 def known_person(patient_id: str) -> str:
-    """The Patient ID without the blanks around it; empty where it names nobody, or where a letter of it is lost."""
+    """Return the Patient ID stripped of blanks; empty if it names nobody.
+
+    Also empty if one of its letters could not be decoded.
+    """
     words = re.split(r"[\s\-_.?*/^,]+", patient_id.casefold())
     names_nobody = any(all(map(_NOBODY.fullmatch, said)) for said in (words, ["".join(words)]))
     return "" if names_nobody or "\N{REPLACEMENT CHARACTER}" in patient_id else patient_id.strip()
@@ -279,15 +288,16 @@ SHOWN_ALONE: Final = frozenset({"accession_number", "manufacturer", "study_descr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageHeader:
-    """Facts from the header, named by their DICOM keywords; empty text or None where the file is silent.
+    """Facts from the header, named by their DICOM keywords; empty text or None if the file does not state them.
 
-    For PNG and JPEG only `rows` and `columns` are known. Person names are for display only and are never logged.
+    PNG and JPEG have only `rows` and `columns`. Person names are for display only and are never logged.
 
-    view_code           what the View Code Sequence says
-    patient_orientation  both its values: where rows and columns lead in the patient
-    image_type          all its values; `derivation` is what the file says in words of how the image was made
-    patient_age_years   as stated, else by birth date and the date of the image
-    contrary_age_years  another age that the file gives, by those dates or as a further value, if it is more than a
+    view_code           the view named by the View Code Sequence
+    patient_orientation  both values: the directions of rows and columns in the patient
+    image_type          all values; `derivation` is the Derivation Description
+    patient_age_years   as stated, else from birth date and the date of the image
+    contrary_age_years  another age that the file gives, from those dates or as a further value, if it differs by more
+                        than a
                         year from the first
     """
 
@@ -326,22 +336,22 @@ class ImageHeader:
 
     @property
     def deciding(self) -> tuple[object, ...]:
-        """What decides a result, or says whose image it is."""
+        """Return the header facts that decide a result or identify the patient."""
         return tuple(getattr(self, one.name) for one in fields(self) if one.name not in SHOWN_ALONE)
 
     @property
     def view(self) -> str:
-        """View Position, else what the code says."""
+        """Return View Position, or else the view named by the View Code Sequence."""
         return self.view_position or self.view_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRef:
-    """Where one image is: a file, perhaps a member of a zip, perhaps one frame of several.
+    """The reference to one image: a file, perhaps a member of a zip, perhaps one frame of several.
 
-    `problem` is set when discovery already knows that there is nothing to decode; such a reference still
-    becomes exactly one outcome. `problem_is_refusal` says which: refused or failed.
-    `turn` is how a person had an image turned that lies wrong: whoever reads it gets it upright.
+    `problem` is set if discovery already knows that there is nothing to decode; such a reference still becomes exactly
+    one outcome. `problem_is_refusal` says which outcome: refused or failed. `turn` is the correction that a person
+    asked for; readers of the image apply it.
     """
 
     path: Path
@@ -359,21 +369,21 @@ class ImageRef:
 
     @property
     def key(self) -> str:
-        """Stable text that tells this image from every other of one run: `path`, `path!member`, `...#frame`."""
+        """Return a stable text that is unique for each image of a run: `path`, `path!member`, `...#frame`."""
         member = f"!{self.member}" if self.member is not None else ""
         frame = f"#{self.frame}" if self.header.number_of_frames > 1 else ""
         return f"{self.path}{member}{frame}"
 
     @property
     def study(self) -> str:
-        """The study this image belongs to: its Study Instance UID, else its own key (a study of one)."""
+        """Return the key of the image's study: its Study Instance UID, or else its own key (a study of one image)."""
         return self.header.study_instance_uid or self.key
 
     @property
     def study_key(self) -> str:
-        """The study of one patient: a UID is no person, and archives have given two patients the same.
+        """Return the key of the study of one patient: archives have given two patients equal Study Instance UIDs.
 
-        Patients are told apart by their ID, and by what else is known of them where it names nobody.
+        Patients are distinguished by their ID, or by the other facts known about them if the ID names nobody.
         """
         header = self.header
         person = (header.patient_name, header.patient_birth_date, header.patient_sex)

@@ -1,7 +1,7 @@
-"""What a lung-field network says about an image: whether it is a usable frontal chest X-ray, and where its lungs are.
+"""The evaluation of a lung-field network's answer: is the image a usable frontal chest X-ray, and where are the lungs?
 
-The network gives a share of lung for every cell of its mask, and a score for each of `model.LUNG_CHECKS`. What follows
-from them is decided here, for screening and for training alike.
+The network gives the share of lung for every cell of its mask, and a score for each of `model.LUNG_CHECKS`. The
+conclusions are drawn here, for screening and for training alike.
 """
 
 from __future__ import annotations
@@ -56,24 +56,26 @@ _PLAINLY_INSIDE: Final = 0.75  # so much of the evidence inside the lungs is nev
 class LungFields:
     """The lung fields of one image.
 
-    is_frontal_chest  whether this is a chest image from the front or the back, whichever way it is turned
-    found             whether lungs were found in it
-    left_share        of the image's area; left and right are the patient's, and the patient's left is on the right of
+    is_frontal_chest  whether this is a chest image from the front or the back, whatever its rotation
+    found             whether lungs were found in the image
+    left_share        share of the image's area; left and right are the patient's, and the patient's left is on the
+                      right of
     right_share       an image that is not mirrored
-    cut_off           where the lungs reach the border of the image: sides of the image
-    rotation_degrees  by how much the image was turned clockwise: 0, 90, 180 or 270
+    cut_off           the sides of the image where the lungs reach the border
+    rotation_degrees  clockwise rotation of the image: 0, 90, 180 or 270
     is_inverted       whether black and white are swapped
     is_mirrored       whether it may be mirrored left to right
-    unseen            the patient's lungs that were not found in a chest image, or are far smaller than their mirror
-                      image: somebody must look at it first, whatever a classifier says
-    region            where lung belongs, seen or not: top, bottom, left and right in pixels; None where the network
-                      does not say
-    evidence_inside   share of the classifier's positive evidence inside the lungs, seen or not; None without any
-    latency_ms        of the network that found them
-    quality           how well the image was taken, as codes of notes for the person at the machine
-    kept              the shares of the cells as far as they say anything: 255 is lung, outside the fields it is 0
-    kept_region       the same of where lung belongs; None where the network does not say, or where it was not kept
-    pixel_map         where a cell lies in the image
+    unseen            the patient's lungs that were not found in a chest image, or are far smaller than the other lung's
+                      mirror image: such an image must be read first, whatever a classifier says
+    region            the lung region, opacified parts included: top, bottom, left and right in pixels; None if the
+                      network
+                      does not give it
+    evidence_inside   share of the classifier's positive evidence inside the lung region; None without evidence
+    latency_ms        of the network that found the lungs
+    quality           codes of notes on image quality, for the person who takes the images
+    kept              the shares of the cells along the mask's edge: 255 is lung, outside the fields 0
+    kept_region       the kept shares of the lung region; None if the network does not give it, or if it was not kept
+    pixel_map         maps cells of the mask to the image
     """
 
     is_frontal_chest: bool
@@ -95,27 +97,27 @@ class LungFields:
 
     @property
     def shares(self) -> NDArray[np.uint8]:
-        """(rows, columns) uint8, read-only; from `threshold` on a cell is lung."""
+        """Return the shares of lung (rows, columns) uint8, read-only; a cell with `threshold` or more is lung."""
         return self.kept.shares
 
     @property
     def threshold(self) -> int:
-        """From which share on a cell is lung."""
+        """Return the share (0..255) from which a cell is lung."""
         return self.kept.threshold
 
     @property
     def mask(self) -> Mask:
-        """(rows, columns) bool."""
+        """Return the mask of the visible lungs, (rows, columns) bool."""
         return self.shares >= self.threshold
 
     @property
     def whole_mask(self) -> Mask:
-        """(rows, columns) bool: where lung is seen, or belongs as far as the network says so."""
+        """Return the mask of the visible lungs and the lung region, (rows, columns) bool."""
         return self.mask if self.kept_region is None else self.mask | (self.kept_region.shares >= self.threshold)
 
     @property
     def refusal(self) -> Reason | None:
-        """Why the image cannot be judged as it is, or None."""
+        """Return the reason why the image cannot be judged as it is, or None."""
         if not self.is_frontal_chest:
             return reason("not_frontal_chest")
         if self.rotation_degrees:  # before the mask is asked: it means something in upright images alone
@@ -126,24 +128,25 @@ class LungFields:
 
     @property
     def read_first(self) -> Reason | None:
-        """Why somebody must look at the image before all others, or None."""
+        """Return the reason why a person must read the image before all others, or None."""
         if self.refusal or not self.unseen:
             return None
         return reason("lungs_unseen" if len(self.unseen) > 1 else f"{self.unseen[0]}_lung_unseen")
 
     @property
     def notes(self) -> tuple[Reason, ...]:
-        """What a person should know although the image can be judged."""
+        """Return notes for a person about an image that can be judged."""
         cut_off = (reason(f"lungs_cut_off_{side}") for side in self.cut_off)
         first, mirrored = self.read_first, reason("perhaps_mirrored") if self.is_mirrored else None
         return tuple(note for note in (first, *cut_off, mirrored, *map(reason, self.quality)) if note)
 
     def box(self, *, rows: int, columns: int, margin: float, crop: CropRule = "lungs") -> Box:
-        """What a classifier gets of an image of this size: the lungs, with `margin` of their extent on each side.
+        """Return the part of an image of this size that a classifier receives: the lungs, with `margin` of their
+        extent around.
 
-        With "lung_region" that is where lung belongs, where the network says so. Else the place of a lung that was not
-        seen belongs to it, as the mirror image of the other about the middle of the image: the white side is what must
-        be judged. The whole image where no lungs were found, or where a person overruled a refusal.
+        With crop "lung_region" the box holds the lung region, if the network gives it. Otherwise the box includes the
+        place of a lung that was not seen, as the mirror image of the other lung: the white side is what must be judged.
+        The box is the whole image if no lungs were found, or if a person overruled a refusal.
         """
         region = self.region if crop == "lung_region" else None
         if self.refusal or (region is None and (not self.found or self.shares.max() < self.threshold)):
@@ -157,22 +160,22 @@ class LungFields:
         return Box(top=top, left=left, rows=bottom - top, columns=right - left)
 
     def outlines(self) -> tuple[tuple[Point, ...], ...]:
-        """Polygons around the lungs, (x, y) in pixels of the image."""
+        """Return polygons around the lungs, (x, y) in pixels of the image."""
         return outlines(self.shares, self.pixel_map, threshold=self.threshold)
 
     def mask_of_image(self, *, rows: int, columns: int) -> Mask:
-        """The mask at the size of the image, (rows, columns) bool."""
+        """Return the mask enlarged to the size of the image, (rows, columns) bool."""
         return enlarged(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LungAnswer:
-    """What the network says of an image of `rows` x `columns` pixels.
+    """The network's answer for an image of `rows` x `columns` pixels.
 
-    shares      (rows, columns) share of lung, 0..1, of the cells of its mask; `region` of where lung belongs
+    shares      (rows, columns) share of lung in each cell, 0..1; `region` is the share of lung region
     scores      of each check, 0..1
-    pixel_map   where a cell of the mask lies in the image
-    latency_ms  what it took for it
+    pixel_map   maps cells of the mask to the image
+    latency_ms  duration of the inference
     """
 
     shares: NDArray[np.float32]
@@ -187,11 +190,11 @@ class LungAnswer:
 def find_lungs(
     answer: LungAnswer, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
 ) -> LungFields:
-    """What follows from the network's answer.
+    """Draw the conclusions from the network's answer.
 
     rules       the pack's thresholds
     says_chest  whether the file's header says that this is a frontal chest image
-    grey        (height, width) what the network saw, 0 is air; without it a white lung is known by its area alone
+    grey        (height, width) network input, 0 is air; without it a white lung is recognised by its area alone
     """
     scores, pixel_map, rows, columns = answer.scores, answer.pixel_map, answer.rows, answer.columns
     threshold = max(1, round(255 * rules.mask_threshold))
@@ -230,10 +233,12 @@ def look_for_lungs(
     *,
     says_chest: bool,
 ) -> LungFields:
-    """The lungs of an image, whole, and where that is refused, with one half covered by the other.
+    """Find the lungs of an image.
 
-    values  (1, height, width, channels) what the network sees
-    ask     asks it
+    If the whole image is refused, try again with one half covered by the other's mirror image.
+
+    values  (1, height, width, channels) input of the network
+    ask     runs the network
     """
     lungs = find_lungs(ask(values), rules, says_chest=says_chest, grey=values[0, :, :, 0])
     for seen in ("left", "right") if lungs.refusal else ():
@@ -243,16 +248,16 @@ def look_for_lungs(
 
 
 def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
-    """An image whose one half is covered by the mirror image of the other, `seen`: (1, height, width, channels)."""
+    """Replace one half of an image by the mirror image of the other half, `seen`: (1, height, width, channels)."""
     is_left = np.arange(values.shape[2])[:, None] < values.shape[2] / 2
     return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
 
 
 def find_one_lung(answer: LungAnswer, rules: LungRules, *, seen: Side) -> LungFields | None:
-    """The lung fields of an image that was no usable chest, with one half of it covered by the other's mirror image.
+    """Find the lung fields of a refused image in which the mirror image of the half `seen` covers the other half.
 
-    Where that is plainly an upright chest with two lungs, the image is a chest with one, and the other is not seen.
-    None else. `seen` is the half that was kept.
+    If the result is plainly an upright chest with two lungs, the image is a chest in which one lung is not visible.
+    Otherwise returns None.
     """
     answer = replace(answer, scores={**answer.scores, "mirrored": 0.0})  # of two equal halves nobody can tell
     both, shares = find_lungs(answer, rules), answer.shares
@@ -268,18 +273,19 @@ def find_one_lung(answer: LungAnswer, rules: LungRules, *, seen: Side) -> LungFi
 def evidence_inside(
     evidence: NDArray[np.float32], evidence_map: PixelMap, lungs: LungFields, *, rows: int, columns: int
 ) -> float | None:
-    """Share of the evidence inside the lungs, seen or not, 0..1, by area; None where there is none inside the image.
+    """Return the share (0..1, by area) of the evidence that lies inside the lung region; None without evidence in
+    the image.
 
     Parameters
     ----------
     evidence
         (rows, columns), 0 or more: how far each cell of the class map speaks for the finding.
     evidence_map
-        Where a cell lies in the image.
+        Maps cells of the evidence to the image.
     lungs
-        Of the same image.
+        The lung fields of the image.
     rows, columns
-        Of the image: what lies outside of it counts for nothing.
+        The size of the image: cells outside of it do not count.
     """
     down, across = edges(evidence_map, evidence.shape)
     areas = _areas(evidence_map, evidence.shape, rows=rows, columns=columns)
@@ -295,30 +301,35 @@ def evidence_inside(
 
 
 def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
-    """The area of each cell in pixels of an image of `rows` x `columns`; parts outside the image do not count."""
+    """Return the area of each cell in pixels of an image of `rows` x `columns`; parts outside the image do not
+    count.
+    """
     down, across = edges(pixel_map, shape)
     return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
 
 
 def evidence_limit(manifest: Manifest) -> float | None:
-    """Below which share of evidence inside the lungs a classifier's result is pointed out.
+    """Return the share of evidence inside the lungs below which a result gets a note.
 
-    `metrics.evidence_inside.limit` of its pack where that is a share, at most `_PLAINLY_INSIDE`. None where nobody
-    measured it: a warning that stands beside nearly every image is read by nobody.
+    It is `metrics.evidence_inside.limit` of the pack, at most `_PLAINLY_INSIDE`; None if the pack has no measured
+    limit. A warning beside nearly every image would be read by nobody.
     """
     limit = measured_evidence_limit(manifest)
     return None if limit is None else min(limit, _PLAINLY_INSIDE)
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
-    """Below which share inside the lungs the evidence of one in twenty of a pack's own images lies."""
+    """Return the share inside the lungs below which the evidence of one in twenty of the pack's own images lies."""
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
     return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
 
 
 def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
-    """The shares without parts that are no lung, and the number of the part that each cell is in, 0 for none."""
+    """Remove parts that are no lung from the shares.
+
+    Returns the shares, and the part number of each cell (0 for none).
+    """
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
     sizes[0] = 0
@@ -331,9 +342,10 @@ def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.ui
 
 
 def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
-    """By number, whether a part is an arm or a corner of the image: beside the two largest, and far smaller.
+    """Return, by part number, whether a part is an arm or a corner of the image: lateral of the two largest, and far
+    smaller.
 
-    A part of a lung that something divides lies above or below the rest of it.
+    A divided lung's parts lie above or below each other.
     """
     is_lateral = np.zeros(len(sizes), bool)
     if np.count_nonzero(sizes) < 3:
@@ -350,7 +362,7 @@ def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
 
 
 def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, float]:
-    """Share of the image's area left and right of the middle of the mask, as seen in the image."""
+    """Return the share of the image's area left and right of the middle of the mask, as seen in the image."""
     weights = np.bincount(parts.reshape(-1), weights=areas.reshape(-1))[1:]
     total = float(weights.sum())
     if not total > 0:
@@ -366,7 +378,7 @@ def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, 
 
 
 def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts: NDArray[np.intp]) -> bool:
-    """Whether a mask is that of two lungs: large on both sides, reaching across the image, and decided.
+    """Return whether a mask shows two lungs: large on both sides, reaching across the image, with few undecided cells.
 
     first, second  shares of the image's area on both sides
     """
@@ -379,7 +391,7 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
 
 
 def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
-    """How many cells the network could not decide, as a share of those in the lungs."""
+    """Return the number of undecided cells as a share of the cells in the lungs."""
     low, high = UNDECIDED
     undecided = np.count_nonzero((shares >= low) & (shares <= high))
     return float(undecided / max(1, int(np.count_nonzero(is_lung))))
@@ -388,7 +400,7 @@ def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
 def _white(
     shares: NDArray[np.uint8], is_lung: Mask, areas: NDArray[np.float64], grey: NDArray[np.uint8], *, is_mirrored: bool
 ) -> tuple[LungSide, ...]:
-    """The patient's lungs of which a third is so white that it is not seen."""
+    """Return the patient's lungs of which one third is too white to be seen."""
     if not is_lung.any():
         return ()
     middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
@@ -397,11 +409,11 @@ def _white(
 
 
 def _unseen(left: float, right: float, *, is_doubted: bool, white: tuple[LungSide, ...]) -> tuple[LungSide, ...]:
-    """The lungs of a chest that cannot be made out: both, or one that is far smaller than the other, or white.
+    """Return the lungs of a chest that are not visible: both, or one that is far smaller than the other, or white.
 
-    left, right  their shares of the image's area
-    is_doubted   whether the check did not know the image for a chest
-    white        those with a white third
+    left, right  shares of the image's area
+    is_doubted   whether the check did not recognise the image as a chest
+    white        lungs with a white third
     """
     if is_doubted or left + right < _LEAST_LUNG_SHARE:
         return ("left", "right")
@@ -411,7 +423,7 @@ def _unseen(left: float, right: float, *, is_doubted: bool, white: tuple[LungSid
 
 
 def middle_between(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
-    """Between the lungs where they lie on both sides of the image's middle; else that, for one lung has no middle."""
+    """Return the column between the lungs if they lie on both sides of the image's middle; else the image's middle."""
     middle, least = float(seen[0] + seen[-1]) / 2, _ACROSS * len(seen)
     is_both = filled[0] < middle - least and filled[-1] > middle + least
     return float(filled[0] + filled[-1]) / 2 if is_both else middle
@@ -432,25 +444,25 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
 
 
 def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap) -> dict[str, Any]:
-    """Where lung belongs, and from where to where that reaches."""
+    """Return the fields of `LungFields` for the lung region: the kept shares and the extent."""
     fields, parts = lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
     return {"region": reached, "kept_region": KeptShares.of(fields, threshold)}
 
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:
-    """From where to where a mask reaches: top, bottom, left and right in pixels of the image, which it may leave."""
+    """Return the extent of a mask: top, bottom, left and right in pixels of the image; it may exceed the image."""
     down, across = edges(pixel_map, shares.shape)
     return *_span(down, shares.max(axis=1), threshold), *_span(across, shares.max(axis=0), threshold)
 
 
 def _span(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> tuple[float, float]:
-    """From where to where the mask reaches along one side.
+    """Return where a mask begins and ends along one axis.
 
-    Interpolated between the middles of two cells: it moves a little where a share does, and not by a whole cell.
+    Interpolated between cell centres, so that a small change of a share moves the result a little.
 
     borders    (n + 1,) edges of the rows or columns of cells
-    shares     (n,) the largest share in each
+    shares     (n,) the largest share in each row or column
     """
     filled = np.flatnonzero(shares >= threshold)
     start = _crossing(borders[: filled[0] + 2], shares[: filled[0] + 1], threshold)
@@ -459,7 +471,7 @@ def _span(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: in
 
 
 def _crossing(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> float:
-    """Where the last of the shares is reached, coming from the one before; its outer edge if it is the only one."""
+    """Interpolate where the shares cross the threshold between the last two cells; the outer edge for a single cell."""
     if len(shares) < 2:
         return float(borders[0])
     before, last = (borders[-3] + borders[-2]) / 2, (borders[-2] + borders[-1]) / 2
@@ -490,16 +502,18 @@ OF_LEFT: Final = 0.23  # the heart lies there
 def third_facts(
     shares: NDArray[np.uint8], is_lung: Mask, grey: NDArray[np.uint8], middle: float
 ) -> NDArray[np.float64]:
-    """(2, 3, 8): of the left and right half as seen, of the upper, middle and lower third, eight facts.
+    """Return eight facts (2, 3, 8) of each third of both lungs: left and right half as seen; upper, middle and lower
+    third.
 
-    Of the place that either lung or its mirror image takes: the share that is lung here and there, the share that is
-    undecided here and there; of its grey, from air (0) to what lies around the lungs (1): how much whiter it is here,
-    and how white. Of the whole lung: area and height against the other's, as logarithms.
+    A third is the place that either lung or its mirror image takes. Facts 1 to 4: the share that is lung in this half
+    and in the other, and the share that is undecided in this half and in the other. Facts 5 and 6, on a scale from air
+    (0) to the tissue around the lungs (1): how much whiter the third is than the other half's, and how white. Facts 7
+    and 8, of the whole lung: area and height relative to the other lung's, as logarithms.
 
     shares   (rows, columns) share of lung of 255
     is_lung  (rows, columns), not empty
     grey     (height, width), 0 is air
-    middle   between the lungs, as a column
+    middle   column between the lungs
     """
     cells = grey[np.ix_(*(np.arange(n) * size // n for n, size in zip(is_lung.shape, grey.shape, strict=True)))]
     rows, columns = (np.flatnonzero(is_lung.any(axis=axis)) for axis in (1, 0))
@@ -526,7 +540,7 @@ def third_facts(
 
 
 def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
-    """(2, rows, width): what lies left and right of the middle, from there outwards, as far as both reach."""
+    """Return (2, rows, width): the columns left and right of the middle, from the middle outwards, equally wide."""
     columns = values.shape[1]
     left = min(max(math.ceil(middle), 1), columns - 1)
     width = min(left, columns - left)
@@ -534,9 +548,10 @@ def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
 
 
 def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
-    """From above, the place that either of two halves takes, and the part of it whose grey counts, (rows, width) each.
+    """Return three pairs of masks (rows, width) from top to bottom: a third of the lungs, and the part whose grey
+    counts.
 
-    Beside the heart that is the outer half.
+    Next to the heart only the outer half counts.
     """
     either: Mask = np.any(lungs, axis=0)
     rows, columns = np.flatnonzero(either.any(axis=1)), np.flatnonzero(either.any(axis=0))
@@ -553,7 +568,9 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
 
 
 def whiteness(facts: NDArray[np.float64], *, is_mirrored: bool) -> tuple[float, float]:
-    """How white the whitest third of the patient's left and right lung is; above 0 it counts as unseen."""
+    """Return the whiteness of the whitest third of the patient's left and right lung; above 0 the third counts as
+    unseen.
+    """
     patients = facts if is_mirrored else facts[::-1]
     of_third = (patients @ np.array(WEIGHTS) + np.array(OF_THIRD)).max(axis=1)
     return float(of_third[0]) + OF_LEFT, float(of_third[1])

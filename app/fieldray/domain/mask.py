@@ -1,5 +1,6 @@
-"""A mask of shares (0..255) in arrays: its connected parts, its outline, itself at another size, its overlap with
-boxes, and all of that in a kilobyte. NumPy alone: what a mask of 256 x 256 asks for takes a millisecond or two.
+"""Operations on a mask of shares (0..255): connected parts, outline, resizing, overlap with boxes, compression.
+
+NumPy alone: an operation on a mask of 256 x 256 takes a millisecond or two. A compressed mask takes about a kilobyte.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def components(mask: Mask) -> NDArray[np.intp]:
 
 
 def _runs(mask: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where every run begins and ends, in reading order, if each row were one cell longer and all were in one line."""
+    """Return the start and end of every run in reading order, as indices into one line of rows that are one cell
+    longer.
+    """
     padded = np.zeros(mask.shape[0] * (mask.shape[1] + 1) + 1, np.int8)
     padded[1:].reshape(mask.shape[0], mask.shape[1] + 1)[:, :-1] = mask
     steps = np.diff(padded)
@@ -52,7 +55,7 @@ def _runs(mask: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def _touching(
     starts: NDArray[np.intp], ends: NDArray[np.intp], *, row_length: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Pairs of runs that lie on each other: the upper one of each, and the lower one."""
+    """Return the pairs of runs that touch vertically: indices of the upper runs, and of the lower runs."""
     first = np.searchsorted(ends, starts - row_length, side="right")
     counts = np.searchsorted(starts, ends - row_length, side="left") - first
     below = np.repeat(np.arange(len(starts)), counts)
@@ -64,7 +67,7 @@ def _touching(
 
 
 def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Lengths (n, m) that intervals share with others, all given by their edges (n + 1,) and (m + 1,)."""
+    """Return the overlap lengths (n, m) of two lists of intervals, given by their edges (n + 1,) and (m + 1,)."""
     ends = np.minimum(first[1:, None], second[None, 1:])
     starts = np.maximum(first[:-1, None], second[None, :-1])
     lengths: NDArray[np.float64] = (ends - starts).clip(0, None)
@@ -72,7 +75,7 @@ def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray
 
 
 def edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where the rows (rows + 1,) and columns (columns + 1,) of an array begin and end, in pixels of the image."""
+    """Return the edges of an array's rows (rows + 1,) and columns (columns + 1,), in pixels of the image."""
     rows, columns = shape
     return (
         np.arange(rows + 1, dtype=np.float64) * pixel_map.row_scale + pixel_map.row_offset,
@@ -84,7 +87,7 @@ def edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float
 
 
 def enlarged(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:
-    """The mask at the size of the image: shares interpolated linearly, then compared. (rows, columns) bool."""
+    """Enlarge shares linearly to the size of the image and threshold them. Returns (rows, columns) bool."""
     mask = np.empty((rows, columns), bool)
     across = _linear(columns, pixel_map.column_scale, pixel_map.column_offset, shares.shape[1])
     down = _linear(rows, pixel_map.row_scale, pixel_map.row_offset, shares.shape[0])
@@ -99,7 +102,7 @@ Weights = tuple[NDArray[Any], ...]
 
 
 def _linear(count: int, scale: float, offset: float, size: int) -> Weights:
-    """For the centres of `count` pixels: the cell before, the cell behind, and the share of the latter."""
+    """Return, for the centres of `count` pixels, the cell before, the cell after, and the weight of the cell after."""
     positions = ((np.arange(count) + 0.5 - offset) / scale - 0.5).clip(0, size - 1)
     before = np.floor(positions).astype(np.intp)
     return before, np.minimum(before + 1, size - 1), (positions - before).astype(np.float32)
@@ -137,7 +140,9 @@ Point = tuple[float, float]
 
 
 def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
-    """Closed polygons around the mask, (x, y) in pixels of the image (marching squares; Lorensen and Cline 1987)."""
+    """Return closed polygons around the mask, (x, y) in pixels of the image (marching squares; Lorensen and Cline
+    1987).
+    """
     level = threshold - 0.5  # no share is equal to it
     field = np.pad(shares.astype(np.float64), 1)
     inside = (field > level).astype(np.uint8)
@@ -152,7 +157,7 @@ def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tu
 
 
 def _crossing(field: Sequence[Sequence[float]], level: float, row: int, column: int, side: int) -> Point:
-    """Where the outline crosses a side of a square, as (row, column) between centres of the padded field."""
+    """Return where the outline crosses a side of a square, as (row, column) between centres of the padded field."""
     if side in (_TOP, _BOTTOM):
         row += side == _BOTTOM
         return float(row), column + _part(field[row][column], field[row][column + 1], level)
@@ -175,7 +180,7 @@ def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:
 
 
 def _in_image(point: Point, pixel_map: PixelMap) -> Point:
-    """The centre of the padded field's cell 1 is that of the mask's cell 0."""
+    """Map a point of the padded field to the image: the centre of the field's cell 1 is that of the mask's cell 0."""
     row, column = pixel_map.position(point[0] - 0.5, point[1] - 0.5)
     return column, row
 
@@ -188,10 +193,10 @@ _MOST_CELLS: Final = 2**22  # the largest input that a network may have
 
 @dataclass(frozen=True, slots=True)
 class KeptShares:
-    """Shares (rows, columns) as far as they say anything: the mask, and the shares of the cells along its edge.
+    """Compressed shares (rows, columns): the mask, and the shares of the cells along the mask's edge.
 
-    Outline and mask at any size are interpolated between a cell that is inside and one beside it that is not, so they
-    are those of the shares that were given, to the last bit. All other cells are 0 or 255.
+    Outline and mask are interpolated between neighbouring cells inside and outside, so they are bit-identical to those
+    of the original shares. All other cells become 0 or 255.
     """
 
     rows: int
@@ -201,14 +206,14 @@ class KeptShares:
 
     @classmethod
     def of(cls, shares: Shares, threshold: int) -> Self:
-        """Keep shares (rows, columns) uint8, of which those from `threshold` on are inside."""
+        """Compress shares (rows, columns) uint8; cells with `threshold` or more are inside."""
         (rows, columns), mask = shares.shape, shares >= threshold
         values = shares[_along_edge(mask)].tobytes()
         return cls(rows, columns, threshold, zlib.compress(np.packbits(mask).tobytes() + values))
 
     @property
     def shares(self) -> Shares:
-        """(rows, columns) uint8, read-only. Raises ValueError for data that nobody kept."""
+        """Return the shares (rows, columns) uint8, read-only. Raises ValueError for invalid data."""
         return _unpacked(self)
 
 
@@ -228,7 +233,7 @@ def _unpacked(kept: KeptShares) -> Shares:
 
 
 def _along_edge(mask: Mask) -> Mask:
-    """The cells of each square of four of which some are inside and some are not; beyond the mask none is."""
+    """Return the cells of every 2 x 2 square that is partly inside; cells beyond the mask are outside."""
     field = np.zeros((mask.shape[0] + 2, mask.shape[1] + 2), bool)
     field[1:-1, 1:-1] = mask
     above, below = field[:-1], field[1:]
@@ -239,7 +244,7 @@ def _along_edge(mask: Mask) -> Mask:
 
 
 def _decompressed(data: bytes, most: int) -> bytes:
-    """At most so many bytes, whatever the data claim to hold. Raises ValueError."""
+    """Decompress at most `most` bytes, whatever size the data claim. Raises ValueError."""
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(data, most)

@@ -58,10 +58,10 @@ def auc(scores: Scores, truth: Truth) -> float:
 
 
 def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -> float:
-    """The highest threshold at which the sensitivity is at least `wanted`, halfway to the next lower score.
+    """Return the highest threshold at which the sensitivity is at least `wanted`, halfway to the next lower score.
 
-    In 0..1, also where scores are infinite: where too many of the positives are below all scores, no threshold reaches
-    it, and this is the one at which every score is a hit.
+    The threshold is in 0..1, even if scores are infinite. If too many positives have the lowest score, no higher
+    threshold reaches the wanted sensitivity; the result is then the threshold at which every score is positive.
     """
     positive = np.sort(scores[truth])
     allowed = math.floor((1 - wanted) * len(positive) + 1e-9)
@@ -80,7 +80,9 @@ def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) ->
 
 
 def threshold_for_balance(scores: Scores, truth: Truth) -> float:
-    """The threshold with the largest sensitivity + specificity (Youden's index), in the middle of its interval."""
+    """Return the threshold with the largest sensitivity + specificity (Youden's index), in the middle of its
+    interval.
+    """
     levels = np.unique(scores)
     middles = np.concatenate([[levels[0] / 2], (levels[1:] + levels[:-1]) / 2])
     gains = [(scores[truth] >= middle).mean() + (scores[~truth] < middle).mean() for middle in middles]
@@ -96,7 +98,7 @@ def logit(scores: Scores) -> Scores:
 
 
 def calibrated(scores: Scores, calibration: Calibration) -> Scores:
-    """What `domain.finding.calibrate` gives, for an array."""
+    """Calibrate an array of scores, as `domain.finding.calibrate` does for one score."""
     return sigmoid(calibration.slope * logit(scores) + calibration.intercept)
 
 
@@ -127,7 +129,7 @@ class Share:
 
     @property
     def estimate(self) -> Estimate:
-        """Without the counts."""
+        """Return the share and its interval without the counts."""
         return Estimate(self.value, self.low, self.high)
 
 
@@ -189,9 +191,10 @@ def specificity(scores: Scores, truth: Truth, *, threshold: float, patients: Seq
 
 
 def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, patients: Sequence[str]) -> Share:
-    """The specificity where the sensitivity is at least `wanted` on the same images.
+    """Return the specificity at the threshold that gives at least the wanted sensitivity on these images.
 
-    The threshold is as uncertain as the share: the wider end of what draws of patients give and of Wilson's interval.
+    The threshold is as uncertain as the share. The interval is the wider one of a bootstrap over patients and of
+    Wilson's interval.
     """
 
     def measure(drawn: Scores, answers: Truth) -> float:
@@ -205,7 +208,10 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, p
 
 
 def sensitivity_at_specificity(scores: Scores, truth: Truth, *, wanted: float, patients: Sequence[str]) -> Share:
-    """The sensitivity where the specificity is at least `wanted` on the same images, its interval as above."""
+    """Return the sensitivity at the threshold that gives at least the wanted specificity on these images.
+
+    The interval is computed as in `specificity_at_sensitivity`.
+    """
 
     def measure(drawn: Scores, answers: Truth) -> float:
         if answers.all() or not answers.any():
@@ -225,10 +231,10 @@ def _widened(found: Share, drawn: tuple[float, float, float]) -> Share:
 def kappa(
     first: NDArray[np.bool_], second: NDArray[np.bool_], *, patients: Sequence[str]
 ) -> tuple[float, float, float] | None:
-    """Cohen's kappa of two who judged the same images (n,), -1..1, and the ends of its 95 % interval.
+    """Return Cohen's kappa (-1..1) of two readers of these images (n,), and the ends of its 95 % interval.
 
     Cohen, Educational and Psychological Measurement 20 (1960) 37; its variance by Fleiss, Cohen and Everitt,
-    Psychological Bulletin 72 (1969) 323. None where both gave one and the same answer to every image, or there is none.
+    Psychological Bulletin 72 (1969) 323. None if both readers gave one answer to all images, or if there are no images.
     """
     table = np.array([[np.sum((first == one) & (second == other)) for other in (True, False)] for one in (True, False)])
     if not table.sum():
@@ -260,14 +266,14 @@ def area(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
 
 
 def _area_variance(area: float, positives: float, negatives: float) -> float:
-    """Hanley and McNeil's, of exponential scores, made alike for both classes (Newcombe 2006)."""
+    """Return Hanley and McNeil's variance for exponential scores, made equal for both classes (Newcombe 2006)."""
     spread = (positives + negatives) / 2 - 1
     shape = 1 + spread * (1 - area) / (2 - area) + spread * area / (1 + area)
     return area * (1 - area) * shape / (positives * negatives)
 
 
 def _farthest(value: float, end: float, is_near: Callable[[float], bool]) -> float:
-    """The point farthest from `value` towards `end` that is still near, by halving."""
+    """Return the point farthest from `value` towards `end` for which `is_near` holds, by bisection."""
     near, far = value, end
     for _ in range(_HALVINGS):
         middle = (near + far) / 2
@@ -276,12 +282,12 @@ def _farthest(value: float, end: float, is_near: Callable[[float], bool]) -> flo
 
 
 def area_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[float, float, float]:
-    """The area of the second column of scores (images, 2) less the first's, and the ends of its interval.
+    """Return the area of the second column of scores (images, 2) minus that of the first, and the ends of its interval.
 
-    DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837; where patients have several images, with what those of
-    one patient add up to (Obuchowski, Biometrics 53 (1997) 567), which is the same where each has one. Where the images
-    do not differ in it, both networks being right or wrong on every pair, the ends come from the areas' own intervals
-    (the square-and-add of Newcombe, Statistics in Medicine 17 (1998) 873).
+    DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837. For patients with several images, the contributions of
+    each patient are summed (Obuchowski, Biometrics 53 (1997) 567). If the variance is zero because both networks are
+    right or wrong on every pair, the ends come from the areas' own intervals (square-and-add, Newcombe, Statistics in
+    Medicine 17 (1998) 873).
     """
     beaten = _beaten(scores[:, 1], truth) - _beaten(scores[:, 0], truth)
     value = float(beaten[truth].mean())
@@ -306,7 +312,9 @@ def _of_sample(number: int) -> float:
 
 
 def _beaten(scores: Scores, truth: Truth) -> Scores:
-    """For each image the share of the other class on its right side, ties counting half: DeLong's components (n,)."""
+    """Return DeLong's components (n,): for each image the share of the other class ranked correctly, ties counting
+    half.
+    """
     found = np.empty(len(scores))
     for own, sign in ((truth, 1), (~truth, -1)):
         others = np.sort(sign * scores[~own])

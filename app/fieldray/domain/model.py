@@ -1,7 +1,7 @@
-"""What a model pack says about itself, a verified model in memory, and what goes into it and comes out.
+"""A pack's manifest, a verified model in memory, and a model's input and output.
 
-Field meanings follow the pack format, version 2 (docs/pack-format.md). These classes are valid from birth:
-`__post_init__` raises ValueError with the offending field's name. Reading them from JSON is `packs.manifest`.
+The fields follow the pack format, version 2 (docs/pack-format.md). The classes validate themselves: `__post_init__`
+raises ValueError with the offending field's name. `packs.manifest` reads them from JSON.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """One thing the pack looks for. `code` in `scheme` (for example SNOMED CT, or "fieldray")."""
+    """One label of a pack, such as a finding. `code` is a code of `scheme` (for example SNOMED CT, or "fieldray")."""
 
     code: str
     scheme: str
@@ -93,10 +93,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """A named threshold on one label's calibrated score, with what was measured at it.
+    """A named threshold on one label's calibrated score, with the performance measured at that threshold.
 
-    `name` is what settings and the command line use; `titles` is its name for people and `measured_on` the images it
-    was measured on, both by language code.
+    `name` is used by settings and the command line. `titles` is the name for people, and `measured_on` describes the
+    images of the measurement; both by language code.
 
     A score s is BELOW if s < unsure_low, ABOVE if s >= unsure_high, UNSURE between; a band of no width
     (unsure_low == threshold == unsure_high) leaves no unsure zone.
@@ -120,7 +120,7 @@ class OperatingPoint:
 
     @property
     def is_local(self) -> bool:
-        """Whether a site chose it on its own images."""
+        """Return whether a site chose this operating point on its own images."""
         return self.name.startswith(LOCAL_PREFIX)
 
 
@@ -137,7 +137,7 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class OodGate:
-    """Refuses what is too far from the training images, by the pooled features f (n,).
+    """The out-of-distribution check: refuses images too far from the training images, by the pooled features f (n,).
 
     distance = sqrt(mean(((f - mean) @ projection) ** 2)), projection (n, k) whitens the training features.
     Refused when distance > limit.
@@ -152,18 +152,18 @@ class OodGate:
         _require(self.limit > 0, "OOD gate: limit must be above 0")
 
     def distance(self, features: NDArray[np.float32]) -> float:
-        """Distance of one image's features (n,), 0 or more."""
+        """Return the distance of one image's features (n,) from the training images, 0 or more."""
         centred = (features - self.mean) @ self.projection
         return float(np.sqrt(np.mean(centred**2)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRoles:
-    """Which output of the file is what, by index; None where there is none.
+    """The indices of a model file's outputs by their role; None for a missing output.
 
-    Where class maps exist, a label's score is activation(mean of its map), taken from the integer map: the mean of
+    If there are class maps, a label's score is activation(mean of its map), taken from the integer map: the mean of
     many cells is finer than the single quantised score. Otherwise the scores output is used. A mask is (1, rows,
-    columns, 1), the share of lung of every cell, 0..1; of 2 channels the second is where lung belongs.
+    columns, 1), the share of lung of every cell, 0..1; of 2 channels the second is the share of lung region.
     """
 
     scores: int | None = None
@@ -181,7 +181,7 @@ class OutputRoles:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class GoldenVectors:
-    """Inputs (n, h, w, c) uint8 and the scores (n, labels) float32 their maker measured; largest difference allowed."""
+    """Inputs (n, h, w, c) uint8, the scores (n, labels) float32 measured by the pack's maker, and the tolerance."""
 
     inputs: NDArray[np.uint8]
     scores: NDArray[np.float32]
@@ -194,7 +194,7 @@ class GoldenVectors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderRules:
-    """What the header of an image may say for a pack to judge it; a field that says nothing passes.
+    """The header values of the images that a pack accepts; a missing value passes.
 
     modalities  codes, as in DICOM; body_parts: parts of the text; views: words of the text; all in upper case
     ages_years  youngest and oldest age, whole years, both included; None for any age
@@ -212,10 +212,10 @@ class HeaderRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """A pack that a classifier does not run without: of this kind, at least of this version.
+    """A pack that a classifier needs: its kind and its minimum version.
 
-    id   perhaps of this id
-    key  by the key of this fingerprint; by the classifier's own, or of the program, where it is None
+    id   the required pack's id, or None for any
+    key  fingerprint of the required signing key; None for the classifier's own key or the program's
     """
 
     kind: CompanionKind
@@ -226,8 +226,9 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LungRules:
-    """How a lung-field network's answer is read: from which share on a cell is lung, and from which score on (0..1) a
-    check of `LUNG_CHECKS` is passed.
+    """The thresholds of a lung-field network.
+
+    From `threshold` on a cell is lung; from its own threshold on (0..1) a check of `LUNG_CHECKS` is passed.
     """
 
     mask_threshold: float
@@ -240,17 +241,21 @@ class LungRules:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Manifest:
-    """What a pack says; the labels of a lung-field pack are its checks.
+    """The manifest of a pack. The labels of a lung-field pack are its checks.
 
     names, descriptions, intended_use, limits   texts by language (BCP 47), English always among them
-    class_names                                 what *abnormal* and *normal* are called, by class and language; or None
-    warnings                                    what its making found against its figures, by language; or None
-    accepted                                    the images it is for, by their headers
-    requires                                    the packs it does not run without
+    class_names                                 names of the classes *abnormal* and *normal*, by class and language; or
+                                                None
+    warnings                                    doubts about the pack's own figures found when it was made, by language;
+                                                or None
+    accepted                                    header values of the images that the pack accepts
+    requires                                    the packs that this pack needs
     lung_rules                                  of a lung-field pack, None for any other
-    is_bare                                     of the dissertation's bare files (see packs/verified): grey levels go in
-                                                undivided, and the label with the larger score is the class, for no
-                                                operating point is known; the first label is the abnormal one
+    is_bare                                     whether this is a bare file of the dissertation (see packs/verified):
+                                                grey
+                                                levels are not scaled, there is no operating point, the label with the
+                                                larger
+                                                score is the class, and the first label is the abnormal one
     """
 
     pack_id: str
@@ -290,16 +295,16 @@ class Manifest:
 
     @property
     def label_codes(self) -> tuple[str, ...]:
-        """Of what the pack looks for."""
+        """Return the codes of the labels."""
         return tuple(label.code for label in self.labels)
 
     @property
     def needs_lungs(self) -> bool:
-        """Whether it does not run without a lung-field pack."""
+        """Return whether the pack needs a lung-field pack."""
         return any(requirement.kind == "lung-fields" for requirement in self.requires)
 
     def point(self, label: str, name: str | None = None) -> OperatingPoint | None:
-        """The operating point `name` of a label (the first one if no name is given), or None."""
+        """Return the operating point `name` of a label (the first one if no name is given), or None."""
         for point in self.operating_points:
             if point.label == label and name in (None, point.name):
                 return point
@@ -308,12 +313,12 @@ class Manifest:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Model:
-    """A verified pack in memory: nothing of it is read from the drive any more.
+    """A verified pack in memory; the drive is not needed any more.
 
-    files         the networks by role: "litert" (always there), "edgetpu", and whatever other roles the pack names
+    files         the networks by role: "litert" (always there), "edgetpu", and further roles named by the pack
     model_sha256  of the "litert" file (hex)
     fingerprint   of the signing key, empty for a legacy pack
-    content_sha256  of its description (hex), which stands for all files of the pack; empty for a legacy pack
+    content_sha256  SHA-256 (hex) of the manifest, which identifies all files of the pack; empty for a legacy pack
     lungs         the lung-field pack that runs before a classifier, None without one
     """
 
@@ -329,12 +334,14 @@ class Model:
 
     @property
     def pack_name(self) -> str:
-        """`id-version`, as in the pack's folder."""
+        """Return `id-version`, the name of the pack's folder."""
         return f"{self.manifest.pack_id}-{self.manifest.version}"
 
     @property
     def lungs_pack(self) -> str:
-        """The lung-field pack and the beginning of its file's hash, as results name it; "" without one."""
+        """Return the lung-field pack's name and the beginning of its file's hash, as results name it; "" without
+        one.
+        """
         return f"{self.lungs.pack_name} {self.lungs.model_sha256[:12]}" if self.lungs else ""
 
 
@@ -349,13 +356,13 @@ Policy = Literal["accelerator", "fastest", "both"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Prediction:
-    """What a model says of one image.
+    """The output of a model for one image.
 
-    backend     the one that really ran this image
+    backend     the backend that ran this image
     scores      uncalibrated score in [0, 1] by label code
     class_maps  (labels, rows, columns) float32 logits, their mean is the label's logit; None if the model has none
     features    (n,) float32 pooled features; None if the model has none
-    latency_ms  the invocation alone, as measured in the process that ran it
+    latency_ms  duration of the inference alone, measured in the process that ran it
     sequence    1 for the first image this backend ran since it was opened, 2 for the second, ...
     """
 

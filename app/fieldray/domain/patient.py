@@ -1,7 +1,8 @@
-"""Which images are of one patient, and which of a patient's images in a run are of today: those of the newest study.
+"""Matching of images to patients, and the images of today: the newest study of each patient in a run.
 
-A desk thinks in the patients who are there. A patient stands where the most urgent answer on their newest study puts
-them; images of earlier days lie below and lift nobody. The work list, exports and archives all go by this module.
+A clinic works by patient. A patient's position in the work list is that of the most urgent answer of the newest study.
+Images of earlier days follow below and do not raise the patient's position. Work list, exports and archives use this
+module.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from numpy.typing import NDArray
 from fieldray.domain.image import ImageHeader, ImageRef, day_of, known_person
 
 NO_DAY = 0
-# same: one person by all that both images name; other: another person; unknown: an image does not say whose it is
+# same: one person; other: two persons; unknown: an image has no usable Patient ID
 PatientMatch = Literal["same", "other", "unknown"]
 
 
 def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
-    """Whether two images are of one person: the same Patient ID, and no contrary birth date or sex."""
+    """Return whether two images are of one person: equal Patient IDs, and no contrary birth date or sex."""
     births = [day_of(header.patient_birth_date) for header in (one, other)]
     differs = births[0] and births[1] and births[0] != births[1]
     if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
@@ -32,9 +33,9 @@ def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
 
 
 def person_key(ref: ImageRef) -> str:
-    """A text that is alike for images of one person, by all that `match_patients` goes by, and for no others of a run.
+    """Return a key that is equal for images of one person within a run, by the facts that `match_patients` compares.
 
-    An image that does not say whose it is has one of its own.
+    An image whose patient is unknown has a key of its own.
     """
     header, number = ref.header, known_person(ref.header.patient_id)
     if not number:
@@ -45,24 +46,24 @@ def person_key(ref: ImageRef) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def day_number(dicom_date: str) -> int:
-    """A study date as a number that grows by one a day; 0 where the file has no date, or one that there is not."""
+    """Convert a study date to a number that grows by one a day; 0 for a missing or invalid date."""
     day = day_of(dicom_date)
     return day.toordinal() if day else NO_DAY
 
 
 def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of a run's images are of an earlier day than the newest image of the same patient.
+    """Return which images of a run are of an earlier day than the newest image of their patient.
 
     Parameters
     ----------
     people
-        (n,) A number for each image, alike for images of one patient alone (`person_key`).
+        (n,) A number for each image, equal for all images of one patient (`person_key`).
     days
-        (n,) The `day_number` of each image. Without a date an image is never earlier, and makes no other one so.
+        (n,) The `day_number` of each image. An image without a date is never earlier, and makes no other image earlier.
 
     Returns
     -------
-    (n,)
+    (n,) True for images of an earlier day.
     """
     _, patient = np.unique(people, return_inverse=True)
     newest = np.zeros(patient.max(initial=-1) + 1, np.int64)
@@ -72,6 +73,6 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
 
 
 def todays_first(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The positions (n,) of images in the order of a list, with those of earlier days behind all others."""
+    """Return the positions (n,) of images with those of earlier days moved behind all others, otherwise in order."""
     positions: NDArray[np.int64] = np.argsort(is_earlier, kind="stable")
     return positions

@@ -1,7 +1,7 @@
-"""Which images of a patient are prior to another one: whose they are, and which was made first.
+"""The prior images of a patient: which images belong to the patient, and which was made first.
 
-Nobody is taken for the same person without a Patient ID that both images name, and without anything else that both
-name to say otherwise. What is not known is said to be not known; it is never guessed.
+Two images count as one person's only if both name one Patient ID and no other fact in both headers contradicts. Unknown
+facts are reported as unknown and never guessed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])(?:([0-5][0-9])(?:\.[0
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The time from one study to another by the calendar; `minutes` within a day, None where no time is known."""
+    """The calendar time between two studies; `minutes` for studies of one day, None if a time is unknown."""
 
     years: int
     months: int
@@ -39,12 +39,12 @@ class Gap:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Prior:
-    """An image that another one may be compared with.
+    """An image that can be compared with the current one.
 
-    outcome        what came of it; of a file chosen by hand, what `unscreened` gives
-    origin         the run in sight, an earlier run, or a file that a person chose
-    patient_match  whether it is the same patient's
-    order          when it was made, seen from the open image
+    outcome  the outcome of the image; for a file chosen by hand, that of `unscreened`
+    origin   the shown run, an earlier run, or a file that a person chose
+    patient_match  whether both images are of one patient
+    order    whether it was made before or after the current image
     """
 
     outcome: Outcome
@@ -71,16 +71,16 @@ class StoredPriors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRecord:
-    """The record of a comparison that a person made of an image and a prior one, for reports.
+    """The record of a comparison that a person made of the current image and a prior image, for reports.
 
-    current, current_frame   SHA-256 (hex) of the image's file, and its frame: by them a report knows its image
+    current, current_frame   SHA-256 (hex) of the current image's file, and its frame; identify the image in a report
     prior                    header of the prior image, without the person's name
-    is_dicom, prior_frame    whether another object can refer to the prior image, and to which frame of it
-    order                    of the prior image
-    patient_match            whether it is the same patient's
-    why_not                  why nothing of it is comparable, None where it is
-    similarity               of the structure inside the lungs once aligned, -1..1; None where it is not comparable
-    regions                  what differs by more than the noise
+    is_dicom, prior_frame    whether a DICOM object can refer to the prior image, and its frame
+    order                    whether the prior image was made before or after the current one
+    patient_match                  whether both images are of one patient
+    why_not                  the reason why the images are not comparable, or None
+    similarity               of the structure inside the lungs after alignment, -1..1; None if not comparable
+    regions                  regions whose difference exceeds the noise
     """
 
     current: str
@@ -96,7 +96,7 @@ class PairRecord:
 
 
 def unscreened(ref: ImageRef) -> Screened:
-    """An image that no pack has seen: without a score, a map and a category of its own."""
+    """Return the outcome of an image that no pack has seen: without a score, a map or a category of its own."""
     return Screened(
         ref=ref,
         facts=ReadFacts(),
@@ -110,7 +110,9 @@ def unscreened(ref: ImageRef) -> Screened:
 
 
 def order_of(image: ImageHeader, current: ImageHeader) -> Order:
-    """Whether an image is earlier than another by study date and time; "unknown" if these are missing."""
+    """Return whether an image is earlier than the current one by study date and time; "unknown" if these are
+    missing.
+    """
     days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
         return "unknown"
@@ -123,7 +125,7 @@ def order_of(image: ImageHeader, current: ImageHeader) -> Order:
 
 
 def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
-    """The time between two studies, whichever was first; None where a date is not known."""
+    """Return the time between two studies, whichever was first; None if a date is unknown."""
     days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
         return None
@@ -139,9 +141,9 @@ def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
 
 
 def is_same_image(one: Outcome, other: Outcome) -> bool:
-    """Whether two outcomes are of one image: the same bytes, the same SOP instance, or the same file, and frame.
+    """Return whether two outcomes are of one image: equal bytes, one SOP Instance UID, or one file; and equal frames.
 
-    Some devices give a UID again: then other bytes of another study or day are another image.
+    Some devices reuse a UID: different bytes from another study or day then count as different images.
     """
     first, second = one.ref, other.ref
     if first.frame != second.frame:
@@ -155,10 +157,10 @@ def is_same_image(one: Outcome, other: Outcome) -> bool:
 
 
 def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) -> tuple[Prior, ...]:
-    """The images of the same patient that are, or may be, prior to an image, the most useful first.
+    """Return the images that are, or may be, prior images of the current image's patient, the most useful first.
 
-    The order is: dated before undated, newest first, frontal before lateral. Images of the same study are left out. Of
-    equal images, the first candidate counts.
+    The order is: dated before undated, newest first, frontal before lateral. Images of the current study are left out.
+    Of equal images, the first candidate counts.
     """
     found: list[Prior] = []
     for origin, outcome in candidates:
@@ -173,13 +175,13 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
 
 
 def as_prior(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
-    """An image seen from the one that it is compared with."""
+    """Describe an image as a prior of the current image: patient and order in time."""
     header, own = outcome.ref.header, current.ref.header
     return Prior(outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=order_of(header, own))
 
 
 def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
-    """The reasons to doubt a comparison of a pair."""
+    """Return the reasons to doubt a comparison of a prior image with the current one."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
     order: Order = "earlier" if is_same and prior.order == "same" else prior.order  # of one image there is no other
@@ -190,7 +192,7 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
 
 
 def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
-    """Warnings about a pair that was compared (see `doubts_about`)."""
+    """Return warnings about a pair that was compared (see `doubts_about`)."""
     return _doubts(pair.patient_match, pair.order)
 
 
@@ -201,12 +203,12 @@ def _doubts(patient_match: PatientMatch, order: Order) -> list[Reason]:
 
 
 def is_lateral(header: ImageHeader) -> bool:
-    """Whether the header states a lateral view."""
+    """Return whether the header states a lateral view."""
     return "LATERAL" in views_of(header.view)
 
 
 def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
-    """The record of a comparison for reports."""
+    """Make the record of a comparison for reports."""
     aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
     return PairRecord(
         current=current.facts.content_sha256,
@@ -229,13 +231,13 @@ def _how_likely(prior: Prior) -> tuple[bool, int, bool, int]:
 
 
 def _minute(dicom_time: str) -> int | None:
-    """Minutes since midnight of a DICOM time (PS3.5 6.2); None without minutes."""
+    """Return minutes since midnight of a DICOM time (PS3.5 6.2); None without minutes."""
     found = _TIME.fullmatch(dicom_time.strip())
     return 60 * int(found[1]) + int(found[2]) if found else None
 
 
 def _months_later(day: datetime.date, months: int) -> datetime.date:
-    """The day `months` later; at a month's end, its last day."""
+    """Return the day `months` later; at a month's end, the last day of that month."""
     year, month = divmod(day.month - 1 + months, 12)
     for last in (day.day, 30, 29, 28):
         try:

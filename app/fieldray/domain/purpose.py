@@ -1,4 +1,6 @@
-"""For whom a pack is, what the header of an image says of that, and how good a pack is, in sentences that all share."""
+"""Sentences about a pack's intended patients, about what an image's header says of them, and about the pack's
+performance.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,15 @@ _OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 
 
 def says_frontal_chest(header: ImageHeader, accepted: HeaderRules) -> bool:
-    """Whether a header names a body part and a view, both of them a pack's: a lateral film is of the chest as well."""
+    """Return whether a header names both a body part and a view that the pack accepts.
+
+    The body part alone is not enough: a lateral image shows the chest as well.
+    """
     return body_part_says(header, accepted) == view_says(header, accepted) == "accepted"
 
 
 def patients(accepted: HeaderRules) -> Reason:
-    """Whose images a pack judges."""
+    """Return the sentence that names the patients whose images a pack accepts."""
     if accepted.ages_years is None:
         return reason("for_any_age")
     youngest, oldest = accepted.ages_years
@@ -36,36 +41,40 @@ def patients(accepted: HeaderRules) -> Reason:
 
 
 def shared_ages(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
-    """The youngest and oldest age that all of several packs are for, the youngest above the oldest where there is none.
+    """Return the youngest and oldest age that all packs accept; the youngest is above the oldest if no age is shared.
 
-    None where all of them are for any age.
+    None if all packs accept any age.
     """
     known = [ages for ages in several if ages]
     return (max(youngest for youngest, _ in known), min(oldest for _, oldest in known)) if known else None
 
 
 def performance(manifest: Manifest) -> tuple[Reason, ...]:
-    """What was measured on images of the pack's own hospital and of another one; that nothing was is said, too."""
+    """Return the sentences on the performance measured at the pack's own hospital and at another one, or that none
+    was.
+    """
     own = tuple(_measured(manifest, _OWN, "measured_own"))
     return own + (tuple(_measured(manifest, _ELSEWHERE, "measured_elsewhere")) or (reason("not_measured_elsewhere"),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classes:
-    """How the images with the finding (True) and those without it divide into the classes that a person sees."""
+    """The distribution over the displayed classes, for images with the finding (True) and for images without it
+    (False).
+    """
 
     is_elsewhere: bool
     shares: Mapping[bool, Mapping[Category, Share]]
 
     @property
     def unsure(self) -> tuple[int, int]:
-        """How many of how many images the pack is not sure about."""
+        """Return the number of unsure images and the number of all images."""
         counted = [of["unsure"] for of in self.shares.values()]
         return sum(share.count for share in counted), sum(share.of for share in counted)
 
 
 def of_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
-    """How many of 100 images come into each class: whole numbers that are 100 together; 0 for a class without any."""
+    """Return the number of images of 100 in each class: whole numbers that add up to 100; 0 for a class without any."""
     total = sum(share.count for share in shares.values()) or 1
     exact = {category: 100 * share.count / total for category, share in shares.items()}
     numbers = {category: int(value) for category, value in exact.items()}
@@ -76,7 +85,11 @@ def of_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
 
 
 def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) -> tuple[Classes, ...]:
-    """What the pack's maker counted at a point: of its own hospitals, then of another one; empty where nobody did."""
+    """Return the class counts that the pack's maker measured at an operating point: own hospitals first, then
+    another one.
+
+    Empty if nothing was measured.
+    """
     if manifest is None or point is None or point.is_local:
         return ()
     label = _member(_member(manifest.metrics, "labels"), point.label)
@@ -92,7 +105,7 @@ def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) ->
 
 
 def _shares(found: Mapping[str, object]) -> dict[Category, Share]:
-    """By class, in the order of the work list."""
+    """Return the measured shares by class, in the order of the work list."""
     values = {category: _member(found, category) for category in WORK_LIST_ORDER if category in found}
     return {category: share for category, own in values.items() if (share := _share(own))}
 
@@ -105,7 +118,7 @@ def _share(found: Mapping[str, object]) -> Share | None:
 
 
 def _measured(manifest: Manifest, part: str, code: str) -> Iterator[Reason]:
-    """A pack's metrics are its maker's own words: what is not in the form that the toolchain writes is passed over."""
+    """Yield a measured figure's sentence. Metrics that do not have the toolchain's form are left out."""
     for label in manifest.labels:
         found = _member(_member(_member(manifest.metrics, "labels"), label.code), part)
         auc, images = _member(found, "auc"), found.get("images")
@@ -121,7 +134,7 @@ def _member(values: object, name: str) -> Mapping[str, object]:
 
 
 def header_notes(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool) -> tuple[Reason, ...]:
-    """What a result says of what its file states, or does not.
+    """Return the notes on a header's facts that the pack's rules concern: contrary, doubtful or missing facts.
 
     is_confirmed  whether the person who started the run said that all patients are of the ages that the pack is for
     """
@@ -148,7 +161,7 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
 
 @dataclass(slots=True)
 class PatientCount:
-    """The images of a run that are not for its pack by what they say, and those of which the age is not known."""
+    """The number of a run's images whose header contradicts the pack's rules, and of those without a known age."""
 
     others: int = 0
     unknown: int = 0
@@ -159,7 +172,7 @@ class PatientCount:
         self.unknown += kind.number * ("age_not_stated" in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
-        """What a person should know of the run."""
+        """Return the notes on a run's patients."""
         counts = {"other_patients": self.others, "ages_not_stated": self.unknown}
         intended = patients(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)
@@ -257,7 +270,10 @@ _OF_THE_CHEST: Final = "THORA TORA THX BRUST BRYST BROST PIERSIOW HRUD GRUDN GOG
 
 
 def _words(text: str) -> str:
-    """In upper case, without accents, divided by single blanks; letters that stand alone together: `P. A.` is `PA`."""
+    """Normalise a text: upper case, no accents, single blanks; adjacent single letters are joined (`P.
+
+    A.` becomes `PA`).
+    """
     plain = unicodedata.normalize("NFKD", text.upper()).translate(_UNDIVIDED)
     plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
     words = re.sub(r"[\W_]+", " ", plain).strip()
@@ -278,7 +294,9 @@ _CHEST_ADJECTIVE: Final = _part_pattern(_OF_THE_CHEST)
 
 
 def views_of(text: str) -> frozenset[str]:
-    """The views that a text names: PA, AP, FRONTAL, LATERAL, OBLIQUE, or AXIAL for others; none for unknown words."""
+    """Return the views that a text names: PA, AP, FRONTAL, LATERAL, OBLIQUE, or AXIAL for others; none for unknown
+    words.
+    """
     words = _words(text)
     compact = words.replace(" ", "")
     found = {term for term, (spaced, run) in _VIEW_PATTERNS.items() if spaced.search(words) or run.search(compact)}
@@ -290,12 +308,12 @@ def views_of(text: str) -> frozenset[str]:
 
 
 def view_of_code(code: str, meaning: str) -> str:
-    """The view that an item of a View Code Sequence names: its term, or its meaning where the code is in no table."""
+    """Return the view of a View Code Sequence item: the term of its code, or its meaning if the code is unknown."""
     return _VIEW_CODES.get(code.strip().upper(), meaning)
 
 
 def body_parts_of(text: str) -> frozenset[str]:
-    """The parts of the body that a text names, by the terms of the table; none where its words are in no table."""
+    """Return the body parts that a text names, by the terms of the table; none for unknown words."""
     words = _words(text)
     words = f"{words} {words.replace(' ', '')}"
     found = {term for term, pattern in _PART_PATTERNS.items() if pattern.search(words)}
@@ -305,9 +323,10 @@ def body_parts_of(text: str) -> frozenset[str]:
 
 
 def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:
-    """What View Position and View Code Sequence together say: a side view by either is none that is accepted.
+    """Return whether View Position and View Code Sequence name an accepted view; a lateral view in either is not
+    accepted.
 
-    Where View Position says nothing, Patient Orientation is asked for a side view.
+    Without a View Position, Patient Orientation is checked for a lateral view.
     """
     said = [text for text in (header.view_position, header.view_code, _view_by(header)) if not _says_nothing(text)]
     if not said:
@@ -323,15 +342,15 @@ def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:
 
 
 def view_words(header: ImageHeader) -> str:
-    """What the header says of the view, in its own words, for a person."""
+    """Return the header's own words for the view, for a person."""
     by_orientation = f"Patient Orientation {header.patient_orientation}" if _view_by(header) else ""
     return " / ".join(filter(None, (header.view_position, header.view_code, by_orientation)))
 
 
 def _directions(header: ImageHeader) -> str:
-    """Where rows and columns lead (PS3.3 C.7.6.1.1.1), as two letters: `LF` for an upright frontal image.
+    """Return the directions of rows and columns (PS3.3 C.7.6.1.1.1) as two letters: `LF` for an upright frontal image.
 
-    Empty where View Position says something, or where the letters are not two of different axes.
+    Empty if there is a View Position, or if the letters do not belong to two different axes.
     """
     found = "".join(part.strip()[:1].upper() for part in header.patient_orientation.split("\\"))
     axes = [axis for axis in ("AP", "RL", "HF") if set(axis) & set(found)]
@@ -340,7 +359,7 @@ def _directions(header: ImageHeader) -> str:
 
 
 def _view_by(header: ImageHeader) -> str:
-    """A view that is not frontal, by Patient Orientation; a frontal one it leaves to others."""
+    """Return the view by Patient Orientation if it is not frontal; empty for a frontal one."""
     directions = set(_directions(header))
     if not directions & set("AP"):
         return ""
@@ -367,18 +386,20 @@ _KINDS_IN_WORDS: Final = re.compile(
 
 
 def is_for_processing(header: ImageHeader) -> bool:
-    """Whether a file holds the detector's values, from which an image is still to be made (PS3.3 C.8.11.3)."""
+    """Return whether a file holds raw detector values that still need processing (FOR PROCESSING; PS3.3 C.8.11.3)."""
     return header.presentation_intent_type.upper() == "FOR PROCESSING" or header.sop_class_uid in _RAW_CLASSES
 
 
 def is_other_kind(header: ImageHeader) -> bool:
-    """Whether a file says that its image shows bone or soft tissue alone, or a difference of two exposures."""
+    """Return whether the header says that the image shows bone or soft tissue alone, or a difference of two
+    exposures.
+    """
     found = _KINDS_OF_IMAGE.search(_words(header.image_type)) or _KINDS_IN_WORDS.search(_words(header.derivation))
     return found is not None
 
 
 def body_part_says(header: ImageHeader, rules: HeaderRules) -> Saying:
-    """What Body Part Examined says; of several parts, one that is accepted is enough."""
+    """Return whether Body Part Examined names an accepted part; of several parts, one is enough."""
     text = header.body_part_examined
     if _says_nothing(text):
         return "nothing"

@@ -1,4 +1,4 @@
-"""What happens while images are screened, as the front ends hear of it; what a run was asked, and what is kept of it.
+"""The events of a run for the front ends, the request of a run, and the stored results of a run.
 
 Events are frozen, and sent through one callable `publish(event)`.
 """
@@ -24,7 +24,10 @@ RunState = Literal["running", "paused", "finished", "cancelled", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChanged:
-    """A backend entered a state; `reason` says why it is unavailable. `in_use`: results now come from it."""
+    """A backend entered a state; `reason` says why it is unavailable.
+
+    `in_use` tells that results now come from this backend.
+    """
 
     backend: BackendName
     state: BackendState
@@ -53,9 +56,9 @@ class DeviceChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChanged:
-    """A batch started, paused, resumed or ended (`reason` if it failed); `notes` are what a person should know.
+    """A batch started, paused, resumed or ended (`reason` if it failed); `notes` are for the user.
 
-    pack_notes  what they should know of the answers of each pack, by its position; empty until the run has ended
+    pack_notes  notes on the answers of each pack, by its position; empty until the run has ended
     """
 
     run_id: int
@@ -67,19 +70,22 @@ class RunChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDone:
-    """One image has its answers, already committed to the store: all of them, or the one that was given again."""
+    """One image has its answers, and they are committed to the store.
+
+    Either all packs answered, or one pack's answer was replaced.
+    """
 
     image: StoredImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTakenOver:
-    """The answers of earlier runs were taken over for many images at once, known by a sample, and committed.
+    """The answers of earlier runs were taken over for many images at once, recognised by a sample, and committed.
 
-    Instead of an `ImageDone` for each of them, where nobody asked for these.
+    Replaces one `ImageDone` for each image if the caller did not ask for those.
 
-    row_ids  of the images
-    kinds    what is counted of their answers, by the position of the pack
+    row_ids  rows of the images
+    kinds    kinds of the answers, by the position of the pack
     """
 
     run_id: int
@@ -89,7 +95,7 @@ class ResultsTakenOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a batch is. `total` grows while folders are still being searched (`total_is_final` False)."""
+    """The progress of a batch. `total` grows while folders are still being searched (`total_is_final` False)."""
 
     done: int
     total: int
@@ -100,9 +106,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Inference frames per second of the current run, from the third image of a backend on (None before), and load.
+    """Frames per second of the current run's inference, and the load of the computer.
 
-    cpu_percent is of the whole machine, memory_mb of all processes of this program together.
+    The rate counts from the third image of a backend on; None before. cpu_percent is of the whole machine, memory_mb of
+    all processes of this program together.
     """
 
     fps_now: float | None = None
@@ -123,28 +130,30 @@ Drives = Mapping[Path, tuple[Path, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivesChanged:
-    """The drives that are there now."""
+    """The removable drives that are connected now."""
 
     drives: Drives = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRepaired:
-    """The file of results was damaged; `reason` says where it is now and what was kept of it."""
+    """The results database was damaged; `reason` says where the damaged file is now and which results were
+    recovered.
+    """
 
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUpdating:
-    """The file of results is of an earlier version and is brought to this one first; `reason` says so."""
+    """The results database of an earlier version is being updated to this version; `reason` says so."""
 
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUnwritable:
-    """Results cannot be kept; `reason` says why. Told before anything is screened."""
+    """Results cannot be stored; `reason` says why. Sent before the first image is screened."""
 
     reason: Reason
 
@@ -174,13 +183,13 @@ VerdictChoice = Literal["agree", "disagree", "unsure"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictValue:
-    """A value that a reader's verdict can have. Its texts are given by a `translation.Translator`.
+    """A value that a reader's verdict can have. Its texts are translated by a `translation.Translator`.
 
-    key       chooses it in the window
+    key       keyboard key of the verdict in the window
     confirms  whether it confirms the program's answer or contradicts it, for an audit, filters and the monthly report;
               None where it does neither
-    title     what a person chooses and reads
-    command   what the key does
+    title     the verdict's name on its button
+    command   the name of the key's command
     column    the heading of a count of such verdicts
     """
 
@@ -235,20 +244,20 @@ class Overrides:
     turns: bool = False
 
     def will_turn(self, why: Reason, turn: Turn) -> bool:
-        """Whether an image refused for this reason is turned and screened again. `turn` is its turn so far."""
+        """Return whether an image refused for this reason is turned and screened again. `turn` is its turn so far."""
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
     def will_overrule(self, why: Reason, turn: Turn) -> bool:
-        """Whether an image refused for this reason is screened all the same. Turning comes first."""
+        """Return whether an image refused for this reason is screened all the same. Turning has precedence."""
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSpec:
-    """A pack of a run. Two with the same `model_sha256` and `settings_hash` give the same answer for the same image.
+    """A pack of a run. Two with equal `model_sha256` and `settings_hash` give equal answers for an image.
 
-    settings_hash     of everything beside the model file that decides a result (see domain/assessment)
-    operating_points  those in force, at most one a label
+    settings_hash     SHA-256 of everything besides the model file that decides a result (see domain/assessment)
+    operating_points  those in force, at most one for each label
     lungs_pack        the lung-field pack that ran before it (see `Model.lungs_pack`), "" for none
     """
 
@@ -268,7 +277,7 @@ class PackSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """The request of a run: one pass over images by one or more packs, which are equals.
+    """The request of a run: one pass over images by one or more packs of equal rank.
 
     paths           absolute paths, as given
     packs           packs in the order of their answers
@@ -289,14 +298,14 @@ class RunSpec:
 
 
 class PackOfRun(NamedTuple):
-    """The answers of one pack of a run, which a person calls `12`, or `12.2` for the second pack."""
+    """One pack of a run, named `12` for the first pack of run 12, or `12.2` for the second."""
 
     run_id: int
     position: int = 0
 
     @classmethod
     def named(cls, text: str) -> PackOfRun:
-        """The one that a person calls so. Raises ValueError."""
+        """Parse a name such as `12` or `12.2`. Raises ValueError."""
         run_id, _, number = text.partition(".")
         if not (text.isascii() and run_id.isdigit() and (number or "1").isdigit() and int(number or "1")):
             raise ValueError(f"no pack of a run is called {text}")
@@ -310,7 +319,7 @@ class PackOfRun(NamedTuple):
 class Run:
     """A run in the store; times are seconds since 1970 (UTC), `ended_s` None while it is not over.
 
-    state    "interrupted" where it did not end and nobody works on it: its program was killed, or the power went
+    state    "interrupted" if it did not end and no process works on it, for example after a power failure
     """
 
     run_id: int
@@ -322,7 +331,7 @@ class Run:
 
 
 def pack_of_run(run: Run, position: int) -> PackSpec:
-    """The pack at a position. Raises UsageProblem (history_no_pack)."""
+    """Return the pack at a position of a run. Raises UsageProblem (history_no_pack)."""
     if not 0 <= position < len(run.spec.packs):
         raise UsageProblem(reason("history_no_pack", run=run.run_id, pack=position + 1, packs=len(run.spec.packs)))
     return run.spec.packs[position]
@@ -344,13 +353,13 @@ class Verdict:
 
     @property
     def value(self) -> VerdictValue:
-        """The meaning of the verdict, with its text."""
+        """Return the meaning of the verdict, with its texts."""
         return VERDICT_VALUES[self.choice]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupersededVerdict:
-    """A verdict on something that its place in a run does not hold any more: other bytes, another score, or nothing.
+    """A verdict on content that a run no longer holds: its image now has other bytes, another score, or no result.
 
     image           the key of the image (`ImageRef.key`)
     content_sha256  SHA-256 of the bytes judged, empty if they could not be read
@@ -392,7 +401,7 @@ class StoredAnswer:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The identity of the image in all runs: hash of the bytes (else the name) and frame."""
+        """Return the identity of the image in all runs: hash of the bytes (else the name) and frame."""
         return (self.outcome.facts.content_sha256 or self.outcome.ref.key, self.outcome.ref.frame)
 
 
@@ -400,7 +409,7 @@ class StoredAnswer:
 class StoredImage:
     """An image of a run, as stored.
 
-    answers  in the order of the packs; one at least, and one of each pack but in a run of version 0.2.0 that was killed
+    answers  in the order of the packs: one for each pack; fewer only in a run of version 0.2.0 that was killed
     """
 
     row_id: int
@@ -409,20 +418,20 @@ class StoredImage:
 
     @property
     def ref(self) -> ImageRef:
-        """The reference to the image: its place and header."""
+        """Return the reference to the image: its path and header."""
         return self.answers[0].outcome.ref
 
     @property
     def leading(self) -> StoredAnswer:
-        """The answer that orders the image: the most urgent answer, of equals the first."""
+        """Return the most urgent answer, which orders the image; of equals, the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
     def of_earlier_day(self) -> StoredImage:
-        """The same, known as an image of an earlier day than its patient's newest one in the run."""
+        """Return a copy marked as an image of an earlier day than its patient's newest image in the run."""
         return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 
     def answer_of_model(self, model_sha256: str) -> StoredAnswer:
-        """The answer of this model, else the first answer."""
+        """Return the answer of this model, or else the first answer."""
         of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
         return next(of_model, self.answers[0])
 
@@ -440,7 +449,7 @@ class Resuming:
 
 
 def site_of(path: str) -> str:
-    """The folder that identifies the origin of images: a path without the dates and numbers at its end."""
+    """Return the folder that identifies the origin of images: a path without the dates and numbers at its end."""
     parts = re.split(r"([\\/]+)", path.rstrip("\\/"))
     while len(parts) > 1 and not any(map(str.isalpha, parts[-1])):
         del parts[-2:]
@@ -449,11 +458,11 @@ def site_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftSample:
-    """The little of a stored result that one run is compared with others by.
+    """The part of a stored result that drift is measured by.
 
     scores           calibrated, by label
     grey             median of the thumbnail, 0 (black) to 255; None if the image was not read
-    evidence_inside  share of the evidence that lies inside the lungs, 0..1; None where no lungs were looked for
+    evidence_inside  share of the evidence that lies inside the lungs, 0..1; None without a lung-field pack
     """
 
     category: Category

@@ -140,15 +140,18 @@ def _directory(opened: Archive) -> Directory:
 
 
 def _name_of(entry: zipfile.ZipInfo) -> str:
-    """Empty where it is a folder. One that has content is a file, whatever its name ends with."""
+    """Return a member's name, empty for a folder.
+
+    A member with content is a file, even if its name ends with a slash.
+    """
     is_folder = not entry.file_size and entry.filename.endswith(("/", "\\"))
     return "" if is_folder else "/".join(parts_of(_lettered(entry)))
 
 
 def _lettered(entry: zipfile.ZipInfo) -> str:
-    """The name in the letters that it was written in, where these are Cyrillic: `zipfile` takes those of cp437.
+    """Return a member's name decoded as Cyrillic, where it is: `zipfile` decodes it as cp437.
 
-    Of several code pages the one counts that gives more of the most usual letters; the names of Windows are in cp866.
+    Of several code pages the one with more of the most frequent letters is used; Windows writes names in cp866.
     """
     if entry.flag_bits & _IS_UTF_8 or entry.filename.isascii():
         return entry.filename
@@ -199,7 +202,10 @@ def _positions(data: bytes, mark: bytes) -> Iterator[int]:
 
 
 def _seek_packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> None:
-    """Go to where the bytes of a member begin. Raises OSError; struct.error, ValueError if it does not begin there."""
+    """Seek to the first byte of a member's data.
+
+    Raises OSError; struct.error, ValueError for an invalid local header.
+    """
     if member.header_offset < 0:
         raise ValueError("no member begins before the file")
     stream.seek(member.header_offset)
@@ -299,7 +305,7 @@ def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsO
 
 @functools.lru_cache(maxsize=1)
 def _wanted(archive: Archive) -> Sequence[str]:
-    """The names of members that may be images. Raises OSError; Unusable if there are none."""
+    """Return the names of members that may be images. Raises OSError; Unusable if there are none."""
     names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
     archive.stream.seek(0)
     is_program = not archive.stream.read(4).startswith(b"PK")  # that unpacks itself

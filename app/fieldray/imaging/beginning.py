@@ -1,6 +1,7 @@
-"""What an object of a server holds, by its first bytes: the process with a network fetches them, and parses none.
+"""Identification of a server's object by its first bytes, in a process without a network.
 
-A header may be longer than what was fetched. Then more is asked for, until it is whole.
+A process with a network fetches the bytes and parses none. If the header is longer than the fetched bytes, more are
+requested until it is complete.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Identified:
             raise ValueError("no image has so many frames")
 
     def refs(self, ref: ImageRef) -> list[ImageRef]:
-        """A reference for each frame, at the place of `ref`, whatever was answered."""
+        """Return a reference for each frame, at the path of `ref`."""
         found = self.ref
         frames = range(found.header.number_of_frames) if found else ()
         return [replace(found, path=ref.path, member=None, frame=frame) for frame in frames if found]
@@ -75,7 +76,7 @@ def identify_beginning(question: Beginning, *, is_own_report: IsOwnReport = lamb
 
 
 class _Cut(io.BytesIO):
-    """The beginning of a longer stream, of which it is known whether more was wanted."""
+    """The beginning of a longer stream; records whether a reader wanted more."""
 
     def __init__(self, data: bytes, size_bytes: int) -> None:
         super().__init__(data)

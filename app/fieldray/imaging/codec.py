@@ -180,7 +180,7 @@ def _is_noise(values: Stored, *, alternative: Callable[[], Stored]) -> bool:
 
 
 def _variation(values: Stored) -> float:
-    """The mean difference of neighbours in some rows."""
+    """Return the mean difference of neighbouring values in some rows."""
     rows = values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32)
     return float(np.abs(np.diff(rows, axis=1)).mean()) if rows.shape[1] > 1 else 0.0
 
@@ -192,7 +192,7 @@ def _roughness(values: Stored) -> float:
 
 
 def syntax_of(source: bytes) -> UID | None:
-    """A transfer syntax for what begins like a frame of one of the usual compressions; None for anything else."""
+    """Return a transfer syntax for data that begin like a frame of a common compression; None for anything else."""
     if source.startswith(_JPEG_2000_START) or source[4:8] == b"jP  ":
         return JPEG2000Lossless
     if source[:3] == b"\xff\xd8\xff":

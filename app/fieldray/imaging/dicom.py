@@ -122,10 +122,10 @@ def _decode_pixels(
 
 
 def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, needed: TargetSize) -> Image | None:
-    """The image as its compression gives it at a lower resolution; None if that offers nothing for this one.
+    """Decode the image at a reduced resolution of its compression; None if the codec offers none for this image.
 
-    Raises Unreadable if the frame is missing or not of the size stated. If it turns out to be damaged, the whole image
-    is read and shows what is wrong.
+    Raises Unreadable if the frame is missing or not of the size stated. A damaged frame is read in full resolution,
+    which reports the damage.
     """
     codec = codec_of(header.transfer_syntax)
     if codec is None or codec.reduced is None:
@@ -146,7 +146,7 @@ def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, n
 
 
 def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
-    """A secondary capture of a grey image: shown as stored, whatever else the file says."""
+    """Return the grey image of a colour secondary capture, shown as stored whatever its other elements say."""
     if stored.dtype.itemsize > 2:
         raise Unusable(reason("colour"))
     grey = grey_of_colour(stored)
@@ -174,7 +174,10 @@ _GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2", "MONOCHROME"})
 
 
 def _frame_of(header: DicomHeader) -> Frame:
-    """What the header says about each frame. Raises Unreadable if it cannot be true, Unusable if there are none."""
+    """Read the description of a frame from the header.
+
+    Raises Unreadable if it is contradictory, Unusable without frames.
+    """
     dataset = header.dataset
     if header.pixels is None:
         raise problem_without_pixels(header)
@@ -223,10 +226,10 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
 
 
 def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) -> tuple[DicomHeader, memoryview]:
-    """The header with the transfer syntax that its pixels really have, and the pixels in the form of that one.
+    """Return the header with the transfer syntax that the pixels really have, and the pixels in that syntax.
 
-    Raises Unreadable: `truncated` where a fragment is longer than what is left; `damaged` where there are none, and for
-    what contradicts the header and is nothing known; `more_images`.
+    Raises Unreadable: `truncated` if a fragment is longer than the rest; `damaged` if there are no fragments, or for
+    unknown contradictions to the header; `more_images`.
     """
     assert header.pixels is not None
     stated, is_encapsulated = header.transfer_syntax, header.pixels.is_encapsulated
@@ -291,9 +294,9 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
 
 
 def _images_behind(header: DicomHeader, data_set: bytes, value: memoryview, file: bytes) -> int:
-    """How many images follow the pixels: a second Pixel Data, or files that were joined to this one.
+    """Return the number of images after the pixels: a second Pixel Data, or files joined to this one.
 
-    data_set  in which the pixels are: the file, or what was deflated in it, which nothing but a file can follow
+    data_set  bytes that hold the pixels: the file, or the inflated data set, after which only another file can follow
     """
     assert header.pixels is not None
     if data_set is not file:
@@ -375,7 +378,7 @@ def _floats(frame: Frame, value: memoryview, index: int, kind: str) -> NDArray[A
 
 
 def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
-    """The values of a frame as they lie in the file (PS3.5 8.1.1), its samples beside each other."""
+    """Return the uncompressed values of a frame (PS3.5 8.1.1), with the samples of a pixel next to each other."""
     assert header.pixels is not None
     shape, is_big = (frame.rows, frame.columns), header.transfer_syntax == ExplicitVRBigEndian
     if frame.bits_allocated == 1:  # frames begin anywhere within a byte
@@ -405,12 +408,12 @@ def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) ->
 
 
 def _fragments(value: memoryview) -> Iterator[memoryview]:
-    """What follows the offset table, which is the first item (PS3.5 A.4)."""
+    """Yield the fragments after the offset table, which is the first item (PS3.5 A.4)."""
     return (value[start:end] for start, end in itertools.islice(_items(value), 1, None))
 
 
 def _items(value: memoryview) -> Iterator[tuple[int, int]]:
-    """Where the value of each item begins and ends. Raises Unreadable `truncated`."""
+    """Yield start and end of each item's value. Raises Unreadable `truncated`."""
     position = 0
     while position + 8 <= len(value):
         group, element, length = struct.unpack("<HHI", value[position : position + 8])
@@ -423,6 +426,6 @@ def _items(value: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_fragments(value: memoryview) -> int:
-    """Where encapsulated pixel data end, behind their delimiter if they have one."""
+    """Return the end of encapsulated pixel data, after their delimiter if they have one."""
     end = max((end for _, end in _items(value)), default=0)
     return end + 8 if bytes(value[end : end + 4]) == _DELIMITER else end

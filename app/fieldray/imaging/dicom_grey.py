@@ -150,7 +150,10 @@ def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: in
 
 
 def _doubts(dataset: Dataset, container_bits: int) -> list[str]:
-    """What the header says of grey values that cannot be so; how each is read instead, the notes of these codes say."""
+    """Return the codes of impossible header statements about grey values.
+
+    Each code's note says how the statement is interpreted instead.
+    """
     is_grey = text(dataset, "PhotometricInterpretation").upper() in ("MONOCHROME1", "MONOCHROME2")
     bits = whole_number(dataset, "BitsStored", container_bits)
     return [*["photometric_unknown"] * (not is_grey), *["bits_stored_ignored"] * (not 1 <= bits <= container_bits)]
@@ -190,7 +193,7 @@ def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: 
 
 
 def _turned(stage: _Modality, top: int) -> _Modality:
-    """Inverted, so that 0 is black although low values are shown white: pixels become `top` - pixels."""
+    """Invert the pixels (`top` - pixels), so that 0 is black although low values are shown white."""
     return replace(
         stage,
         pixels=stage.pixels.dtype.type(top) - stage.pixels,
@@ -200,7 +203,7 @@ def _turned(stage: _Modality, top: int) -> _Modality:
 
 
 def _rescale(dataset: Dataset) -> tuple[float, float, bool]:
-    """Slope and intercept, and whether they are as the file has them: without a usable slope, as if there were none."""
+    """Return slope, intercept, and whether the file has them in a valid form; an invalid slope counts as no rescale."""
     slope, intercept = number(dataset, "RescaleSlope"), number(dataset, "RescaleIntercept")
     is_stated = has_value(dataset, "RescaleSlope"), has_value(dataset, "RescaleIntercept")
     is_usable = (slope is not None or not is_stated[0]) and (intercept is not None or not is_stated[1])
@@ -210,7 +213,9 @@ def _rescale(dataset: Dataset) -> tuple[float, float, bool]:
 
 
 def _low_is_white(dataset: Dataset) -> bool:
-    """MONOCHROME1, or a Presentation LUT Shape INVERSE beside MONOCHROME2 (PS3.3 C.7.6.3.1.2 and C.11.6.1.2)."""
+    """Return whether low values are white: MONOCHROME1, or Presentation LUT Shape INVERSE (PS3.3 C.7.6.3.1.2,
+    C.11.6.1.2).
+    """
     inverse_shape = text(dataset, "PresentationLUTShape").upper() == "INVERSE"
     return text(dataset, "PhotometricInterpretation").upper() == "MONOCHROME1" or inverse_shape
 
@@ -226,7 +231,7 @@ def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int
 
 
 def _shifted(stored: NDArray[Any], low: int, high: int) -> Pixels:
-    """stored - low as unsigned values, in 8 bits if they fit; the subtraction wraps around on purpose."""
+    """Return stored - low as unsigned values, in 8 bits if they fit; the subtraction wraps around on purpose."""
     if stored.dtype.kind == "f":
         return stored - np.float32(low)
     unsigned = stored.view(f"u{stored.dtype.itemsize}")
@@ -240,9 +245,9 @@ def _fitted(values: NDArray[Any], highest: int) -> Pixels:
 
 
 def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tuple[NDArray[np.uint16], float, float]:
-    """Wide integers and floats spread over 0..65535: values, step and base with stored = values * step + base.
+    """Spread wide integers and floats over 0..65535: values, step and base with stored = values * step + base.
 
-    Integers that have room there stay as they are, or as far apart. What is no data takes no room.
+    Integers whose range fits are only shifted. Padding values take no part of the range.
     """
     finite = np.nan_to_num(stored.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     if no_data is not None:
@@ -261,7 +266,7 @@ def padding_of(dataset: Dataset) -> tuple[int, int] | None:
 
 
 def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
-    """Where the file marks "no image here" (PS3.3 C.7.5.1.1.2); None if that is nowhere or everywhere."""
+    """Return the mask of the pixel padding (PS3.3 C.7.5.1.1.2); None if it is empty or covers the whole image."""
     if (ends := padding_of(dataset)) is None or stored.dtype.kind == "f":
         return None
     if stored.dtype.itemsize <= 2:
@@ -271,7 +276,7 @@ def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDA
 
 
 def _with_other_sign(value: int, low: int, high: int) -> int:
-    """A padding value written with the other signedness means the same 16 bits."""
+    """Convert a padding value written with the other signedness, which has equal 16 bits."""
     turned = value - 65536 if value > high else value + 65536
     return turned if low <= turned <= high and not low <= value <= high else value
 
@@ -282,9 +287,10 @@ def _with_other_sign(value: int, low: int, high: int) -> int:
 def _presentation(
     dataset: Dataset, stage: _Modality, remarks: list[str]
 ) -> tuple[Window | None, NDArray[np.uint16] | None]:
-    """The first window or table of the file that shows something of this image; neither where none does.
+    """Return the file's first window or table that shows something of this image; None for both if there is none.
 
-    Tables come first (PS3.3 C.11.2.1.1). What shows nothing is noted: beside the values, of a single grey, a step.
+    Tables have precedence (PS3.3 C.11.2.1.1). A useless window or table is noted: one outside the values, of a single
+    grey, or a step.
     """
     ways: list[Window | NDArray[np.uint16] | None] = [*_voi_luts(dataset, stage), *_windows(dataset, stage)]
     inside = _inside(stage)
@@ -306,7 +312,7 @@ def _presentation(
 
 
 def _inside(stage: _Modality) -> NDArray[np.float32]:
-    """Some thousand pixels of the middle of the image, where neither frames, marks nor collimators are."""
+    """Return some thousand pixels from the middle of the image, away from borders, marks and collimators."""
     rows, columns = (slice(int(_MARGIN * side), max(1, int((1 - _MARGIN) * side))) for side in stage.pixels.shape)
     pixels = stage.pixels[rows, columns]
     step = max(1, min(pixels.shape) // _SAMPLE_SIDE)
@@ -330,10 +336,10 @@ def _shows_something(shown: NDArray[np.float32]) -> bool:
 
 
 def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
-    """The windows of the file in pixel values; None for one that is stated and of no use.
+    """Return the file's windows in pixel values; None for one that is stated but invalid.
 
-    LINEAR equals LINEAR_EXACT half a value lower and one narrower (PS3.3 C.11.2.1.2.1). That is meant for whole
-    numbers: a narrow window over fractions is taken as it stands.
+    LINEAR equals LINEAR_EXACT half a value lower and one narrower (PS3.3 C.11.2.1.2.1). That rule is meant for whole
+    numbers: a narrow window over fractions is used unchanged.
     """
     named = text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
@@ -354,7 +360,9 @@ def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
 
 
 def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | None]:
-    """The VOI LUTs as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1); None for one of no use."""
+    """Return the VOI LUTs as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1); None for an invalid
+    one.
+    """
     values = np.arange(256 if stage.pixels.dtype == np.uint8 else 65536) * stage.scale + stage.offset
     tables: list[NDArray[np.uint16] | None] = []
     for item in items(dataset, "VOILUTSequence")[:_MOST_WAYS]:
@@ -396,13 +404,13 @@ def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT
 
 
 def _highest(entries: NDArray[np.uint16], bits: int) -> int:
-    """The value of white: by the descriptor, unless the entries need more bits, or at least three bits fewer."""
+    """Return the value of white: by the descriptor, unless the entries need more bits, or at least three bits fewer."""
     used = max(1, int(entries.max()).bit_length())
     return (1 << (bits if bits - 3 < used <= bits else used)) - 1
 
 
 def _as_unsigned(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16] | None:
-    """16-bit words, whether pydicom gives them as bytes or as numbers."""
+    """Return 16-bit words, whether pydicom gives them as bytes or as numbers."""
     raw = first_value(item, keyword)
     if isinstance(raw, bytes):
         whole = raw[: len(raw) // 2 * 2]
@@ -412,10 +420,10 @@ def _as_unsigned(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16
 
 
 def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, SpacingPlane]:
-    """The spacing of the pixels, and what it is measured in (PS3.3, 10.7.1.3).
+    """Return the pixel spacing and the plane in which it is measured (PS3.3, 10.7.1.3).
 
-    Pixel Spacing is a calibration where the file says so, or where it differs from that of the detector. A file that
-    gives it alone does not say whether it is one.
+    Pixel Spacing is calibrated if the file says so, or if it differs from the detector's spacing. With Pixel Spacing
+    alone, the plane is unknown.
     """
     pixel, imager = (_two_sides(dataset, keyword) for keyword in ("PixelSpacing", "ImagerPixelSpacing"))
     if (found := pixel or imager) is None:
@@ -429,7 +437,7 @@ def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, S
 
 
 def pixel_aspect(dataset: Dataset) -> float:
-    """A pixel's height by its width: 1 for square ones, and where the file is silent or cannot be believed."""
+    """Return a pixel's height divided by its width; 1 for square pixels and for a missing or implausible statement."""
     keywords = ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio")
     height, width = next(filter(None, (_two_sides(dataset, keyword) for keyword in keywords)), (1.0, 1.0))
     is_plausible = 1 / _LONGEST <= height / width <= _LONGEST

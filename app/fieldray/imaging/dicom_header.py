@@ -92,7 +92,7 @@ class BoundedStream:
         return data
 
     def _note(self, element: bytes) -> None:
-        """The first bytes of an element, by which pydicom learns what follows."""
+        """Record the first bytes of an element, which pydicom has parsed."""
         self._element = element
         self._items_left -= element.startswith(_ITEM)
         if self._items_left < 0:
@@ -206,9 +206,9 @@ def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
 
 
 def _skip_unknown(begun: Begun) -> bool:
-    """Pass over the element at which the parser stopped, if its value representation is none of the standard's.
+    """Skip the element at which the parser stopped, if its value representation is not in the standard.
 
-    Its length has 16 bits or 32 behind two of zeros (PS3.5 7.1.2), or follows its tag at once.
+    Its length has 16 bits, or 32 bits after two zero bytes (PS3.5 7.1.2), or follows the tag at once.
     """
     stream, order = begun.stream.raw, "<" if begun.is_little else ">"
     start = stream.tell()
@@ -350,14 +350,14 @@ def _makes_sense(head: bytes, encoding: UID) -> bool:
 
 
 def _guessed_encoding(head: bytes) -> UID:
-    """By the first element alone, for files without meta information."""
+    """Guess the encoding from the first element, for files without meta information."""
     if not head[4:6].isalpha() or not head[4:6].isupper():
         return ImplicitLittle
     return ExplicitVRBigEndian if head[0] == 0 and head[1] > 0 else ExplicitVRLittleEndian
 
 
 def element_at(begun: Begun, tags: frozenset[int]) -> PixelElement | None:
-    """The element at which the parser stopped, None where it is none of these."""
+    """Return the element at which the parser stopped; None if its tag is not in `tags`."""
     stream, order = begun.stream, "<" if begun.is_little else ">"
     prefix = stream.read(8)
     if len(prefix) < 8:
@@ -382,12 +382,12 @@ def element_at(begun: Begun, tags: frozenset[int]) -> PixelElement | None:
 
 
 def text(dataset: Dataset, keyword: str) -> str:
-    """The value as one line of text, empty if there is none or it cannot be read."""
+    """Return a value as one line of text; empty if it is missing or unreadable."""
     return _line(next(iter(texts(dataset, keyword)), ""))
 
 
 def all_text(dataset: Dataset, keyword: str) -> str:
-    """All values as one line of text, divided as in the file."""
+    """Return all values of an element as one line of text, separated as in the file."""
     return _line("\\".join(texts(dataset, keyword)))
 
 
@@ -396,7 +396,7 @@ def _line(value: str) -> str:
 
 
 def texts(dataset: Dataset, keyword: str) -> list[str]:
-    """All values as text."""
+    """Return all values of an element as texts."""
     raw = _raw(dataset, keyword)
     kind = raw and (raw.VR or dictionary_VR(raw.tag))
     if raw and isinstance(raw.value, bytes) and kind not in (*_BINARY, "SQ"):
@@ -409,18 +409,18 @@ def texts(dataset: Dataset, keyword: str) -> list[str]:
 
 
 def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
-    """The value as a whole number, `default` if there is none, or one of more bits than DICOM has for it."""
+    """Return a value as a whole number; `default` if it is missing or exceeds the bits of its DICOM type."""
     value = number(dataset, keyword)
     return default if value is None or abs(value) >= _NO_NUMBER else int(value)
 
 
 def number(dataset: Dataset, keyword: str) -> float | None:
-    """The first value as a finite number, or None."""
+    """Return the first value of an element as a finite number, or None."""
     return _as_number(first_value(dataset, keyword))
 
 
 def numbers(dataset: Dataset, keyword: str) -> list[float]:
-    """All values that are finite numbers."""
+    """Return all finite numbers of an element."""
     return [value for value in aligned_numbers(dataset, keyword) if value is not None]
 
 
@@ -452,10 +452,10 @@ def first_value(dataset: Dataset, keyword: str) -> Any:
 
 
 def _value(dataset: Dataset, keyword: str) -> Any:
-    """The value as pydicom converts it; None for one that is longer than values of its kind are.
+    """Return a value as pydicom converts it; None if it is longer than its value representation allows.
 
-    One that cannot be converted as what the file calls it is taken as what the dictionary does: as texts, where these
-    are decimal numbers, which may have a comma.
+    A value that cannot be converted by the file's value representation is converted by the dictionary's; decimal
+    numbers may have a comma.
     """
     raw = None
     try:
@@ -478,7 +478,7 @@ def _as_usual(raw: RawDataElement) -> Any:
 
 
 def _raw(dataset: Dataset, keyword: str) -> RawDataElement | None:
-    """The element as it stands in the file; None if it is absent, or converted already."""
+    """Return the unconverted element of the file; None if it is missing, or already converted."""
     element = dataset.get_item(keyword) if keyword in dataset else None
     return element if isinstance(element, RawDataElement) else None
 

@@ -1,4 +1,4 @@
-"""What a DICOM file holds, according to its header."""
+"""Identification of a DICOM file by its header: images, or an index of files (DICOMDIR)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFou
 
 
 def _header(stream: BinaryIO) -> DicomHeader:
-    """The header. A deflated file is inflated as far as a header usually needs, and further if that is too little."""
+    """Read the header. A deflated file is inflated by the usual length of a header, then further if necessary."""
     for limit in (_USUAL_HEADER_BYTES, MAX_INFLATED_HEADER_BYTES):
         stream.seek(0)
         header = read_header(stream, _KEYWORDS, inflated_limit=limit)
@@ -149,7 +149,9 @@ def _facts(header: DicomHeader) -> ImageHeader:
 
 
 def _ages_years(dataset: Dataset) -> list[float]:
-    """The ages that a file gives: each value of Patient's Age, and that by birth date and the date of the image."""
+    """Return the ages stated in a file: each value of Patient's Age, and the age from birth date and date of the
+    image.
+    """
     ages = [age for value in texts(dataset, "PatientAge") if (age := _age_years(value)) is not None]
     said = text(dataset, "PatientBirthDate")
     # the middle of the month or of the year, where no more than that is known
@@ -161,13 +163,16 @@ def _ages_years(dataset: Dataset) -> list[float]:
 
 
 def _years_between(born: datetime.date, taken: datetime.date) -> float:
-    """Whole years change on the birthday, whatever leap years there were."""
+    """Return the years between two dates; the number is whole on every birthday, whatever leap years lie between."""
     whole = taken.year - born.year - ((taken.month, taken.day) < (born.month, born.day))
     return min(max((taken - born).days / _DAYS["Y"], whole), whole + 0.99)
 
 
 def _age_years(age: str) -> float | None:
-    """The value representation AS: three digits and D, W, M or Y (PS3.5 6.2). A number alone, often met, is years."""
+    """Parse an age (VR AS): three digits and D, W, M or Y (PS3.5 6.2).
+
+    A number alone, which is frequent, means years.
+    """
     found = _AGE.fullmatch(age.strip(" \0").upper())
     if found is None or (found[1] and found[3]):
         return None

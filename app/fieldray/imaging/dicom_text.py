@@ -1,7 +1,7 @@
-"""The letters of a text in a DICOM file whose character set is missing or wrong, where they are certain.
+"""Decoding of text in a DICOM file whose character set is missing or wrong, as far as the letters are certain.
 
-A name in the wrong letters is another person's, and an archive keeps it for good. So what cannot be certain is marked:
-each byte of it becomes U+FFFD, and no such name is exported.
+A wrongly decoded name is another person's name, and an archive keeps it for good. So uncertain bytes become U+FFFD, and
+a name with U+FFFD is not exported.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SHARED_LATIN: Final = frozenset(
 
 
 def decoded(value: bytes, encodings: Sequence[str], *, is_name: bool) -> str:
-    """The text of a value; U+FFFD for each byte that no letter is certain for.
+    """Decode the text of a value; U+FFFD for each byte whose letter is uncertain.
 
-    encodings  that the file declares, by pydicom's names
-    is_name    whether it is a person's, which has no signs such as a degree in it
+    encodings  the encodings that the file declares, by pydicom's names
+    is_name    whether it is a person's name, which has no signs such as a degree
     """
     if value.isascii() and _ESCAPE not in value:
         return value.decode("ascii")

@@ -1,13 +1,12 @@
-"""From folders, files, DICOMDIR indexes and zip files to image references, one at a time, without reading pixels.
+"""Discovery: from folders, files, DICOMDIR indexes and zip files to image references, without reading pixels.
 
-Nothing is lost: every regular file gives at least one reference, with the reason in it if it cannot be used. Only what
-systems leave behind (hidden files, recycle bins, thumbnails, snapshots), the program's own reports and the indexes
-themselves are left out. A file is recognised by its content, never by its name, and is never given twice. A folder
-that cannot be read, or disappears with its drive, or that a link names elsewhere, is one reference as well; how many
-images it stands for is unknown.
+Nothing is lost: every regular file gives at least one reference, with a reason if it cannot be used. Left out are only
+system files (hidden files, recycle bins, thumbnails, snapshots), the program's own reports, and the indexes. A file is
+recognised by its content, never by its name, and is never given twice. A folder that is unreadable, disappears with its
+drive, or is only linked is one reference as well; its number of images is unknown.
 
-Folders change while they are searched. At the end all are listed again: what was added to a folder, or moved into it
-from one that was searched later, is found then. A zip file or index that was replaced meanwhile says so.
+Folders may change during the search. At the end all are listed again, which finds files that were added, or moved from
+a folder that was searched later. A zip file or index that was replaced meanwhile is reported.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
 
 
 class _FolderLost(Exception):
-    """A folder on the path to what is visited no longer exists."""
+    """A folder on the path to the visited entry no longer exists."""
 
     def __init__(self, depth: int) -> None:
         super().__init__(depth)
@@ -121,7 +120,7 @@ class _FolderLost(Exception):
 
 
 class _Search:
-    """One search; remembers the real path of every file already given, and what every folder held."""
+    """One search; records the real path of every file already given, and the entries of every folder."""
 
     def __init__(self, opener: Opener, members: Members, is_own_report: IsOwnReport, is_known: IsKnown) -> None:
         self._opener = opener
@@ -163,7 +162,7 @@ class _Search:
             yield ref
 
     def _again(self) -> Iterator[ImageRef]:
-        """What came after its folder was listed, and the zip files and indexes that are others by now."""
+        """Yield images that appeared after their folder was listed, and zip files and indexes that were replaced."""
         for _ in range(_MOST_LOOKS):
             came = [(top, entry) for folder, (top, _) in list(self._listed.items()) for entry in self._came(folder)]
             for top, (path, is_folder) in came:
@@ -175,7 +174,7 @@ class _Search:
                 yield failed_ref(ImageRef(path=path), Unreadable(reason("changed")))
 
     def _came(self, path: Path) -> list[tuple[Path, bool]]:
-        """What is in a folder now and was not when it was listed last."""
+        """Return the entries of a folder that were not there at its last listing."""
         try:
             folder = Folder.listed(path)
         except OSError:  # its images that were not read yet will say so
@@ -185,9 +184,9 @@ class _Search:
         return [entry for entry in folder.entries() if mark(entry[0].name, is_folder=entry[1]) not in known]
 
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
-        """Depth first and sorted. Links to folders are not followed.
+        """Yield the images under a folder, depth first and sorted. Links to folders are not followed.
 
-        Links to files come last: a file is known by its own name, and a link may lead to another one any time.
+        Links to files come last: a file is reported under its own name, and a link's target may change at any time.
         """
         yield from self._walk(top, is_folder=is_folder)
         links, self._links = self._links, []
@@ -262,14 +261,14 @@ class _Search:
             yield failed_ref(ImageRef(path=path), file_problem(error))
 
     def _real(self, path: Path) -> str:
-        """The path without links of what is none itself; the system is asked once for all of a folder."""
+        """Return the path with links of its folder resolved; the system is asked once for each folder."""
         parent, name = os.path.split(path)
         if self._way and parent == str(self._way[-1].path):
             return os.path.join(self._way[-1].real, name)  # noqa: PTH118 - a path object takes ten times as long
         return os.path.realpath(path)
 
     def _linked(self, link: Path, real: str) -> Iterator[ImageRef]:
-        """A link to a folder; one that is searched anyway under its own name needs no word."""
+        """Report a link to a folder, unless the folder is searched under its own name."""
         self._seen.add(real)
         if not any(real == top or real.startswith(os.path.join(top, "")) for top in self._tops):  # noqa: PTH118
             yield failed_ref(ImageRef(path=link), Unreadable(reason("linked_folder")))

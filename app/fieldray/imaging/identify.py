@@ -1,4 +1,4 @@
-"""What one stream holds, by its first bytes and never by its name: images, an index of files, or a zip file.
+"""Identification of a stream by its first bytes, never by its name: images, an index of files, or a zip file.
 
 Every size that a file states is checked against the limits of `limits` before memory is allocated.
 """
@@ -79,7 +79,7 @@ def _begins_with_element(head: bytes) -> bool:
 
 
 def png_size(head: bytes) -> tuple[int, int] | None:
-    """(rows, columns) that a PNG states in its first chunk; None where it is cut short."""
+    """Return (rows, columns) from a PNG's first chunk; None if it is cut short."""
     if head[12:16] != b"IHDR" or len(head) < 24:
         return None
     columns, rows = struct.unpack(">II", head[16:24])
@@ -141,7 +141,10 @@ class TallJpeg(NamedTuple):
 
 
 def tall_jpeg(data: bytes) -> TallJpeg:
-    """The JPEG as it is to be decoded, so that nothing of it is made up unseen. Raises ValueError for what is none."""
+    """Return a JPEG prepared for decoding, so that missing data are not silently invented.
+
+    Raises ValueError for other data.
+    """
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")
     scanned = next((data[start + 2] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN), 0)
@@ -154,7 +157,7 @@ def tall_jpeg(data: bytes) -> TallJpeg:
 
 
 def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
-    """(rows, columns) of a minimum coded unit, where all components are in one scan (T.81 A.2)."""
+    """Return (rows, columns) of a minimum coded unit, if all components are in one scan (T.81 A.2)."""
     count, at = data[frame.start + 7], frame.start + 8
     sampled = data[at + 1 : at + 3 * count : 3] if count > 1 else b""
     side = 1 if frame.process == _LOSSLESS else 8
@@ -185,9 +188,9 @@ def lacks_scans(data: bytes) -> bool:
 
 
 def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Each marker of a JPEG after its first, and where what follows it begins, up to its end of image.
+    """Yield each marker of a JPEG after its first, with the offset of the following data, up to the end of image.
 
-    Stray bytes and fill bytes before a marker are passed over, as all decoders do.
+    Stray bytes and fill bytes before a marker are skipped, as all decoders do.
     """
     position = 2
     while found := _MARKER.search(data, position):
@@ -352,5 +355,5 @@ def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
 
 
 def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
-    """The reference with what is wrong with it."""
+    """Return the reference with the problem from an error."""
     return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))

@@ -1,4 +1,4 @@
-"""What a file may state of itself at most, checked before memory is allocated, and what is found that is no image."""
+"""Limits for sizes that a file states, checked before memory is allocated; and results for files that are no image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an image to what is shown and to what the network sees: the same code for training and for screening.
+"""Preprocessing: from an image to display grey levels and to the network's input, for training and screening alike.
 
 Every result is an exact area average of the image, over a box of at least one pixel, so enlarging interpolates
 linearly. Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size. Grey
@@ -66,9 +66,9 @@ def with_window(image: Image) -> Image:
 
 
 def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tensor:
-    """Exactly what `spec` asks for: (1, height, width, channels) uint8, and the way back to image pixels.
+    """Make the network input that `spec` describes: (1, height, width, channels) uint8, and its map to image pixels.
 
-    box  what is fitted instead of the whole image, for an input that is cropped to the lungs
+    box  part of the image to fit instead of the whole image, for an input that is cropped to the lungs
     """
     region = _region(_fitted(image, box), spec)
     grey = _resample(image, region)
@@ -90,9 +90,9 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
 
 
 def shrunk(image: Image, side: int) -> NDArray[np.uint8]:
-    """The image as shown by default, averaged over whole blocks so that its longer side is `side` or less: (h, w).
+    """Return the image as shown by default, averaged over whole blocks to a longer side of `side` or less: (h, w).
 
-    The last row and column stand for what is left. Several times as fast as `thumbnail`.
+    The last row and column stand for the remainder. Several times as fast as `thumbnail`.
     """
     shorter, longer = sorted(image.pixels.shape)
     block = max(1, math.ceil(longer / side))
@@ -119,7 +119,7 @@ class _Region:
 
 
 def _fitted(image: Image, box: Box | None) -> Box:
-    """What is fitted, in pixels of `image.pixels`, which stand for `step` of the file's each way."""
+    """Return the fitted region, in pixels of `image.pixels`, each of which stands for `step` pixels of the file."""
     if box is None:
         rows, columns = image.extent
         return Box(top=0.0, left=0.0, rows=rows, columns=columns)
@@ -143,7 +143,7 @@ def _region(fitted: Box, spec: InputSpec) -> _Region:
 
 
 def _pixel_map(image: Image, region: _Region) -> PixelMap:
-    """In pixels of the file: an image read at a reduced resolution is scaled back."""
+    """Return the pixel map in pixels of the file: an image read at a reduced resolution is scaled back."""
     row_scale, column_scale = image.step * region.rows / region.height, image.step * region.columns / region.width
     return PixelMap(
         row_scale=row_scale,
@@ -176,7 +176,7 @@ def _shown_in_blocks(image: Image, block: int) -> Grey:
 
 
 def _averaged(values: Grey, start: float, extent: float, count: int) -> Grey:
-    """Averages of the rows (n, m) over `count` equal parts of [start, start + extent): float32 (count, m)."""
+    """Average the rows (n, m) over `count` equal parts of [start, start + extent): float32 (count, m)."""
     first, weights = _weights(len(values), start, extent, count)
     averages: Grey = weights[0][:, None] * values[first]
     for offset, share in enumerate(weights[1:], start=1):
@@ -248,7 +248,7 @@ def _window_in_use(image: Image) -> Window | None:
 
 
 def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
-    """Grey levels 0..255 of pixel values: by the window, or by the image's VOI LUT where that is None."""
+    """Map pixel values to grey levels 0..255: by the window, or by the image's VOI LUT if the window is None."""
     if window is None:
         assert image.voi_lut is not None
         index = np.rint(values).astype(np.intp).clip(0, len(image.voi_lut) - 1)
@@ -257,7 +257,7 @@ def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
 
 
 def windowed(values: Grey, window: Window) -> Grey:
-    """DICOM PS3.3 C.11.2.1.2.1, C.11.2.1.3.1 and C.11.2.1.3.2, onto 0..255."""
+    """Map values to 0..255 by a window (DICOM PS3.3 C.11.2.1.2.1, C.11.2.1.3.1 and C.11.2.1.3.2)."""
     if window.function == "SIGMOID":
         exponent = (-4 * (values - window.center) / window.width).clip(-80, 80)
         sigmoid: Grey = np.float32(255) / (1 + np.exp(exponent, dtype=np.float32))
@@ -285,12 +285,11 @@ def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
 
 
 def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
-    """Exactly what `numpy.percentile` gives, several times as fast for pixel values.
+    """Compute percentiles exactly like `numpy.percentile`, but several times as fast for pixel values.
 
-    values  float32 of any shape, not empty, without NaN; quick where they are spread over 0..65535
+    values  float32 of any shape, not empty, without NaN; fast if they are spread over 0..65535
 
-    Only the values that share their whole part with the wanted ones are put in order: a count of whole parts tells
-    which those are.
+    A count of whole parts selects the values near each wanted percentile, and only those values are sorted.
     """
     flat = values.reshape(-1)
     whole = flat.clip(0, _LARGEST_VALUE).astype(np.uint16)
@@ -316,7 +315,7 @@ def _percentile_window(image: Image) -> Window:
 
 
 def _stretched(grey: Grey) -> Grey:
-    """Its own 1st to 99th percentile stretched to 0..255; an image without contrast stays as it is."""
+    """Stretch the 1st to 99th percentile of an image to 0..255; an image without contrast is unchanged."""
     low, high = percentiles(grey, _TAILS)
     if high - low < 1:
         return grey

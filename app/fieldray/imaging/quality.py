@@ -171,7 +171,9 @@ def _runs_into_lower_part(image: Image, lungs: LungFields) -> bool:
 
 
 def _empty_share(image: Image) -> float:
-    """Share of the rows, at the bottom, that are of one grey: black, white, or as a decoder fills up what it lacks."""
+    """Return the share of rows at the bottom with a single grey: black, white, or a decoder's filling of missing
+    data.
+    """
     values = image.pixels[:, :: max(1, image.pixels.shape[1] // _SAMPLED)]
     low, high = np.percentile(values[:: max(1, len(values) // _SAMPLED * 4), ::4], (1.0, 99.0))
     grey, spread = float(np.median(values[-1])), _ONE_GREY * (high - low)
@@ -190,7 +192,9 @@ def _has_little_detail(image: Image) -> bool:
 
 
 def _roughness(grey: NDArray[np.float32]) -> float:
-    """How far pixels in the middle of an image are from the mean of their four neighbours: a standard deviation."""
+    """Return the standard deviation of the difference between a pixel and the mean of its four neighbours, in the
+    middle.
+    """
     sideways = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     margins = [max(0, side // 8 - 1) for side in grey.shape]
     middle = tuple(slice(margin, side - 2 - margin) for margin, side in zip(margins, grey.shape, strict=True))
@@ -198,7 +202,7 @@ def _roughness(grey: NDArray[np.float32]) -> float:
 
 
 def _tilt(mask: Mask, cells: PixelMap) -> int:
-    """By how many degrees two lungs lean: of the lines at which they were mirrored, that where they fit best."""
+    """Return the tilt of two lungs in degrees: the axis at which their mirror images fit best."""
     step = max(1, max(mask.shape) // 42)
     mask = mask[::step, ::step]
     rows, columns = np.nonzero(mask)

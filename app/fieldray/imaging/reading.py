@@ -135,7 +135,7 @@ def packed(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def unpacked(data: bytes) -> NDArray[np.uint8]:
-    """The grey levels (h, w) of what `packed` made. Raises Unreadable (damaged) for any other bytes."""
+    """Decode the grey levels (h, w) that `packed` encoded. Raises Unreadable (damaged) for any other bytes."""
     try:
         with PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
             if max(image.size) > PREVIEW_SIDE or image.mode != "L":  # known before anything is decoded
@@ -156,7 +156,7 @@ _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
 def _whole_png(data: bytes) -> _WholeImage:
-    """A PNG of 1 to 16 bits, palette, with or without alpha (laid over black); eight-bit values are shown as stored.
+    """Decode a PNG of 1 to 16 bits, with palette or alpha (laid over black); 8-bit values are shown unchanged.
 
     Raises Unreadable; Unusable `colour`, `several_images`.
     """
@@ -209,7 +209,7 @@ def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _Whole
 def _finished(
     pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed: TargetSize | None, *, step: int = 1
 ) -> Image:
-    """`size` is that of the file, `step` the one at which the pixels were read."""
+    """Make the image; `size` is the size of the file, `step` the reduction at which the pixels were read."""
     window = _AS_STORED if pixels.dtype == np.uint8 else None
     is_approximate = step > 1
     if step == 1 and needed is not None:
@@ -229,9 +229,9 @@ def _finished(
 
 
 def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
-    """The upright values of a JPEG and their step: of a grey one 1 / `step`, and anything else in full.
+    """Decode the upright values of a JPEG, and their step: 1 / `step` for a grey JPEG, any other in full.
 
-    Raises Unreadable; Unusable `colour`. `PIL.Image.open` has a limit of pixels; here sizes were checked before.
+    Raises Unreadable; Unusable `colour`. The pixel limit of `PIL.Image.open` does not apply: sizes were checked before.
     """
     try:
         with warnings.catch_warnings():
@@ -255,7 +255,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
 
 
 def _orientation(image: PIL.Image.Image) -> int:
-    """The orientation in EXIF; 1, upright, without one. A damaged EXIF block is ignored."""
+    """Return the orientation in EXIF; 1 (upright) without one. A damaged EXIF block is ignored."""
     try:
         found = image.getexif().get(_ORIENTATION, 1)
         return found if found in _TURNS else 1
@@ -264,9 +264,9 @@ def _orientation(image: PIL.Image.Image) -> int:
 
 
 def _grey_of(values: NDArray[Any], *, has_alpha: bool = False) -> tuple[NDArray[Any], list[str]]:
-    """Grey pixels uint8 or uint16 of values (rows, columns) or (rows, columns, channels), and notes.
+    """Convert values (rows, columns) or (rows, columns, channels) to grey uint8 or uint16. Returns grey, notes.
 
-    Raises Unusable for colours that are no grey ones.
+    Raises Unusable for colours that are not grey.
     """
     notes: list[str] = []
     if has_alpha:
@@ -283,7 +283,7 @@ def _grey_of(values: NDArray[Any], *, has_alpha: bool = False) -> tuple[NDArray[
 
 
 def _over_black(values: NDArray[Any]) -> tuple[NDArray[Any], bool]:
-    """Colours times alpha, without the alpha channel; whether anything was see-through."""
+    """Lay colours over black by their alpha channel. Returns the colours, and whether any pixel was transparent."""
     alpha, opaque = values[:, :, -1], np.iinfo(values.dtype).max
     if alpha.min() == opaque:
         return values[:, :, :-1], False
@@ -313,7 +313,7 @@ _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
 def _deep_jpeg(data: bytes) -> NDArray[Any]:
-    """The values of a JPEG of another depth than 8 bits, or of another process than Pillow's; EXIF is not asked."""
+    """Decode a JPEG with a depth other than 8 bits, or with a process that Pillow lacks; EXIF is ignored."""
     from fieldray.imaging.codecs.jpeg import decode_jpeg
 
     try:
@@ -323,7 +323,7 @@ def _deep_jpeg(data: bytes) -> NDArray[Any]:
 
 
 def _png_images(data: bytes) -> int:
-    """How many images a PNG holds: frames of an animation (APNG), or further files behind its end."""
+    """Return the number of images in a PNG: frames of an animation (APNG), or files joined behind its end."""
     end, frames, is_still = len(data), 0, True
     for kind, start, _ in _chunks(data):
         if kind == b"acTL":
@@ -338,7 +338,7 @@ def _png_images(data: bytes) -> int:
 
 
 def _check_chunks(data: bytes) -> None:
-    """Raise Unreadable `damaged` where a critical chunk is not what was written: decoders show what they make of it."""
+    """Raise Unreadable `damaged` if a critical chunk fails its checksum: decoders would show damaged pixels."""
     view = memoryview(data)
     for kind, start, end in _chunks(data):
         stated = int.from_bytes(view[end : end + 4], "big")
@@ -347,10 +347,10 @@ def _check_chunks(data: bytes) -> None:
 
 
 def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
-    """The JPEG, with its end where only that was missing, and notes.
+    """Return the JPEG, with an added end marker if only that was missing, and notes.
 
-    Raises Unreadable `truncated`; Unusable `several_images` where another image follows (MPO, or files joined
-    together). Smaller JPEGs, previews and gain maps of cameras, are noted.
+    Raises Unreadable `truncated`; Unusable `several_images` if another image follows (MPO, or joined files). Smaller
+    JPEGs (previews and gain maps of cameras) get a note.
     """
     end = jpeg_end(data)
     if end is None:

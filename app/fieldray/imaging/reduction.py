@@ -56,7 +56,7 @@ class TargetSize:
 
     @property
     def turned(self) -> TargetSize:
-        """The target size before an image is rotated by 90 degrees: rows and columns swapped."""
+        """Return the target size before an image is rotated by 90 degrees: rows and columns swapped."""
         return TargetSize(self.columns, self.rows, self.of_longer)
 
 
@@ -161,7 +161,7 @@ def block_means(values: NDArray[Any], step: int, *, highest: int | None = None) 
 
 
 def _sums_of_lines(values: NDArray[Any], step: int, highest: int | None) -> NDArray[Any]:
-    """Sums of `step` neighbouring rows, in 16 bits where they fit: twice as fast as 32."""
+    """Return sums of `step` neighbouring rows, in 16 bits if they fit: twice as fast as 32."""
     whole = values.shape[0] // step
     wide: type[np.number[Any]]
     if values.dtype.kind == "u":

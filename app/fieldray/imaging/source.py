@@ -60,7 +60,7 @@ class FileState(NamedTuple):
 
 
 def state_of(file: BinaryIO | Path) -> FileState | None:
-    """The state of a file, open or by its path; None for what is none of the system. Raises OSError."""
+    """Return the state of a file, open or by path; None for a stream that is no system file. Raises OSError."""
     try:
         status = file.stat() if isinstance(file, Path) else os.fstat(file.fileno())
     except io.UnsupportedOperation:
@@ -117,7 +117,7 @@ class Stamps:
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
     def now(self, path: Path, stream: BinaryIO) -> bytes:
-        """The stamp of an open file as it is now; empty for a stream that is no file of the system. Raises OSError."""
+        """Return the current stamp of an open file; empty for a stream that is no system file. Raises OSError."""
         state = state_of(stream)
         return self._stamp(path, state, _part_of(stream, state.size)) if state else b""
 
@@ -132,7 +132,7 @@ class Stamps:
         return stamp.digest()
 
     def _parts(self, name: bytes, size: int) -> Iterator[tuple[int, int]]:
-        """Where the parts that are hashed begin, and how long they are."""
+        """Yield start and length of the parts that are hashed."""
         if size <= _WHOLE_BYTES:
             yield 0, size
             return
@@ -190,12 +190,12 @@ def is_bin(name: str) -> bool:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """The parts of a file's name in a zip file or a DICOMDIR, whichever stroke divides them, without empty ones."""
+    """Split a file's name in a zip file or a DICOMDIR at slashes and backslashes, without empty parts."""
     return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
 
 def mark(name: str, *, is_folder: bool) -> str:
-    """A name, and whether it is a folder's."""
+    """Return a key of a name that also tells whether it is a folder."""
     return name + "/" if is_folder else name
 
 
@@ -239,14 +239,14 @@ class Folder:
             return cls(path, [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries])
 
     def next_entry(self) -> tuple[Path, bool] | None:
-        """The next in order of the names, None when there is none left."""
+        """Return the next entry in the order of names, None after the last one."""
         if not self._left:
             return None
         name, is_folder = self._left.pop()
         return self.path / name, is_folder
 
     def entries(self) -> Iterator[tuple[Path, bool]]:
-        """All that are left."""
+        """Yield all remaining entries."""
         return iter(self.next_entry, None)
 
     def is_lost(self) -> bool:
@@ -268,9 +268,9 @@ _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an e
 
 
 def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
-    """The file that a DICOMDIR names, in upper or lower case; None for anything but plain names (PS3.10 8.2).
+    """Return the file that a DICOMDIR names, in upper or lower case; None for anything but plain names (PS3.10 8.2).
 
-    Discs were written whose index divides names by another stroke, or whose files have an extension that it leaves out.
+    Some discs have an index with another path separator, or files with an extension that the index leaves out.
     """
     path, parts = folder, parts_of("/".join(components))
     if len(parts) > _MOST_COMPONENTS:

@@ -1,7 +1,7 @@
-"""Synthetic images for the demonstration and the tests: drawn to look like chest radiographs of nobody.
+"""Synthetic images for the demonstration and the tests: drawn like chest radiographs, of no real person.
 
-Each is a map of how much lies in the path of the beam (tissue, ribs, heart, less where the lungs are), with scatter and
-noise. They show that the program works. They say nothing about how well a model performs on people.
+Each is a map of the material in the beam's path (tissue, ribs, heart, less in the lungs), with scatter and noise. They
+show that the program works, and say nothing about the performance of a model.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def lung_mask(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
 
 
 def _placed(rows: int, columns: int, random: np.random.Generator) -> tuple[_Grid, np.float32]:
-    """The first draws of a phantom: where its middle is, and how large it is."""
+    """Draw the middle and the size of a phantom, its first random numbers."""
     across = np.linspace(-1.1, 1.1, columns, dtype=np.float32)[None, :] + np.float32(random.normal(0, 0.02))
     down = np.linspace(0, 1, rows, dtype=np.float32)[:, None]
     return _Grid(across=across, down=down), np.float32(random.uniform(0.92, 1.08))
 
 
 def _soft(distance: Field, width: float) -> Field:
-    """An edge: 0 outside, 1 inside, `width` of the image wide."""
+    """Return an edge: 0 outside, 1 inside, `width` of the image wide."""
     edge: Field = 1 / (1 + np.exp((-distance / np.float32(width)).clip(-40, 40)))
     return edge
 
@@ -91,7 +91,9 @@ def _body(grid: _Grid) -> Field:
 
 
 def _lungs(grid: _Grid, size: np.float32) -> Field:
-    """Two rounded triangles: narrow at the top, cut off below by the domes of the diaphragm, right one higher."""
+    """Draw the lungs: two rounded triangles, narrow at the top, cut off by the diaphragm's domes, the right one
+    higher.
+    """
     lungs = np.zeros(np.broadcast_shapes(grid.across.shape, grid.down.shape), np.float32)
     for side, dome in ((-1, 0.77), (1, 0.80)):
         away = (side * grid.across - 0.44 * size) / (0.16 + 0.19 * np.clip((grid.down - 0.08) / 0.45, 0, 1) * size)
@@ -103,7 +105,7 @@ def _lungs(grid: _Grid, size: np.float32) -> Field:
 
 
 def _middle(grid: _Grid, size: np.float32) -> Field:
-    """Spine with its discs, great vessels, and the heart, which leans to the left side of the body."""
+    """Draw the spine with its discs, the great vessels, and the heart, which leans to the left side of the body."""
     spine = np.exp(-((grid.across / 0.09) ** 2)) * (0.34 + 0.05 * np.sin(grid.down * 95))
     vessels = 0.25 * _blob(grid, 0.06, 0.30, 0.17, 0.20)
     heart = 0.55 * _blob(grid, 0.16, 0.63, float(0.36 * size), 0.19, edge=0.05)
@@ -113,7 +115,7 @@ def _middle(grid: _Grid, size: np.float32) -> Field:
 
 
 def _ribs(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
-    """Rear parts fall away from the spine, front parts rise towards the breast bone: arcs over both lungs."""
+    """Draw the ribs as arcs: rear parts fall away from the spine, front parts rise towards the breast bone."""
     shift = random.uniform(-0.01, 0.01)
     away = np.abs(grid.across)
     ribs = np.zeros_like(lungs)
@@ -136,7 +138,7 @@ def _collar_bones(grid: _Grid) -> Field:
 
 
 def _opacities(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
-    """One to three clouds of uneven density in one lung."""
+    """Draw one to three clouds of uneven density in one lung."""
     side = random.choice((-1, 1))
     clouds = np.zeros_like(lungs)
     for _ in range(random.integers(1, 4)):
@@ -149,7 +151,7 @@ def _opacities(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
 
 
 def _lettered(image: Field, random: np.random.Generator) -> Field:
-    """With the marker of the side burned in, as technicians place it: the patient's right is on the left."""
+    """Burn in the side marker as radiographers place it: the patient's right is on the left."""
     rows, columns = image.shape
     height = max(10, rows // 16)
     sheet = Picture.new("L", (columns, rows))
@@ -272,7 +274,7 @@ def _drawn(part: Part, *, view: str = "PA", body_part: str = "CHEST", age: str |
 
 
 def _hand(part: Part) -> bytes:
-    """Five fingers and a palm, in a header that says so."""
+    """Return an image of a hand (five fingers and a palm), with a header that says so."""
     dataset = _drawn(part, body_part="HAND")
     down, across = np.mgrid[0:_ROWS, 0:_COLUMNS].astype(np.float32)
     inside = ((down - 470) / 120) ** 2 + ((across - 270) / 115) ** 2 < 1

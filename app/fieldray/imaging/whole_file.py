@@ -11,7 +11,7 @@ from fieldray.imaging.source import FileState, Opener, Stamps, file_problem, ope
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
-    """The whole file or zip member in memory. Raises as `read_with_state`."""
+    """Read the whole file or zip member into memory. Raises as `read_with_state`."""
     return read_with_state(ref, opener=opener)[0]
 
 
@@ -38,10 +38,10 @@ def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes
 
 
 def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
-    """SHA-256 (hex) of the file's or member's bytes, without holding a file in memory, and the file's stamp.
+    """Return the SHA-256 (hex) of a file or member, read in blocks, and the file's stamp.
 
-    That is empty where nobody asked for any, and where none may vouch for the file. Raises Unreadable; so it does for a
-    file that is larger than any that is read: nobody could cancel the hours that it may take.
+    The stamp is empty without `stamps`, or if no stamp can identify the file's state. Raises Unreadable, also for a
+    file larger than any readable image, since hashing it might take hours that cannot be cancelled.
     """
     if ref.member is not None:
         return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest(), b""

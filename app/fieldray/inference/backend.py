@@ -1,6 +1,6 @@
-"""What the engine asks of a backend: anything that runs a model on images, whatever the device.
+"""The interface of a backend: anything that runs a model on images, whatever the device.
 
-A backend is used by one thread, the one that started it; only `abort`, `pid` and `is_alive` may be used by others.
+A backend is used only by the thread that started it; other threads may use `abort`, `pid` and `is_alive` only.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
 
 
 def file_for(entry: BackendEntry, model: Model) -> bytes:
-    """The pack's file for a device, of the role that it prefers. Raises BackendProblem (no_model_file)."""
+    """Return the pack's file for a device, by the device's preferred role. Raises BackendProblem (no_model_file)."""
     for role in entry.roles:
         if role in model.files:
             return model.files[role]

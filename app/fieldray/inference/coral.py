@@ -1,4 +1,4 @@
-"""The Coral USB Accelerator as a backend: the pack's compiled file in a child process that may die of it."""
+"""The Coral USB Accelerator as a backend: the pack's compiled file in a child process, which may crash."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ def system_kind(options: BackendOptions) -> BackendKind:
 
 
 def _file_problem(model: Model) -> Reason | None:
-    """Why the pack cannot run on any Edge TPU. A runtime would not say: it would run a plain file on the CPU."""
+    """Return the reason why the pack cannot run on any Edge TPU, or None.
+
+    The runtime does not report this: it would run a file that is not compiled on the CPU.
+    """
     try:
         if is_compiled(file_for(EDGE_TPU, model)):
             return None
@@ -131,7 +134,7 @@ def _file_problem(model: Model) -> Reason | None:
 
 
 def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> Reason | None:
-    """Why there is no use in starting a process for the Edge TPU; one on USB is best found out about by opening it."""
+    """Return the reason not to start a process for the Edge TPU, or None; a USB device is checked by opening it."""
     devices = find()
     if devices:
         return reason("coral_no_permission") if devices[0].is_writable is False else None
@@ -182,14 +185,14 @@ class EdgeTpuLibrary:
 
     @property
     def runtime_version(self) -> int | None:
-        """N of its "RuntimeVersion(N)"."""
+        """Return N of the runtime's "RuntimeVersion(N)"."""
         ask = self._library.edgetpu_version
         ask.restype = ctypes.c_char_p
         match = _VERSION.search((ask() or b"").decode(errors="replace"))
         return int(match[1]) if match else None
 
     def devices(self) -> tuple[str, ...]:
-        """The Edge TPUs ("usb") and boards ("pci") that it can see now."""
+        """Return the Edge TPUs ("usb") and boards ("pci") that the runtime sees now."""
         library = self._library
         library.edgetpu_list_devices.restype = ctypes.POINTER(_Entry)
         library.edgetpu_list_devices.argtypes = [ctypes.POINTER(ctypes.c_size_t)]
@@ -262,7 +265,7 @@ class OpenDelegate:
 
 
 def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
-    """The first Edge TPU of `count` that no other process has, held until this one ends, however it does.
+    """Lock the first of `count` Edge TPUs that no other process uses, until this process ends.
 
     Raises BackendProblem("coral_busy").
     """
@@ -307,7 +310,7 @@ def is_compiled(file: bytes) -> bool:
 
 
 def oldest_runtime(file: bytes) -> int | None:
-    """The first version of the Edge TPU runtime that can run a compiled file; None where it does not say."""
+    """Return the first Edge TPU runtime version that can run a compiled file; None if the file does not state it."""
     said = []
     for mark in re.finditer(_PACKAGE, file):
         with contextlib.suppress(struct.error):
@@ -345,7 +348,7 @@ def _number(data: bytes, table: int, field: int, form: str) -> int:
 
 
 def _vector(data: bytes, table: int, field: int) -> tuple[int, int]:
-    """Where the entries of a vector begin, and their number. Raises struct.error for one that ends past the data."""
+    """Return offset and length of a FlatBuffers vector. Raises struct.error for one that ends past the data."""
     place = _place(data, table, field)
     if not place:
         return 0, 0
@@ -357,7 +360,7 @@ def _vector(data: bytes, table: int, field: int) -> tuple[int, int]:
 
 
 def _place(data: bytes, table: int, field: int) -> int:
-    """Where a field of a FlatBuffers table lies, 0 for an absent one."""
+    """Return the offset of a field of a FlatBuffers table, 0 for an absent field."""
     fields, entry = table - _unpacked("<i", data, table), 4 + 2 * field
     offset = _unpacked("<H", data, fields + entry) if entry < _unpacked("<H", data, fields) else 0
     return table + offset if offset else 0

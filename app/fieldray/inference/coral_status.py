@@ -1,8 +1,8 @@
-"""Is an Edge TPU there, can it be used, and if not, what has to be done?
+"""The status of the Edge TPU: is one connected, can it be used, and if not, how to make it usable?
 
-The Edge TPU runtime's own list decides whether there is an Edge TPU. It is asked in a child process, because a library
-that does not fit, or an Edge TPU that is pulled out meanwhile, ends the process that asks. What the system knows about
-USB is added where there is any.
+The Edge TPU runtime's own list decides whether there is an Edge TPU. It is queried in a child process, because an
+incompatible library, or an Edge TPU that is unplugged meanwhile, crashes the querying process. The system's USB facts
+are added if there are any.
 """
 
 from __future__ import annotations
@@ -163,7 +163,10 @@ def split_multi_string(text: str) -> tuple[str, ...]:
 
 
 def _instances(enumerator: str) -> tuple[str, ...]:
-    """CM_Get_Device_ID_List_SizeW, CM_Get_Device_ID_ListW (Windows SDK, cfgmgr32.h)."""
+    """Call CM_Get_Device_ID_List_SizeW and CM_Get_Device_ID_ListW (Windows SDK, cfgmgr32.h).
+
+    Returns the instance ids.
+    """
     if sys.platform != "win32":
         return ()
     manager = ctypes.WinDLL("cfgmgr32")
@@ -185,8 +188,9 @@ LOOK_INTERVAL_S: Final = 0.2  # at the system's list of USB devices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryAnswer:
-    """What the Edge TPU runtime said: its name, version (None if it does not say) and the devices that it sees, each
-    "usb" or "pci".
+    """The report of the Edge TPU runtime: its name, its version (None if unknown) and its devices.
+
+    Each device is "usb" or "pci".
     """
 
     library: str
@@ -196,11 +200,11 @@ class LibraryAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoralStatus:
-    """All that is known.
+    """The status of the Edge TPU.
 
     reason           why no Edge TPU can be used, None if one can
-    notes            what makes the Edge TPU slow or unreliable
-    library_problem  why the Edge TPU runtime cannot be asked, also where there is no Edge TPU to ask for
+    notes            reasons why the Edge TPU is slow or unreliable
+    library_problem  why the Edge TPU runtime cannot be queried, also where there is no Edge TPU
     """
 
     usb: tuple[UsbDevice, ...]
@@ -293,10 +297,10 @@ _FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU that is given its firmware vanishe
 
 
 class Debouncer:
-    """Turns what is seen at each look into changes that count.
+    """Reduces the observations of a device to the changes that matter.
 
-    The first change counts at once, for quick hands; an Edge TPU that flaps counts as absent until it is calm; one that
-    vanishes while its firmware is loaded still counts as there for a while.
+    The first change counts at once. An Edge TPU that repeatedly disconnects counts as absent until it is stable. One
+    that vanishes while its firmware is loaded still counts as present for a while.
     """
 
     def __init__(self) -> None:

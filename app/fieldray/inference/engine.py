@@ -1,12 +1,12 @@
-"""The engine: which device runs an image, and what if that device dies?
+"""The engine: it chooses the device for each image, and handles the failure of a device.
 
-The CPU is workers that do whole images. The engine only has them get ready for a model, and gives each other device a
-runner: a thread that starts a process, tests it, and runs one input after another in it. Which of them an image is for
-is chosen image by image. What a device loses, the worker runs that has the image. A device gets ready while others
-serve, so nothing waits for it.
+The CPU backend is a pool of workers that screen whole images; the engine only prepares them for a model. Each other
+device gets a runner: a thread that starts a process, tests it, and runs inputs in it one by one. The device is chosen
+for each image. If a device fails, the worker that has the image runs it. Devices are prepared while others serve, so no
+image waits.
 
-An image belongs to its model: when another one is opened, what still waits for a device fails. All states change under
-one lock; events are published and inputs answered after it is released, so that no foreign code runs inside it.
+An image belongs to its model: when another model is opened, inputs still waiting for a device fail. All states change
+under one lock; events are published and inputs answered after its release, so that no foreign code runs under the lock.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Cpu(Protocol):
 
 
 class _Input(NamedTuple):
-    """What a device is to run, (height, width, channels) uint8, and the answer."""
+    """An input for a device, (height, width, channels) uint8, and its future answer."""
 
     values: NDArray[np.uint8]
     answer: Future[Prediction]
 
 
 class _Lost(Exception):
-    """An input comes back from a device: it ended for this reason while it ran the input, or None if it never did."""
+    """An input returned by a device: the reason if the device ended while running it, None if it was never run."""
 
     def __init__(self, why: Reason | None) -> None:
         super().__init__(why)
@@ -86,16 +86,16 @@ class _Lost(Exception):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Runner:
-    """The CPU or a device with one model: what is known of it, and the thread that gets it ready.
+    """The CPU or a device with one model: its state, and the thread that prepares it.
 
     kind            None for the CPU, whose inputs are run by the workers that have the images
-    former          of the same device with the model before, which must have ended first
+    former          the device's runner for the previous model, which must end first
     image_s         seconds per image, known once it is ready
-    has_given_up    whether it failed too often; it is not started again unless asked for
-    forced_retries  how often it was to be tried again whatever was known of it
+    has_given_up    whether it failed too often; it is started again only on request
+    forced_retries  number of requested restarts that ignore earlier failures
     absent          why its device is not connected, None if it may be
     is_chosen       whether the person wants it used
-    inputs          that wait for it; `input` is the one it runs
+    inputs          inputs waiting for it; `input` is the running one
     """
 
     entry: BackendEntry
@@ -135,7 +135,7 @@ class _Runner:
         return self.state == "ready" and not self.is_over and self.unavailable_reason is None
 
     def event(self, *, in_use: bool) -> BackendChanged:
-        """The event that tells people of the device's state."""
+        """Return the event that describes the device's state."""
         return BackendChanged(
             backend=self.entry.name, state=self.state, in_use=in_use, detail=self.detail, reason=self.reason
         )
@@ -213,10 +213,10 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             self._watch_devices()
 
     def serving(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
-        """The device for the next image. Waits until a device is ready.
+        """Return the device for the next image. Waits until a device is ready.
 
-        Where several run images, it is the CPU while some wait for the others. Raises BackendProblem where another
-        model is open (again_other_pack), or no image will ever be run again; Cancelled.
+        With several devices in use, it is the CPU while images wait for the others. Raises BackendProblem if another
+        model is open (again_other_pack), or no device can ever run an image; Cancelled.
         """
         return self._next(model, is_cancelled).entry.name
 
@@ -316,8 +316,10 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         falls_back: bool = False,
         spares_devices: bool = False,
     ) -> _Runner:
-        """See `serving`. Unless the CPU is out, it is the CPU with `spares_devices`, or, with `falls_back`, where no
-        device is ready, whether the CPU is or not.
+        """Wait for the runner of the next image (see `serving`).
+
+        The CPU is returned at once, unless it is out of use, with `spares_devices`, or with `falls_back` if no device
+        is ready.
         """
         with self._changed:
             while True:
@@ -349,13 +351,13 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return names
 
     def _mark_chosen(self) -> None:
-        """One that was given up is tried again."""
+        """Apply the choice of devices; a chosen device that was given up is tried again."""
         for runner in self._runners:
             runner.is_chosen, runner.has_given_up = runner.entry.name in self._chosen, False
             runner.forced_retries += 1
 
     def _watch_devices(self) -> None:
-        """Watch for the devices that come and go, each from the moment it is wanted."""
+        """Watch for connection and removal of devices, each from the moment that it is wanted."""
         for kind in self._kinds:
             if kind.watch and kind.name in self._chosen and kind.name not in self._watches:
                 watch = kind.watch(partial(self.reconsider, kind.name), partial(self.lost, kind.name))
@@ -372,7 +374,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """States change; afterwards inputs that wait where they cannot be run come back, and people are told."""
+        """Change states in the block; afterwards return inputs that cannot be run, and publish the events."""
         returned = list[_Input]()
         try:
             with self._changed:
@@ -473,7 +475,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             one.answer.set_result(prediction)
 
     def _taken(self, runner: _Runner) -> _Input | None:
-        """The next input; None once the model is over. Raises BackendProblem for what must not run, or has died."""
+        """Take the next input; None once the model is closed. Raises BackendProblem for an unusable or dead device."""
         with self._changed:
             while not runner.is_over:
                 if why := runner.unavailable_reason:
@@ -536,7 +538,7 @@ def _require_wanted(runner: _Runner) -> None:
 
 
 def _awaited(answer: Future[Prediction], is_cancelled: Callable[[], bool]) -> Prediction:
-    """A device's answer, but no longer than it is wanted. Raises Cancelled, and what the future raises."""
+    """Wait for a device's answer as long as it is wanted. Raises Cancelled, and the exceptions of the future."""
     while True:
         try:
             return answer.result(_WAIT_S)
@@ -547,7 +549,7 @@ def _awaited(answer: Future[Prediction], is_cancelled: Callable[[], bool]) -> Pr
 
 
 def _time_image(run: Callable[[NDArray[np.uint8]], Answer], spec: InputSpec) -> float:
-    """Seconds an image takes; the best of a few, so that it is its own."""
+    """Return the seconds that an image takes: the minimum of a few runs, without other load."""
     image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
     times_s = []
     for _ in range(_TIMED_RUNS):

@@ -47,7 +47,7 @@ MEMORY_LIMIT_MB: Final = 2560
 
 
 def model_process() -> Child:
-    """A process that will run a model, not started."""
+    """Return a model process, not started."""
     return Child(SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
 
 
@@ -201,7 +201,7 @@ class Network:
         return np.append(1 - scores, scores) if len(scores) < self._spec.labels else scores
 
     def _real(self, position: int | None) -> NDArray[np.float32] | None:
-        """What an output says of the image, None where the pack has no such output."""
+        """Return the real values of an output, None if the pack has no such output."""
         if position is None:
             return None
         info, values = self._output(position)
@@ -213,7 +213,7 @@ class Network:
 
 
 def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object | None, *, wanted: InputSpec) -> Any:
-    """Its memory is laid out only once its input is known to be `wanted`: a file may claim 30,000 pixels a side."""
+    """Make an interpreter. Memory is allocated only for a `wanted` input: a file may claim 30,000 pixels a side."""
     try:
         interpreter = runtime.interpreter(model_content=file, num_threads=threads)
         _check_input(_inputs(interpreter), wanted)
@@ -235,14 +235,14 @@ def _inputs(interpreter: Any) -> list[_TensorInfo]:
 
 
 def _problem(detail: str, code: str) -> BackendProblem:
-    """What the runtime complains of; when memory is refused to it, it gives no words, or only those of XNNPACK."""
+    """Return the problem that the runtime reports; out of memory, its message is empty or only from XNNPACK."""
     if (not detail or detail.startswith(_NO_XNNPACK)) and (problem := memory_problem()):
         return problem
     return BackendProblem(reason(code, detail=detail))
 
 
 def memory_problem() -> BackendProblem | None:
-    """The model needs more memory than this process may have; None where it may have any."""
+    """Return the problem that the model exceeds this process's memory limit; None without a limit."""
     limit_mb = memory_limit_mb()
     return BackendProblem(reason("model_memory", limit_mb=limit_mb)) if limit_mb else None
 
@@ -287,7 +287,7 @@ def _bad(detail: str) -> None:
 
 
 def _input_table(info: _TensorInfo, *, is_bare: bool) -> Array:
-    """(256,) what the input tensor holds for each image value."""
+    """Return the table (256,) of input tensor values for each image value."""
     values = np.arange(256)
     real = values if is_bare else values / 255
     held: Array

@@ -1,8 +1,8 @@
-"""Whether a network is a function of its image: the same image has the same answer, whatever ran before it.
+"""Check that a network is a pure function of its image: equal images give equal answers, whatever ran before.
 
-A file may hold operators that draw random numbers, keep values for the next image, or run what no converter of image
-networks asks for. A self-test of a few images cannot find them, so those that may be there are listed. And a tensor
-that is read before anything has written it would give what an earlier image, or another program, left in that memory.
+A file may hold operators that draw random numbers, keep values for the next image, or have no use in image networks. A
+self-test on a few images cannot detect them, so allowed operators are listed. A tensor that is read before it is
+written would also leak content of an earlier image or of another program.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A backend whose network lives in a child process: what is native may crash, hang or be killed there.
+"""A backend whose network runs in a child process, so that native code may crash, hang or be killed.
 
-What that process can be asked, and what it answers, is described here for both sides of the pipe; its own side is
-`service`. There is no close: the child ends with its input.
+The messages of both sides of the pipe are defined here; the child's side is `service`. There is no close message: the
+child ends when its input closes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DelegateSpec:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Opening:
-    """Load a file (its bytes) with so many threads; `delegate` opens a device, None for the CPU."""
+    """A request to load a file (its bytes) with a number of threads; `delegate` opens a device, None for the CPU."""
 
     file: NDArray[np.uint8]
     spec: NetworkSpec
@@ -75,7 +75,7 @@ class Explain(Protocol):
 
 
 def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
-    """The reason, where nothing more is known."""
+    """Return the reason for the end of a process about which nothing more is known."""
     if isinstance(error, ChildTimeout):
         return reason("worker_timeout", seconds=f"{timeout_s:g}")
     if _OUT_OF_MEMORY in error.last_stderr:
@@ -177,5 +177,5 @@ def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> Ba
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """The CPU as a kind of backend, as the options say."""
+    """Return the CPU as a kind of backend, with the given options."""
     return cpu_kind(threads=options.threads, priority=options.priority)

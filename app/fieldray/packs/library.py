@@ -75,7 +75,7 @@ class PackLibrary:
         builtin_table: Mapping[str, str] = BUILTIN,
         builtin_lungs: str = "",
     ) -> None:
-        """Without `builtin_root` the packs are those of this program, `builtin_lungs` among them."""
+        """Without `builtin_root` the shipped packs are those of this program, `builtin_lungs` among them."""
         self._drives = drives
         self._installed_root = home / "packs"
         self._builtin_lungs = builtin_lungs if builtin_root else BUILTIN_LUNGS
@@ -100,7 +100,7 @@ class PackLibrary:
         return self._of_root(self._installed_root, "installed")
 
     def available(self, drives: Iterable[Path] | None = None) -> tuple[PackCandidate, ...]:
-        """Every pack within reach, those of the drives (or of these) first, then installed, then shipped ones."""
+        """Return every pack on this computer: those of the drives first, then installed, then shipped ones."""
         on_drives = list[PackCandidate]()
         for drive in self._drives() if drives is None else drives:
             with contextlib.suppress(PackProblem):  # one that is going: the others stay
@@ -108,14 +108,14 @@ class PackLibrary:
         return (*on_drives, *self.installed(), *self.builtin())
 
     def find(self, name_or_path: str | Path, *, without: Mapping[Path, Reason] = MappingProxyType({})) -> PackCandidate:
-        """A pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
+        """Find a pack given as a folder (the pack, a drive, or a folder of packs), `id-version`, or `id`.
 
-        The name of a pack that is kept here is that pack, even where a folder beside the images is called so: such a
-        folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
-        highest. Folders of `without` are not looked at; where nothing else is meant, the first of their reasons is why.
+        A name of an installed or shipped pack means that pack, even if a folder next to the images has that name; write
+        such a folder as `./name`. Loadable packs are preferred, then the highest version. Folders in `without` are
+        skipped; if they hold the only matches, the first of their reasons is raised.
 
         Raises PackProblem: pack_not_found, pack_is_file, pack_no_manifest, pack_several, pack_several_signers, and
-        pack_namesake_shipped where only another signer's pack bears the name of one that ships.
+        pack_namesake_shipped if only another signer's pack has the name of a shipped one.
         """
         path, name = Path(name_or_path), str(name_or_path)
         if path.is_dir() and not any(found.is_called(name) for found in (*self.installed(), *self.builtin())):
@@ -178,8 +178,10 @@ class PackLibrary:
             self.keys.record(one.fingerprint, pack_id=pack_id, version=version, content=one.content_sha256)
 
     def doubts(self, model: Model) -> tuple[Reason, ...]:
-        """The warnings about a model before it runs: the site's operating points cannot be read, or the content of this
-        version has changed since its last run here. Raises StorageProblem.
+        """Return the warnings about a model before it runs. Raises StorageProblem.
+
+        Either the site's operating points cannot be read, or the content of this version has changed since its last run
+        here.
         """
         unreadable = self.site_points.problem()
         before = [(one, self.keys.content_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]
@@ -189,7 +191,7 @@ class PackLibrary:
     # ---- inside
 
     def _require_own_name(self, manifest: VerifiedManifest, trust: Trust, *, named: str) -> None:
-        """No signer's pack passes for another's of the same id: not for one that ships, ran here or is installed.
+        """Require that a pack does not use the id of another signer's pack that ships, ran here or is installed.
 
         named  the fingerprint that a person named, or ""
         Raises PackProblem (pack_namesake, pack_namesake_shipped), StorageProblem.
@@ -223,7 +225,10 @@ class PackLibrary:
         return "signed"
 
     def _is_builtin(self, folder: Path, manifest: VerifiedManifest) -> bool:
-        """By its path and by its content: a copy of a shipped pack on a drive is trusted by its key like any other."""
+        """Return whether a pack is a shipped one, by its path and its content.
+
+        A copy of a shipped pack on a drive is trusted by its key like any other pack.
+        """
         path = folder.resolve()
         is_inside = path.parent == self._builtin_root.resolve()
         return is_inside and self._builtin_table.get(path.name) == manifest.manifest_sha256
@@ -234,12 +239,12 @@ class PackLibrary:
         return tuple(self._candidate(path, origin) for path in guarded(look)(folder))
 
     def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
-        """The highest version first: that is the one used where none is asked for."""
+        """Return the packs of a root folder, the highest version first, which is the default."""
         found = self._listed(root, origin, packs_in) if root.is_dir() else ()
         return tuple(sorted(found, key=preference, reverse=True))
 
     def _candidate(self, folder: Path, origin: Origin) -> PackCandidate:
-        """One pack, whatever it is made of: a broken one never hides the others."""
+        """Return one pack as a candidate; a broken pack gives a candidate too, and never hides others."""
         try:
             return guarded(self._described)(folder, origin)
         except PackProblem as problem:
@@ -296,14 +301,14 @@ class PackLibrary:
     # ---- companions
 
     def shipped_lungs(self) -> Model | None:
-        """The lung-field pack that ships with the program, for classifiers that require none.
+        """Load the shipped lung-field pack, for classifiers that require none.
 
-        Raises PackProblem where it is damaged or gone: its checks would be missed without a word.
+        Raises PackProblem if it is damaged or missing: without it, its checks would be silently omitted.
         """
         return self._whole(_LUNGS, self._shipped_lungs())
 
     def _whole(self, companion: str, folders: Sequence[Path]) -> Model | None:
-        """The first that is whole and may be used here, None of none; `companion` is its name. Raises PackProblem."""
+        """Load the first companion pack that is complete and allowed here; None without folders. Raises PackProblem."""
         problem: PackProblem | None = None
         for folder in folders:
             try:
@@ -317,13 +322,13 @@ class PackLibrary:
         return None
 
     def _lung_fields(self, folder: Path, classifier: VerifiedManifest, *, trust: Trust) -> tuple[str, Sequence[Path]]:
-        """What the lung-field pack of a classifier is called, and where it is; see `_companions`."""
+        """Return the name of a classifier's lung-field pack, and the folders where it may be; see `_companions`."""
         requires, signer = domain_manifest(classifier.description).requires, classifier.fingerprint
         found = [(wanted(each), self._companions(folder, each, trust=trust, signer=signer)) for each in requires]
         return found[0] if found else (_LUNGS, self._shipped_lungs())
 
     def _shipped_lungs(self) -> Sequence[Path]:
-        """Where the one that ships is, nowhere if none does. Raises PackProblem."""
+        """Return the folder of the shipped lung-field pack; empty if none ships. Raises PackProblem."""
         if not self._builtin_lungs:
             return ()
         folder = self._builtin_root / self._builtin_lungs
@@ -337,10 +342,10 @@ class PackLibrary:
         return (folder,)
 
     def _companions(self, folder: Path, requirement: Requirement, *, trust: Trust, signer: str) -> Sequence[Path]:
-        """What a classifier's requirement means, beside it or kept here, the newest first; none is read whole.
+        """Return the folders of packs that meet a classifier's requirement, next to it or installed, the newest first.
 
-        Those that do not ship come first. Raises PackProblem: pack_companion_missing, pack_companion_older, and
-        pack_companion_other_signer where there is one that may not serve.
+        Packs that do not ship come first. No pack is read completely. Raises PackProblem: pack_companion_missing,
+        pack_companion_older, and pack_companion_other_signer if the only match has a signer who is not allowed.
         """
         companion = wanted(requirement)
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
@@ -363,13 +368,15 @@ class PackLibrary:
 
 
 def _signed(model: Model) -> list[Model]:
-    """A model and its lung fields, as far as somebody else than the program's maker signed them."""
+    """Return a model and its lung-field pack, without those that the program's maker signed."""
     return [one for one in (model, model.lungs) if one and one.trust == "signed"]
 
 
 def _serves(requirement: Requirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:
-    """Whose companion a classifier takes: one that ships only what ships, any other what its manifest names, else its
-    own signer's or what ships. Nobody else's pack decides about its images.
+    """Return whether a classifier may use a companion pack with this signer.
+
+    A shipped classifier uses only shipped companions. Any other uses the signer named in its manifest, or else its own
+    signer's or a shipped companion. No third party's pack may decide about its images.
     """
     if requirement.key is not None and fingerprint != requirement.key:
         return False
@@ -377,7 +384,7 @@ def _serves(requirement: Requirement, trust: Trust, signer: str, fingerprint: st
 
 
 def _namesake(pack_id: str, fingerprint: str, *, ships: bool = True) -> PackProblem:
-    """The problem that a pack bears the name of another signer's pack, which ships or is known here."""
+    """Return the problem that a pack uses the name of another signer's pack, which ships or is known here."""
     code = "pack_namesake_shipped" if ships else "pack_namesake"
     option = f"--pack {pack_id}@{fingerprint}"
     return PackProblem(reason(code, pack=pack_id, fingerprint=fingerprint, command_option=option))
@@ -388,7 +395,7 @@ def _unusable(companion: str, problem: PackProblem) -> PackProblem:
 
 
 def wanted(requirement: Requirement) -> str:
-    """A requirement in words that need no translation: `lung-fields`, `lung-fields (unet) 1.2.0+`."""
+    """Format a requirement in words that need no translation: `lung-fields`, `lung-fields (unet) 1.2.0+`."""
     name = f" ({requirement.id})" if requirement.id else ""
     return f"{requirement.kind}{name}" + (f" {requirement.minimum_version}+" if requirement.minimum_version else "")
 
@@ -399,7 +406,7 @@ def _is_meant(manifest: VerifiedManifest, requirement: Requirement) -> bool:
 
 
 def _readable_manifest(folder: Path) -> VerifiedManifest | None:
-    """None for a neighbour that is broken: it hides no other."""
+    """Read the manifest of a folder; None for a broken pack, which must not hide others."""
     try:
         return read_verified_manifest(folder)
     except PackProblem:

@@ -1,9 +1,9 @@
-"""Letters that look like others, so that a name made to be taken for another one is known.
+"""Letters that look alike (confusables), to detect a name that imitates another one.
 
 The confusable characters of single Latin letters and digits in Unicode's list (UTS 39, Unicode Security Mechanisms,
 https://www.unicode.org/Public/security/latest/confusables.txt), without those that compatibility decomposition (NFKD)
-and case folding make alike anyway. The whole list has 9,000 entries, most of them for scripts that no name of a class
-is compared in.
+and case folding already unify. The whole list has 9,000 entries, most of them for scripts in which no class name is
+compared.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _skeletons(text: str) -> frozenset[str]:
 
 
 def _skeleton(text: str) -> str:
-    """The letters and digits as they look, without accents, blanks and punctuation."""
+    """Return the visual skeleton of a text: its letters and digits, without accents, blanks and punctuation."""
     plain = unicodedata.normalize("NFKD", text).translate(_PLAIN).casefold()
     folded = unicodedata.normalize("NFKD", plain).translate(_PLAIN_WHEN_FOLDED)
     shown = "".join(letter for letter in folded if _is_part(letter) and _is_seen(letter))
@@ -84,7 +84,7 @@ def _skeleton(text: str) -> str:
 
 
 def _is_part(letter: str) -> bool:
-    """A mark that takes no place of its own is an accent; the others are vowels, as in Thai and Hindi."""
+    """Return whether a character is part of the skeleton: a letter, digit or vowel sign (Thai, Hindi), no accent."""
     is_vowel = unicodedata.category(letter) in ("Mn", "Mc") and not unicodedata.combining(letter)
     return letter.isalnum() or is_vowel
 

@@ -58,12 +58,15 @@ REQUIRED_ROLES: Final = ("litert", "card")
 
 
 def size_limit(role: str) -> int:
-    """Bytes that the file of a role may have: 256 MiB for a network."""
+    """Return the largest allowed size in bytes of a role's file: 256 MiB for a network."""
     return _ROLE_LIMITS.get(role, _LARGEST_FILE)
 
 
 def _whole(pattern: str) -> str:
-    """A pattern for the whole of a text. `$` would let a line feed at the end pass in Python, not in JSON Schema."""
+    """Return a pattern that matches a whole text.
+
+    `$` would allow a line feed at the end in Python, but not in JSON Schema.
+    """
     return rf"^(?:{pattern})(?![\s\S])"
 
 
@@ -138,7 +141,7 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PackFile(_Part, frozen=True, kw_only=True):
-    """A file of the pack, beside the manifest."""
+    """An entry for a file of the pack."""
 
     name: _FileName
     size_bytes: Annotated[int, Meta(ge=1, le=2**40)]
@@ -168,7 +171,7 @@ class LabelText(_Part, frozen=True, kw_only=True):
 
 
 class ClassNames(_Part, frozen=True, kw_only=True):
-    """What the classes of an image are called, in place of *abnormal* and *normal*."""
+    """Names of the image classes, replacing *abnormal* and *normal*."""
 
     abnormal: _Texts100
     normal: _Texts100
@@ -180,10 +183,10 @@ class ClassNames(_Part, frozen=True, kw_only=True):
 
 
 def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, str] | None:
-    """The class whose name could be taken for that of another class, and what is wrong with the name; None without one.
+    """Return the class whose name is confusable with another class's, and the problem; None without one.
 
-    names  what each class is called, by language. None of them may look like a name of the other class, nor like what
-           the program calls another class in any of its languages
+    names  name of each class, by language. No name may look like a name of the other class, nor like the program's name
+           for another class in any of its languages
     """
     for category, texts in names.items():
         taken = {name: "the other class" for other in names if other != category for name in names[other].values()}
@@ -198,7 +201,7 @@ def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, st
 
 @functools.cache
 def _words() -> Mapping[Category, tuple[str, ...]]:
-    """What the program calls each class in all of its languages, and for programs."""
+    """Return the program's names of each class in all of its languages, and the names in data formats."""
     translators = [Translator(language) for language in (SOURCE, *catalogues())]
     return {
         category: (*(word for translator in translators for word in class_words(translator, category)), category)
@@ -207,7 +210,7 @@ def _words() -> Mapping[Category, tuple[str, ...]]:
 
 
 class Outputs(_Part, frozen=True, kw_only=True):
-    """Which output of the network is what, by index."""
+    """Indices of the network's outputs by role."""
 
     activation: Activation
     scores: _Index | UnsetType = UNSET
@@ -245,7 +248,7 @@ class Platt(_Part, frozen=True, kw_only=True):
 
 
 class Accepted(_Part, frozen=True, kw_only=True):
-    """The images the pack is for, by what their headers say."""
+    """Header values of the images that the pack accepts."""
 
     modalities: _Words
     body_parts: _Words
@@ -275,9 +278,9 @@ class Companion(_Part, frozen=True, kw_only=True):
 
 
 class LungOutputs(_Part, frozen=True, kw_only=True):
-    """Which output of a lung-field network is what, by index.
+    """Indices of a lung-field network's outputs by role.
 
-    The mask is (1, rows, columns, 1 or 2), the share of lung of each cell in 0..1, and the share of where lung belongs;
+    The mask is (1, rows, columns, 1 or 2): the share of lung of each cell in 0..1, and the share of lung region;
     the checks are (1, n) scores in 0..1.
     """
 
@@ -286,7 +289,7 @@ class LungOutputs(_Part, frozen=True, kw_only=True):
 
 
 class LungCheck(_Part, frozen=True, kw_only=True):
-    """What a score of a lung-field network says about the image as a whole, and from which score on it holds."""
+    """The meaning of a lung-field network's score for the whole image, and its threshold."""
 
     name: _Name
     threshold: Annotated[float, Meta(gt=0, lt=1)]
@@ -309,7 +312,7 @@ class PackManifest(_Part, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class ClassifierManifest(PackManifest, frozen=True, kw_only=True, tag="classifier"):
-    """A pack that screens images: scores by label, and what they mean."""
+    """The manifest of a pack that screens images: scores by label, and their meaning."""
 
     labels: Annotated[tuple[LabelText, ...], Meta(min_length=1, max_length=100)]
     class_names: ClassNames | UnsetType = UNSET
@@ -395,7 +398,7 @@ def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> M
 def describe(
     manifest: Manifest, *, files: Mapping[str, PackFile], golden_tolerance: float | None
 ) -> ClassifierManifest:
-    """The description of a classifier. Raises PackProblem when it is not valid."""
+    """Make the manifest of a classifier. Raises PackProblem if it is not valid."""
     content: dict[str, Any] = {
         name: value
         for name in ClassifierManifest.__struct_fields__
@@ -415,13 +418,16 @@ def describe(
 
 
 def dump(found: PackManifest) -> bytes:
-    """The canonical bytes of `manifest.json`. Raises ValueError or TypeError for metrics that JSON cannot hold."""
+    """Write the canonical bytes of `manifest.json`.
+
+    Raises ValueError or TypeError for metrics that JSON cannot hold.
+    """
     content: dict[str, object] = msgspec.to_builtins(found)
     return write_document(content)
 
 
 def _written(value: object) -> Any:
-    """A domain object as plain values, without what is not there."""
+    """Convert a domain object to plain values, without missing ones."""
     if isinstance(value, Mapping):
         return {name: _written(member) for name, member in value.items()}
     if isinstance(value, tuple):
@@ -436,7 +442,9 @@ def _written(value: object) -> Any:
 
 
 def schema() -> bytes:
-    """The JSON Schema (2020-12) of `manifest.json`, canonical. What it cannot say is in its description."""
+    """Return the canonical JSON Schema (2020-12) of `manifest.json`; its description lists rules that JSON Schema
+    cannot express.
+    """
     found = msgspec.json.schema(AnyManifest)
     found |= {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -456,7 +464,7 @@ def schema() -> bytes:
 
 
 def _check_format(document: Mapping[str, Any]) -> None:
-    """The version first: another format may have other keys, and the person then needs another program or pack."""
+    """Check the format version before the keys: another version has other keys and needs another program or pack."""
     version = document.get("schema_version")
     if type(version) is not int or version < 1:
         raise manifest_error("schema_version: a whole number from 1 on is needed")
@@ -466,7 +474,10 @@ def _check_format(document: Mapping[str, Any]) -> None:
 
 
 def _check_names(document: Mapping[str, Any]) -> None:
-    """Before the types, so that a name made to do harm is called that. FAT and NTFS do not tell "A" from "a"."""
+    """Check file names before types, so that a malicious name is reported as such.
+
+    FAT and NTFS do not distinguish "A" from "a".
+    """
     files = document.get("files")
     listed = files.values() if isinstance(files, dict) else ()
     names = [file["name"] for file in listed if isinstance(file, dict) and isinstance(file.get("name"), str)]
@@ -477,7 +488,7 @@ def _check_names(document: Mapping[str, Any]) -> None:
 
 
 def _check_files(found: AnyManifest) -> None:
-    """The roles that belong together are there together, and no file is larger than its role allows."""
+    """Check that roles which belong together are complete, and that no file exceeds its role's size limit."""
     arrays = {
         OOD_GATE_ROLES: isinstance(found, ClassifierManifest) and found.ood_gate is not msgspec.UNSET,
         GOLDEN_ROLES: found.golden is not msgspec.UNSET,

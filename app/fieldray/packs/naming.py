@@ -1,14 +1,14 @@
-"""What packs and their files are called, where packs are by names alone, and which of several a name means.
+"""Names of packs and of their files, the folders that hold packs, and the pack that a name refers to.
 
-A drive is hostile: allowed is what is listed here. Nothing is read, no link is followed.
+A drive is hostile: only listed characters are allowed. Nothing is read, no link is followed.
 
 id         1 to 64 of a-z, 0-9 and the hyphen
 version    x.y.z, three whole numbers of at most 6 digits, compared as numbers (https://semver.org, without suffixes)
 file name  1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit, not ending with a dot, not a device name
-           of Windows ("NUL", "com1.tflite"), not one of the pack's own two
+           of Windows ("NUL", "com1.tflite"), not `manifest.json` or `manifest.sig`
 
-A person's name for a pack is an id or `id-version`, and may end with the signer: `chest@3475-0f98-...`. Without one it
-is the pack that ships with the program, whoever else calls a pack so, and where none ships, the one there is.
+A person's name for a pack is an id or `id-version`, and may end with the signer: `chest@3475-0f98-...`. A name without
+signer means the shipped pack, even if other packs have that name; if none ships, the only pack with that name.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def pinned(name: str, *, is_signed: bool, fingerprint: str) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The id or `id-version` of a pack's name, and the fingerprint behind it in its one form, "" without one.
+    """Split a pack's name into id or `id-version`, and the normalised fingerprint, "" without one.
 
-    What is no name with a signer, as a path may be, comes back whole.
+    A text that is no name with a signer, such as a path, is returned whole.
     """
     bare, _, signer = name.rpartition("@")
     fingerprint = fingerprint_in(signer)
@@ -67,7 +67,7 @@ def fingerprint_in(text: str) -> str:
 
 
 def grouped(digits: str) -> str:
-    """The 64 digits of a fingerprint as 16 groups of 4, joined by hyphens."""
+    """Format the 64 digits of a fingerprint as 16 groups of 4, joined by hyphens."""
     return "-".join(digits[start : start + 4] for start in range(0, 64, 4))
 
 
@@ -134,7 +134,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int:
-    """The file mode, links not followed; 0 when nothing is there."""
+    """Return the file mode without following links; 0 if there is no file."""
     try:
         return path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -150,13 +150,14 @@ CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackCandidate:
-    """A pack seen in a listing. Its signature was checked, but not its files: the manifest may not be true of them.
+    """A pack found in a listing. Its signature was verified, its files were not: they may not match the manifest.
 
     trust     "broken": unreadable, or with a wrong signature; `pack_id`, `version`, `names` are then empty
     kind      only a classifier screens images; the other kinds assist a classifier
     manifest  the manifest of a classifier, None for other kinds
-    problem   why `load(folder)` would refuse it as things stand (also an unknown key, an older version, another kind,
-              another signer's name, or a pack missing that it requires), or None
+    problem   why `load(folder)` would currently refuse it, or None: also an unknown key, an older version, another
+              kind,
+              another signer's name, or a missing required pack
     is_namesake  whether another pack with this id ships with the program
     """
 
@@ -179,7 +180,7 @@ class PackCandidate:
 
     @property
     def lasting_name(self) -> str:
-        """The id with the signer, by which this pack and its later versions are meant and no others."""
+        """Return the id with the signer, a name for this pack and its later versions only."""
         return pinned(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
     def is_called(self, name: str) -> bool:
@@ -201,7 +202,7 @@ class PackCandidate:
 
 
 def meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
-    """The packs among `found` that a person means by a name."""
+    """Return the packs among `found` that a name refers to."""
     _, signer = split_name(name)
     called = (candidate for candidate in found if candidate.is_called(name))
     return tuple(candidate for candidate in called if signer or not candidate.is_namesake)

@@ -63,10 +63,11 @@ _DISCONNECTED_WINDOWS: Final = frozenset({21, 31, 55, 433, 1006, 1117, 1167})
 def guarded(
     read: Callable[Concatenate[Path, _Parameters], _Result],
 ) -> Callable[Concatenate[Path, _Parameters], _Result]:
-    """The one door to a pack: `read(folder, ...)`, from which nothing but a reason comes out.
+    """Decorate a function `read(folder, ...)` that reads a pack, so that it raises only problems with a reason.
 
-    A PackProblem (and a StorageProblem of our own records) passes; the system's errors become one; so does all that
-    a maker can provoke and nobody thought of: too deep, too long, too much memory, a bug of ours or of a library.
+    A PackProblem passes, and so does a StorageProblem of the program's own records. System errors become a PackProblem,
+    and so does every error that a malicious pack may cause: recursion, size, memory, a bug of this program or a
+    library.
     """
 
     @functools.wraps(read)
@@ -85,9 +86,9 @@ def guarded(
 
 
 def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
-    """The bytes of a regular file in `folder`, at most `limit_bytes`.
+    """Read a regular file in `folder`, at most `limit_bytes`.
 
-    Raises PackProblem: pack_incomplete (not there), pack_bad_name (a link or not a regular file), pack_too_large,
+    Raises PackProblem: pack_incomplete (missing), pack_bad_name (a link or not a regular file), pack_too_large,
     drive_gone, pack_unreadable.
     """
     path = folder / name
@@ -131,7 +132,7 @@ _HEADER: Final = re.compile(
 
 
 def pack_array(array: NDArray[Any]) -> bytes:
-    """An array as the bytes of a .npy file, little-endian, C order."""
+    """Write an array as the bytes of a .npy file, little-endian, C order."""
     stream = io.BytesIO()
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     npy.write_array(stream, np.ascontiguousarray(little_endian), version=(1, 0), allow_pickle=False)
@@ -139,7 +140,7 @@ def pack_array(array: NDArray[Any]) -> bytes:
 
 
 def unpack_array(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
-    """The read-only array in `data`, of this dtype and number of dimensions. Raises ValueError."""
+    """Read the read-only array in `data`, of this dtype and number of dimensions. Raises ValueError."""
     wanted = np.dtype(dtype).newbyteorder("<")
     header, start = _read_header(data)
     shape = tuple(int(side) for side in header["shape"].split(b",") if side)
@@ -155,7 +156,7 @@ def unpack_array(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
 
 
 def _read_header(data: bytes) -> tuple[re.Match[bytes], int]:
-    """The header's parts, and where the values begin. Raises ValueError."""
+    """Parse a .npy header. Returns its parts, and the offset of the values. Raises ValueError."""
     start = len(_MAGIC) + 2
     if not data.startswith(_MAGIC) or len(data) < start:
         raise ValueError("not an array file of version 1.0")
@@ -178,7 +179,7 @@ _DEEPEST: Final = 31  # far more than any description needs, far less than any s
 
 
 def manifest_error(detail: str) -> PackProblem:
-    """The error for a description that is not valid."""
+    """Return the error for an invalid manifest."""
     return PackProblem(reason("pack_manifest", detail=detail))
 
 
@@ -217,7 +218,7 @@ def is_plain(text: str) -> bool:
 
 
 def _check_texts(value: object, location: str, *, deepest: int = _DEEPEST) -> None:
-    """No text anywhere, nor any key, may mislead on a screen; and whoever walks through it may do so by recursion."""
+    """Check that no text or key contains misleading characters, and that the nesting is limited."""
     if isinstance(value, str) and not is_plain(value):
         raise manifest_error(f"{location}: the text holds control characters")
     if isinstance(value, list | dict) and value and not deepest:
@@ -253,9 +254,9 @@ _CLOSE_S: Final = 2.0
 
 
 def list_drives() -> Drives:
-    """The removable drives there now, ordered by mount point.
+    """Return the connected removable drives, ordered by mount point, without unreadable ones.
 
-    One that cannot be read any more is left out. Raises OSError where the system does not tell.
+    Raises OSError if the system does not list drives.
     """
     if sys.platform == "win32":
         return look_at(drives_on_windows())
@@ -271,7 +272,7 @@ def drives_with_packs() -> list[Path]:
 
 
 def look_at(drives: Iterable[Path]) -> Drives:
-    """The packs on each drive. Empty for an unreadable drive; a drive that is gone is left out."""
+    """Return the packs on each drive: empty for an unreadable drive; a disconnected drive is left out."""
     found = {}
     for drive in drives:
         try:
@@ -283,7 +284,7 @@ def look_at(drives: Iterable[Path]) -> Drives:
 
 
 def drives_on_mac(*, volumes: Path = Path("/Volumes")) -> list[Path]:
-    """The volumes mounted under /Volumes, without the start-up volume, which is a link there."""
+    """Return the volumes mounted under /Volumes, without the start-up volume, which is a link."""
     with os.scandir(volumes) as entries:
         return sorted(volumes / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
@@ -298,9 +299,9 @@ _DEVICELESS: Final = frozenset({"tmpfs", "fuse", "fuseblk"})
 
 
 def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, system: Path = Path("/sys")) -> list[Path]:
-    """The drives among what is mounted, by a sysfs tree.
+    """Return the removable drives among the mounted file systems, by a sysfs tree.
 
-    mounted  device, mount point and file system of each, as `psutil` has them, which is asked without it
+    mounted  device, mount point and file system of each; read by `psutil` by default
     """
     mounts = psutil.disk_partitions(all=True) if mounted is None else mounted
     found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the topmost one stays
@@ -339,7 +340,7 @@ _FAIL_CRITICAL_ERRORS: Final = 1  # SEM_FAILCRITICALERRORS: an empty card reader
 
 
 def drives_on_windows(kernel: Any = None) -> list[Path]:
-    """The drives by kernel32."""
+    """Return the removable drives by kernel32."""
     system = kernel or ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     system.SetThreadErrorMode(_FAIL_CRITICAL_ERRORS, None)
     mask = system.GetLogicalDrives()  # A is the lowest bit

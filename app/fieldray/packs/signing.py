@@ -1,17 +1,16 @@
-"""Whose a pack is: Ed25519 signatures over its description (RFC 8032), the keys a person trusts, the packs that ship.
+"""Signatures of packs: Ed25519 over the manifest (RFC 8032), the keys a person trusts, and the shipped packs.
 
 `manifest.sig` is one line of JSON, {"key": base64, "signature": base64}: the raw 32-byte public key and the 64-byte
-signature over the bytes of `manifest.json`. There is exactly one valid way to write it, byte for byte, so that no
-byte of a pack can change unnoticed. A key is known by its fingerprint: SHA-256 of the raw public key, as 16 groups
-of 4 hexadecimal digits joined by hyphens.
+signature over the bytes of `manifest.json`. Exactly one form is valid, byte for byte, so that no byte of a pack can
+change unnoticed. A key is known by its fingerprint: SHA-256 of the raw public key, as 16 groups of 4 hexadecimal digits
+joined by hyphens.
 
-Which keys a person trusts, the highest version of each pack that ran here under each key, and what was in each version
-when it ran last, is in one JSON file, `pack_trust.json`, in the user's data folder, written beside and renamed. A file
-that is not there is a first start. A file that cannot be understood is never taken for an empty one, since that would
-let an older pack pass for new: everything that needs it is refused, with the file's path, until a person repairs or
-deletes it. Every change is made under a lock that holds across processes (`pack_trust.lock`), so that two programs at
-work do not lose each other's entries. The packs that ship with the program are trusted by what they are: SHA-256 of
-their manifest.json.
+`pack_trust.json` in the user's data folder records the keys a person trusts, the highest version of each pack that ran
+here under each key, and the content of each version at its last run. A missing file means a first start. An unreadable
+file never counts as empty, since that would let an older pack pass for new: every operation that needs it is refused,
+with the file's path, until a person repairs or deletes it. Changes are made under a lock between processes
+(`pack_trust.lock`), so that two programs do not lose each other's entries. Shipped packs are trusted by content:
+SHA-256 of their manifest.json.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ _WEAK_KEYS: Final = frozenset((y | sign << 255).to_bytes(32, "little") for y in 
 
 
 def own_key(path: Path) -> Ed25519PrivateKey:
-    """The key of this file, made with its folder where there is none. Raises UsageProblem, StorageProblem.
+    """Load the key in this file, or create it with its folder if missing. Raises UsageProblem, StorageProblem.
 
-    The file is PEM (PKCS #8), not encrypted, and its owner's alone: whoever holds it can sign packs.
+    The file is PEM (PKCS #8), not encrypted, and readable by its owner alone: anybody with the key can sign packs.
     """
     # Slow to import, and every run verifies a signature while hardly anyone makes a key.
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -73,7 +72,7 @@ def own_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """The key that `own_key` wrote. Raises UsageProblem (signing_key, signing_key_open)."""
+    """Load a key written by `own_key`. Raises UsageProblem (signing_key, signing_key_open)."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -91,7 +90,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def sign(manifest: bytes, *, key: Ed25519PrivateKey) -> bytes:
-    """The bytes of `manifest.sig`."""
+    """Sign a manifest. Returns the bytes of `manifest.sig`."""
     return _compose(key.public_key().public_bytes_raw(), key.sign(manifest))
 
 
@@ -170,7 +169,7 @@ class TrustStore:
         self._path = home / _FILE_NAME
 
     def trusted(self) -> dict[str, str]:
-        """The keys that a person said yes to, in order, each with the day (ISO 8601, UTC) by its fingerprint."""
+        """Return the trusted keys in order: the day of trust (ISO 8601, UTC) by fingerprint."""
         return dict(sorted(self._read().keys.items()))
 
     def is_trusted(self, fingerprint: str) -> bool:

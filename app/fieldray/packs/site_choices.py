@@ -1,12 +1,11 @@
-"""What a site chose: operating points of its own for a pack, and for each folder whose images it holds.
+"""Choices of a site: its own operating points for a pack, and the pack for each folder of images.
 
-Both are kept on this computer, beside the packs, never in them. An operating point belongs to one version of a pack, by
-its name and the hash of its model, and passes to no other: what a score means is in the manifest too. Its name begins
-with `local:`, which no pack can write, so that every list, export and image shows it as the site's own.
+Both are stored on this computer, next to the packs, never in them. An operating point belongs to one version of a pack,
+by its name and the hash of its model, and applies to no other, because the manifest defines the meaning of a score. Its
+name begins with `local:`, which no pack may use, so that every list, export and image marks it as the site's own.
 
-The pack that a person chose for a folder is kept for the next time and for its sub-folders. Folders are often called by
-patients' names, so the file holds a digest of each path and no path. One that cannot be read is as good as none: the
-question is asked again.
+The pack chosen for a folder applies to later runs and to sub-folders. Folders are often named after patients, so the
+file holds a digest of each path and no path. An unreadable file counts as empty: the user is asked again.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ class SitePoints:
             self._write((*points, point))
 
     def remove(self, name: str, pack: str, model_sha256: str) -> None:
-        """Forget one. Raises UsageProblem (site_point_unknown) if there is none, StorageProblem."""
+        """Remove a local operating point. Raises UsageProblem (site_point_unknown) if there is none, StorageProblem."""
         with only_writer(self.path):
             points = self.all()
             kept = [known for known in points if known.key != (name, pack, model_sha256)]
@@ -198,7 +197,7 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class PackMemory:
-    """The choices of one user. `home` is the user's data folder. Of two programs the later one's choice stays."""
+    """The choices of one user. `home` is the user's data folder. If two programs write, the later choice is kept."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / FOLDERS_NAME
@@ -241,7 +240,7 @@ class PackMemory:
             return {}
 
     def _known(self) -> Mapping[str, RememberedPack]:
-        """Nothing in a damaged file. Raises OSError for one that cannot be read, StorageProblem."""
+        """Read the stored choices; empty for a damaged file. Raises OSError for an unreadable file, StorageProblem."""
         require_plain(self._path)
         try:
             with self._path.open("rb") as file:

@@ -76,7 +76,7 @@ class VerifiedManifest:
 
     @property
     def manifest_sha256(self) -> str:
-        """SHA-256 of the description's bytes, which stands for the whole pack, in hexadecimal."""
+        """Return the SHA-256 (hex) of the manifest's bytes, which identifies the whole pack."""
         return hashlib.sha256(self.manifest_bytes).hexdigest()
 
 
@@ -127,7 +127,7 @@ def read_pack(folder: Path) -> VerifiedPack:
 
 @guarded
 def read_card(folder: Path) -> str:
-    """The model card of a pack whose signature is right, whoever signed it. Raises PackProblem."""
+    """Read the model card of a pack with a valid signature by any signer. Raises PackProblem."""
     return _card(_read_listed(folder, read_verified_manifest(folder).description.files["card"]))
 
 
@@ -155,7 +155,7 @@ def _read_listed(folder: Path, file: PackFile) -> bytes:
 
 
 def _model(manifest: VerifiedManifest, files: Mapping[str, bytes]) -> Model:
-    """What the files of a pack mean, by role. Raises PackProblem("pack_manifest") for files that do not fit."""
+    """Make a model from a pack's files, by role. Raises PackProblem("pack_manifest") for files that do not fit."""
     card, description = _card(files["card"]), manifest.description
     gate = _ood_gate(description, files) if isinstance(description, ClassifierManifest) else None
     domain = domain_manifest(description, ood_gate=gate)
@@ -316,7 +316,7 @@ def require_pack(folder: Path, *, fingerprint: str) -> None:
 
 
 def _refuse_others(folder: Path, fingerprint: str) -> None:
-    """Nothing is lost when the folder is replaced but a pack that this key signed. Raises PackProblem, OSError."""
+    """Refuse to replace a folder other than a pack signed by this key, so that nothing else is lost."""
     try:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise PackProblem(reason("pack_not_of_it", name=folder.name))
@@ -327,7 +327,7 @@ def _refuse_others(folder: Path, fingerprint: str) -> None:
 
 
 def _refuse_older(folder: Path, description: PackManifest) -> None:
-    """A drive that carries a newer version keeps it: an older one beside it would invite the wrong choice."""
+    """Refuse to write an older version to a drive with a newer one: next to it, it would invite the wrong choice."""
     for neighbour in folder.glob(f"{description.id}-*"):
         version = neighbour.name.removeprefix(description.id + "-")
         if is_version(version) and version_key(version) > version_key(description.version):
@@ -366,7 +366,7 @@ MANIFEST: Final = Manifest(
 
 
 def known_manifest(trust: Trust) -> Manifest | None:
-    """The manifest of a pack that is no longer installed: known for the dissertation's files alone, else None."""
+    """Return the manifest of a pack that is no longer installed: known for the dissertation's files only, else None."""
     return MANIFEST if trust == "legacy" else None
 
 
@@ -379,7 +379,7 @@ def require_legacy(folder: Path) -> None:
 
 @guarded
 def load_legacy(folder: Path) -> Model:
-    """The bare model in a drive's root, copied into memory. Raises PackProblem."""
+    """Load the bare model in a drive's root into memory. Raises PackProblem."""
     files = {"litert": read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))}
     if is_legacy(folder, name=LEGACY_EDGETPU_NAME):
         files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))

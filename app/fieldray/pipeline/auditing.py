@@ -1,4 +1,4 @@
-"""A stored run against what is known to be true of its images, and against earlier runs."""
+"""Audit of a stored run against reference labels, and against earlier runs."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ class AuditRequest:
 
 
 def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
-    """All figures of what a pack said in a stored run.
+    """Compute all audit figures of a pack's answers in a stored run.
 
     model  the pack; without it only the operating points of the run are judged
 
-    Raises UsageProblem for a run or label that is not there, two runs that cannot be compared, and what is wrong with
-    the reference labels; StorageProblem if the results cannot be read.
+    Raises UsageProblem for a missing run or label, two runs that cannot be compared, and invalid reference labels;
+    StorageProblem if the results cannot be read.
     """
     with HistoryQuery(database) as query:
         judged = _Judged(query, *of)
@@ -123,7 +123,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
 
 
 class _Judged:
-    """What a pack said in a run. Raises UsageProblem (history_no_run, history_no_pack)."""
+    """A pack's answers in a run. Raises UsageProblem (history_no_run, history_no_pack)."""
 
     def __init__(self, query: HistoryQuery, run_id: int, position: int) -> None:
         self.query, self.of, self.run = query, PackOfRun(run_id, position), query.run(run_id)
@@ -144,7 +144,7 @@ class _Judged:
 
 
 def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule) -> Paired | None:
-    """The answers beside those that they are to be compared with, each at the point that was used."""
+    """Pair the answers with those of the other side of a comparison, each at its own operating point."""
     if against is None:
         return None
     if against == judged.of:
@@ -156,9 +156,9 @@ def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfR
 
 
 def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
-    """Refuse, before any image is screened, what would be refused afterwards.
+    """Reject, before any image is screened, a request that the audit would reject afterwards.
 
-    paths  files and folders that are to be screened; without them only what is wrong whatever the images are is found
+    paths  files and folders to be screened; without them only problems independent of the images are found
 
     Raises UsageProblem for a prevalence or a price out of range, and labels that cannot be used.
     """
@@ -252,7 +252,7 @@ def _labels(judged: _Judged, model: Model | None) -> Sequence[str]:
 
 
 def _points(judged: _Judged, label: str, model: Model | None) -> list[OperatingPoint]:
-    """Operating points of the pack and of the site; one that was in force and exists no longer comes first."""
+    """Return operating points of the pack and of the site; a point of the run that no longer exists comes first."""
     known = model.manifest.operating_points if model else ()
     points = (*judged.pack.operating_points, *known)
     return list({point.name: point for point in points if point.label == label}.values())
@@ -300,7 +300,7 @@ _NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"}
 
 
 def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
-    """What a reader should know of a pack that carries no scores to compare with."""
+    """Return the notes for a pack that carries no reference scores."""
     has_any = model is None or "scores" in drift.reference_counts(model.manifest.metrics, label)
     return () if has_any else (reason("drift_no_reference"),)
 

@@ -48,7 +48,7 @@ _UNDER_WAY: Final = 6  # images for each thread: that wait for it, that it scree
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Done:
-    """An image's outcomes by pack, and the positions of those that were known."""
+    """The outcomes of an image by pack, and the positions of packs whose outcomes were already known."""
 
     outcomes: Sequence[Outcome]
     resumed: frozenset[int]
@@ -127,11 +127,11 @@ class Batch:
         return self._cancelled.is_set()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the batch thread."""
         self._thread.start()
 
     def pause(self) -> None:
-        """Finish the images under way and begin no other."""
+        """Finish the images being screened and begin no others."""
         with self._lock:
             if not self.is_cancelled:
                 self._going.clear()
@@ -180,7 +180,7 @@ class Batch:
         self._enter(self._end_state, *self._notes)
 
     def _note_doubts(self) -> None:
-        """What the results say against the packs; the run is noted as finished by now, and stays so without it."""
+        """Add the drift and identifier notes to the run, which is already recorded as finished."""
         if self._end_state != "finished":
             return
         try:
@@ -273,7 +273,7 @@ class Batch:
         self._publish(self._statistics.speed())
 
     def _arrivals(self) -> Iterator[_Done | TakenOver | None]:
-        """What is to be saved, as it comes; None where nothing came for a moment. Ends with the last one."""
+        """Yield outcomes to be saved as they arrive; None after a moment without one. Ends with the last outcome."""
         while not self.is_cancelled:
             try:
                 item = self._outcomes.get(timeout=_TICK_S)
@@ -326,7 +326,7 @@ class Batch:
     # ---- the other threads
 
     def _guard(self, body: Callable[..., None], *values: object) -> None:
-        """An error in a thread ends the run cleanly, never silently."""
+        """Run a thread's body; an error ends the run with a message."""
         try:
             body(*values)
         except Cancelled:
@@ -344,7 +344,7 @@ class Batch:
             self._fail(unexpected(error))
 
     def _count(self) -> None:
-        """An estimate for the progress bar alone: the run does without one."""
+        """Count the images for the progress bar; the run does not depend on the count."""
         try:
             self._estimate = self._ports.count(lambda: self.is_cancelled or self._is_found)
         except Exception:
@@ -378,7 +378,7 @@ class Batch:
             raise Cancelled
 
     def _by_stamp(self, query: ResultQuery) -> ResultsByStamp | None:
-        """What tells files that have not changed; None where none is taken over by that."""
+        """Return the recogniser of unchanged files; None if no results are taken over by stamp."""
         if self._ports.resuming.verifies or not self._by_content:
             return None
         return ResultsByStamp(query, self.run_id, self.spec, stamps=self._stamps, hand_over=self._hand_over)
@@ -400,7 +400,7 @@ class Batch:
         self._outcomes.put(done)
 
     def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _Done:
-        """The image with what is known, and what the other packs say of it now."""
+        """Screen an image with the packs whose outcome is unknown, and add the known outcomes."""
         wanted = [position for position, outcome in enumerate(known) if outcome is None]
         screened = iter(self._ports.screen(ref, wanted) if wanted else ())
         outcomes = as_one_image([outcome or next(screened) for outcome in known])

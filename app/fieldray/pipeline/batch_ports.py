@@ -1,4 +1,4 @@
-"""What a batch is given: the packs that go over the images, and its ports, which know decoders and engine for it."""
+"""The inputs of a batch: its packs, and the ports through which it uses decoders and engine."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class ComparedPair:
 
 
 def comparison_child() -> Child:
-    """The process that compares, not started."""
+    """Return the comparison process, not started."""
     return Child(SERVICE, memory_limit_mb=_MEMORY_LIMIT_MB)
 
 
@@ -212,7 +212,7 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
 
 
 def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
-    """What is wrong with one of the images, or with the two together by their headers."""
+    """Return the problem of one of the images, or of the pair by their headers; None without one."""
     names: tuple[ImageOfPair, ImageOfPair] = ("prior", "current")
     for name, image in zip(names, (prior, current), strict=True):
         if image.problem:
@@ -225,7 +225,7 @@ def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
 
 
 def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
-    """The mask of the lungs at the pixels of the frame."""
+    """Return the mask of the lungs in the frame's pixels."""
     cells = lungs.pixel_map
     row, column = frame.cell(cells.row_offset, cells.column_offset)
     in_frame = PixelMap(cells.row_scale / frame.row_scale, row, cells.column_scale / frame.column_scale, column)
@@ -274,7 +274,7 @@ class Priors:
         self._is_closed = False
 
     def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
-        """The images that a run and all others know of the patient of an image. Raises StorageProblem."""
+        """Return the priors of an image's patient in a run and in all other runs. Raises StorageProblem."""
         header = current.ref.header
         if match_patients(header, header) == "unknown":  # half an archive may be called ANON
             return StoredPriors()
@@ -287,9 +287,10 @@ class Priors:
         return StoredPriors(images=there, gone=len(priors) - len(there))
 
     def read(self, path: Path, current: Outcome) -> Outcome:
-        """The image in a file that a person chose, the first of several, screened as the one it is compared with.
+        """Read the image in a file that a person chose (the first of several), and screen it with the current
+        image's pack.
 
-        Without a pack to screen it with, it is as `unscreened` gives it. Raises InputProblem, UsageProblem.
+        Without a pack the outcome is that of `unscreened`. Raises InputProblem, UsageProblem.
         """
         refs = tuple(itertools.islice(discover([path], members=_no_members), _MOST_FRAMES))
         usable = next((ref for ref in refs if ref.problem is None), None)
@@ -345,5 +346,5 @@ class Priors:
 
 
 def _no_members(ref: ImageRef) -> Iterator[ImageRef]:
-    """A zip file is read in a process of its own by a run; one image is not worth one."""
+    """Yield no members: starting a process to read a zip file is not worth it for one image."""
     raise Unusable(reason("prior_in_zip", path=ref.path))

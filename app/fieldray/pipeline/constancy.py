@@ -1,9 +1,9 @@
-"""Constancy: whether a pack still gives on this computer, device by device, what it gave when it was accepted.
+"""The constancy test: whether a pack still gives on this computer and device the scores it gave at acceptance.
 
-The images come with the program (`imaging.synthetic.constancy_files`) and go the whole way of an image of a run. What
-is expected of the packs that ship is `assets/constancy.json`, made and signed by `tools/constancy_set.py`. Of any other
-pack the first answers are kept, and later ones held against them. Idea: AAPM Task Group 332, quality control of an AI
-in use.
+The test images ship with the program (`imaging.synthetic.constancy_files`) and are screened like the images of a run.
+The expected scores of shipped packs are in `assets/constancy.json`, made and signed by `tools/constancy_set.py`. For
+any other pack the first answers are stored, and later answers are compared with them. Idea: AAPM Task Group 332,
+quality control of an AI in use.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
-        """The answer in an outcome."""
+        """Take the answer from an outcome."""
         why, findings = why_of(outcome), outcome.findings if isinstance(outcome, Screened) else ()
         return cls(outcome.category, why.code if why else "", {one.label: round(one.score, 6) for one in findings})
 
     def difference(self, other: Answer) -> float:
-        """The largest of a score that both have."""
+        """Return the largest difference over the scores that both answers have."""
         both = self.scores.keys() & other.scores.keys()
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
 
@@ -88,13 +88,13 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def due(self) -> datetime.date:
-        """The day of the next check; it is due at once if another version of the program is now installed."""
+        """Return the day of the next test, or today if another program version is now installed."""
         day = datetime.date.fromtimestamp(self.at_s)
         return day + datetime.timedelta(days=EVERY_DAYS if self.program == VERSION else 0)
 
     @property
     def summary(self) -> Reason:
-        """The result of the check as a sentence, with the day of the next check."""
+        """Return the test's result as a sentence, with the day of the next test."""
         return reason(
             "constancy_failed" if self.different else "constancy_first" if self.is_first else "constancy_passed",
             pack=self.subject.split()[0],
@@ -117,13 +117,13 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class ConstancyRecords:
-    """The checks made on this computer, in a file beside the results. Methods raise StorageProblem."""
+    """The constancy tests made on this computer, in a file next to the results. Methods raise StorageProblem."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "constancy.json"
 
     def standing(self, model: Model) -> tuple[Reason, ...]:
-        """The state of a pack in sentences: the last check on each device, and whether the next check is due."""
+        """Return a pack's state in sentences: the last test on each device, and whether the next test is due."""
         try:
             last = {one.device: one for one in self.read().records if one.subject == subject(model)}
         except StorageProblem as problem:
@@ -143,7 +143,7 @@ class ConstancyRecords:
             write_atomically(self.path, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
     def read(self) -> Kept:
-        """All that is kept."""
+        """Read all records."""
         try:
             return decoded(self.path.read_bytes(), Kept)
         except FileNotFoundError:
@@ -207,7 +207,7 @@ def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
 
 
 def screened(session: Session, model: Model) -> Answers:
-    """The answers to all images. Raises as `check` does, and BackendProblem."""
+    """Screen all test images. Raises as `check` does, and BackendProblem."""
     answers = dict[str, Answer]()
     with scratch_folder() as folder:
         for name, content in constancy_files():

@@ -1,4 +1,7 @@
-"""What speaks against the answers of a pack: that their images differ from its own, or cannot be told apart."""
+"""Warnings about a pack's answers as a whole.
+
+Either the images differ from the pack's own patients' images, or files share an identifier.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ _MOST_COMPARED: Final = 20_000  # images of either side: more change a distribut
 def drifts_of(
     query: HistoryQuery, run: Run, position: int, manifest: Manifest | None, *, label: str = ""
 ) -> tuple[Drift, ...]:
-    """The drift of a pack's answers in a run from its own images and from earlier runs, by `label` or its first."""
+    """Return the drift of a pack's answers in a run against the pack's images and earlier runs, for `label` or the
+    first.
+    """
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_evidence_limit(manifest) if manifest else None
     of = PackOfRun(run.run_id, position)
@@ -30,8 +35,9 @@ def drifts_of(
 
 
 def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
-    """The reasons to doubt the answers of a pack in a run: files that share an identifier, and images that differ from
-    those of the pack's patients.
+    """Return the reasons to doubt a pack's answers in a run.
+
+    Either files share an identifier, or images differ from those of the pack's patients.
 
     manifest  the manifest of the pack; without it the second reason is not examined
     """

@@ -116,7 +116,7 @@ def export_run(
 
 
 def _counted(results: Iterable[StoredAnswer], progress: Callable[[], None]) -> Iterator[StoredAnswer]:
-    """The results, each told before it is written."""
+    """Yield the results, and report the progress before each one."""
     for result in results:
         progress()
         yield result
@@ -131,7 +131,7 @@ def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable
 
 
 def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
-    """All that is known of a run but for its results."""
+    """Return the facts of a run without its results."""
     return StoredRun(
         run=run,
         results=(),
@@ -148,7 +148,7 @@ def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifes
 
 
 def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
-    """The run of that number, if it did what `spec` says."""
+    """Return the run with that number, if its specification equals `spec`."""
     run: Run | None = None
     try:
         run = query.run(run_id)
@@ -188,9 +188,9 @@ def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
 
 
 def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
-    """The very pack that gave the answers, by its model's hash; None where it is not at hand.
+    """Return the pack that gave the answers, by its model's hash; None if it is not available.
 
-    models  those that are loaded already; without it among them the installed packs are looked through
+    models  loaded packs; if the pack is not among them, the installed packs are searched
     """
     for model in models:
         if _made(model, spec):
@@ -222,7 +222,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         self._ends.close()
 
     def read(self, results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[StoredAnswer, ShownImage | Reason]]:
-        """See `StoredRun.read_images`. Raises ReaderProblem."""
+        """Read the images of results (see `StoredRun.read_images`). Raises ReaderProblem."""
         if self._opens is None:
             yield from no_images(results, side)
             return
@@ -370,7 +370,7 @@ class ExportOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The outputs, and what was left out of them."""
+    """The outputs of an export, and the reasons for omissions."""
 
     written: tuple[Path, ...]
     notes: tuple[Reason, ...]

@@ -64,7 +64,7 @@ RunWithPacks = tuple[Run, tuple[Model | None, ...]]
 
 
 class History:
-    """All that is done with past runs, and what their work lists say.
+    """Operations on past runs and their work lists.
 
     Thread-safe; all methods but `interrupt` wait for the disk and raise StorageProblem.
     """
@@ -80,7 +80,7 @@ class History:
             return question(query)
 
     def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
-        """The rows of a run that are wanted, in that order. Raises what SQLite does once it is interrupted."""
+        """Return the rows of a run that pass the filter, in order. Raises an SQLite error after `interrupt`."""
         with HistoryQuery(self._database) as query:
             self._note(query)
             try:
@@ -89,7 +89,7 @@ class History:
                 self._note(None)
 
     def interrupt(self) -> None:
-        """Stop the query under way, whose result nobody wants any more."""
+        """Stop the running query; its caller does not need the result any more."""
         with self._lock:
             if self._reading is not None:
                 self._reading.interrupt()
@@ -99,7 +99,7 @@ class History:
             self._reading = query
 
     def runs(self, wanted: RunFilter = RunFilter()) -> tuple[RunSummary, ...]:  # noqa: B008 - it is frozen
-        """The runs that are wanted, the newest first."""
+        """Return the runs that pass the filter, the newest first."""
         return tuple(found for found in self.asked(HistoryQuery.summaries) if wanted.has(found))
 
     def quality(self) -> dict[str, Counter[str]]:
@@ -107,9 +107,9 @@ class History:
         return self.asked(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
-        """A run as it can be listed (see `listed`). Raises UsageProblem (history_no_run).
+        """Open a run for its work list (see `listed`). Raises UsageProblem (history_no_run).
 
-        models  of packs that are loaded already, which may be those of the run
+        models  loaded packs, which may be those of the run
         """
         run = self.asked(lambda query: query.run(run_id))
         return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
@@ -133,7 +133,7 @@ class History:
             return replace(found, manifests=(manifest_of(packs[0]), manifest_of(packs[1])))
 
     def month(self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None) -> Month:
-        """The monthly figures from `first`, in local time. With `folder`, those of the images in it alone."""
+        """Return the figures of the month from `first`, in local time. With `folder`, only those of images in it."""
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
         tallies = self.asked(lambda query: query.tallies(since, until, folder=folder))
@@ -152,15 +152,15 @@ class History:
         write_own(path, is_own_pdf, month_document(title, blocks, month.first, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
-        """The plan of what deleting these runs would delete. Raises UsageProblem (history_no_run)."""
+        """Plan the deletion of these runs. Raises UsageProblem (history_no_run)."""
         return plan_deletion(self._database, run_ids)
 
     def plan_patient_deletion(self, patient_id: str) -> DeletionPlan:
-        """The plan of what deleting a patient would delete. Raises UsageProblem (history_no_patient)."""
+        """Plan the deletion of a patient's images. Raises UsageProblem (history_no_patient)."""
         return plan_patient_deletion(self._database, patient_id)
 
     def clear(self) -> None:
-        """Remove what killed processes left of images, whatever runs there are."""
+        """Remove temporary image files that killed processes left behind."""
         clear_abandoned(self._database.parent / SCRATCH)
 
     def delete(self, plan: DeletionPlan) -> Deletion:
@@ -224,7 +224,7 @@ def _class(translator: Translator, manifest: Manifest | None, category: Category
 
 
 def _score(translator: Translator, found: ResultBrief) -> str:
-    """With its threshold."""
+    """Format a score with its threshold."""
     return translator.decimal(score_cell(found) + (f" ({threshold_text(found)})" if found.point else ""))
 
 

@@ -1,10 +1,9 @@
-"""What a run asks of its store: that it can be read, takes what came out, and holds what was saved.
+"""The run's interface to the store: reading earlier results, taking them over, and saving new ones.
 
-What it takes over from earlier runs is known in two ways. `ResultsByStamp` knows a file at its place by its stamp:
+Results of earlier runs are found in two ways. `ResultsByStamp` recognises an unchanged file at its path by its stamp:
 size, times, and a keyed part of its content (see `imaging.source`). Such a file is not even identified, and the results
-of hundreds are taken over at once. `ResultsByContent` knows everything else by the whole of its content, wherever it
-lies. Both know the answers of each pack by themselves: a run of two packs takes over what an earlier run of one of them
-said.
+of hundreds are taken over at once. `ResultsByContent` recognises any other file by its whole content, whatever its
+path. Both treat each pack separately: a run of two packs takes over the answers of an earlier run of one of them.
 """
 
 from __future__ import annotations
@@ -80,10 +79,10 @@ _LEAST_FAILED: Final = 2  # of one file the list says all
 
 
 class RunRecorder:
-    """The run in the store, and what is counted of it.
+    """The run in the store, and the counts of its answers.
 
-    last_row  the highest number of an image before it
-    watches   whether the run goes on with what comes: an image may be moved meanwhile
+    last_row  the highest image number before the run
+    watches   whether folders are watched: an image may then be moved during the run
     """
 
     def __init__(self, spec: RunSpec, run_id: int, *, last_row: int, keeps_previews: bool, watches: bool) -> None:
@@ -153,7 +152,7 @@ Notes = tuple[Reason, ...]
 
 @dataclass(eq=False, slots=True)
 class _PackCounts:
-    """What is counted of the answers of a pack."""
+    """Counts of a pack's answers."""
 
     images: int = 0
     unlike: int = 0
@@ -192,7 +191,7 @@ _ANY_ANSWER: Final = 2**63 - 1
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ResultsByContent:
-    """Finds stored outcomes of the same bytes: those up to `last_answer`, or all where folders are watched.
+    """Finds stored outcomes by file content, up to `last_answer`, or all outcomes if folders are watched.
 
     Thread-safe: a lock lets one thread at a time use `query`.
     """
@@ -203,7 +202,7 @@ class ResultsByContent:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def outcomes(self, ref: ImageRef) -> list[Outcome | None]:
-        """The stored outcome of the same bytes for each pack, rewritten for this image; None where there is none.
+        """Return each pack's stored outcome of the image's bytes, rewritten for this image; None without one.
 
         The bytes hashed here may differ from those that discovery saw. So an outcome is taken over only if its header
         equals the header that discovery saw. A score is not taken over if the pack refuses the header, unless a person
@@ -287,7 +286,7 @@ class ResultsByStamp:
 
 
 def _alike(known: Sequence[Run], spec: PackSpec) -> list[PackOfRun]:
-    """Where a pack with the same model and settings gave answers, in the order of the runs that are known."""
+    """Return the packs of known runs with an equal model and settings, in the order of the runs."""
     return [
         PackOfRun(run.run_id, position)
         for run in known
@@ -309,7 +308,7 @@ class _FilesOfRun:
         self._first, self._last, self._is_end = b"", b"", False
 
     def find(self, key: bytes, position: int) -> _Known | None:
-        """The place of a pack's answer; None where the run has no such file, or no answer of that pack."""
+        """Return a pack's stored answer; None where the run has no such file, or no answer of that pack."""
         if not (self._first <= key and (self._is_end or key <= self._last)):
             found = self._query.stamped(self._run_id, key, limit=_AT_ONCE)
             self._known = {one.key: one for one in found}

@@ -101,9 +101,9 @@ def screen_with_packs(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Judgement:
-    """One image, as a worker is asked to look at it for some packs, and what comes of it.
+    """The screening of one image by a worker for some packs, and its results.
 
-    predictions  what was said last of the image for the pack at a position, or why a device could say nothing
+    predictions  by position of the pack: the last prediction for the image, or the device's error
     """
 
     ref: ImageRef
@@ -119,7 +119,7 @@ class _Judgement:
         return [self._outcome(number, seen) for number, seen in enumerate(self._seen())]
 
     def _seen(self) -> Sequence[AnalysisResult]:
-        """What a worker sees for each pack; an error that ends the look is what was seen."""
+        """Return the worker's result for each pack; an error that ends the screening is the result."""
         if self.ref.problem:
             problem = AnalysisResult(problem=self.ref.problem, is_refusal=self.ref.problem_is_refusal, stage="discover")
             return [problem] * len(self.packs)
@@ -132,9 +132,9 @@ class _Judgement:
             return [self._ended(error, AnalysisResult())] * len(self.packs)
 
     def _question(self, one: PackPass) -> AnalyseRequest:
-        """What a worker is asked: to run the classifier itself, or to have it run by the device that is in use.
+        """Return the request to a worker: run the classifier itself, or pass the input to the device in use.
 
-        Waits until one is in use; raises Cancelled, BackendProblem.
+        Waits until a device is in use; raises Cancelled, BackendProblem.
         """
         assessment = one.assessment
         name = one.engine.serving(assessment.model, is_cancelled=self.is_cancelled)
@@ -178,7 +178,7 @@ class _Judgement:
             return self._judged(assessment, self._ended(error, seen), None)
 
     def _ended(self, error: Exception, seen: AnalysisResult) -> AnalysisResult:
-        """What was seen of an image that an error ended. Raises what ends more than this image."""
+        """Convert an error to the image's result. Raises errors that end more than this image."""
         if isinstance(error, Cancelled):
             raise error
         if self.is_cancelled() and (isinstance(error, ReaderProblem) or not isinstance(error, FieldrayError)):
@@ -219,7 +219,11 @@ class _Judgement:
 
 
 def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, prediction: Prediction) -> Outcome:
-    """With the lungs found, the image is known to be a chest X-ray: one unlike the pack's own is judged, and noted."""
+    """Make the outcome of an image.
+
+    If lungs were found, the image is known to be a chest X-ray: one outside the pack's distribution is judged, with a
+    note.
+    """
     facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, assessment.model.manifest
     gate = manifest.ood_gate
     extra: dict[str, float] = {}
@@ -255,7 +259,10 @@ def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, predicti
 
 
 def _override_notes(turn: Turn, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
-    """What was done to the image because a person asked for it; `overruled`: for what it would have been refused."""
+    """Return the notes on a turn or an overruled refusal that a person asked for.
+
+    overruled  reasons for which the image would have been refused
+    """
     return (
         *((reason(_TURNED[turn.degrees]),) if turn.degrees else ()),
         *((reason("grey_swapped_back"),) if turn.swaps_grey else ()),
@@ -264,7 +271,7 @@ def _override_notes(turn: Turn, overruled: tuple[Reason, ...]) -> tuple[Reason, 
 
 
 def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Screened:
-    """How much of the evidence for the deciding finding lies inside the lungs; noted below the pack's limit."""
+    """Add the share of the deciding finding's evidence inside the lungs; below the pack's limit, add a note."""
     shown, facts = heat_map.shown_map(screened, model.manifest), screened.facts
     if shown is None:
         return screened

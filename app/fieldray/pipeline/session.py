@@ -1,7 +1,7 @@
-"""What a front end holds: the workers, the engine with the pack in use, the current run, and a worker for the viewer.
+"""The session of a front end: the workers, the engine with the packs in use, the current run, and the viewer's worker.
 
-Command line and window both work through a `Session`, so they can do the same and nothing else. Nothing here waits
-for a backend or a file unless its docstring says so.
+Command line and window both use a `Session`, so both offer the same operations. Nothing here waits for a backend or a
+file unless its docstring says so.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 
 def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Engine:
-    """The engine on this machine's devices; the CPU is `workers`.
+    """Return the engine on this machine's devices; the CPU backend is `workers`.
 
-    Every run of a person's images comes through here, so this is where it is known that a pack ran.
+    Every run on patients' images uses this engine, so it records here that a pack ran.
     """
     device, policy = device_choice(settings)
     kinds = device_kinds(BackendOptions(publish=publish, settings=settings))
@@ -60,7 +60,7 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
 
 
 def cpu_engine(publish: Publish, workers: Workers) -> Engine:
-    """The engine of all packs but the first: the CPU alone, as a pluggable device holds one network at a time."""
+    """Return the engine of further packs: CPU only, as a pluggable device holds one network at a time."""
 
     def report(event: Event) -> None:
         if isinstance(event, BackendChanged) and (event.state == "unavailable" or event.in_use):
@@ -77,7 +77,7 @@ def record_run(model: Model) -> None:
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
-    """The device and policy of the settings, which allow only valid values."""
+    """Return the device and policy of the settings, which allow only valid values."""
     return str(settings["device"]), cast("Policy", settings["policy"])
 
 

@@ -1,7 +1,7 @@
-"""How fast a run is: inference frames per second, pace of the whole, load of the machine.
+"""The speed of a run: frames per second of the inference, images per second of the whole run, and machine load.
 
-As in the dissertation, the first two images of a backend are kept apart (they carry start-up cost) and FPS is
-counted from the third on.
+As in the dissertation, the first two images of a backend carry start-up cost and are not counted; FPS counts from the
+third.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Statistics:
             latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.sequence)
 
     def speed(self) -> Speed:
-        """The figures now."""
+        """Return the current figures."""
         cpu_percent, memory_mb = self._load()
         with self._lock:
             latencies = self._by_backend[self._latest] if self._latest else _Latencies()
@@ -144,7 +144,7 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def restart(self, done: int) -> None:
-        """Forget the rate measured so far, which predicts nothing after a pause."""
+        """Discard the measured rate, which predicts nothing after a pause."""
         self._samples.clear()
         self.note(done)
 
@@ -156,20 +156,20 @@ class Pace:
             self._samples.popleft()
 
     def images_per_s(self) -> float:
-        """0.0 until something was done."""
+        """Return the rate; 0.0 until an image was done."""
         if len(self._samples) < 2:
             return 0.0
         (start, before), (end, after) = self._samples[0], self._samples[-1]
         return (after - before) / (end - start) if end > start else 0.0
 
     def remaining_s(self, images: int) -> float | None:
-        """Time for `images` more, None while there is no pace yet."""
+        """Return the time in seconds for `images` more; None without a rate."""
         pace = self.images_per_s()
         return images / pace if pace > 0 else None
 
 
 class RateLimiter:
-    """Says at most once in so many seconds that it is time."""
+    """Returns True at most once in each interval of some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

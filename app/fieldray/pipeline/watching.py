@@ -1,8 +1,8 @@
-"""A folder that is watched: which files came, which of them may still be growing, and which are done.
+"""Watching of a folder: which files are new, which may still be growing, and which are done.
 
-The folder is listed again and again: a network share tells nobody what changes in it. A file is tried once it has been
-the same for some seconds. Where that does not go well, it may be half-written all the same: it is tried once more, and
-believed, when it has been the same for long. What was done before the program was started is known by the store.
+The folder is listed repeatedly, because a network share reports no changes. A file is tried once it has been unchanged
+for some seconds. If reading fails, the file may be half-written: it is tried once more after it has been unchanged for
+longer, and that result is final. Files done before the program started are known from the store.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Watch:
             return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= file.patience_s}
 
     def _list(self, top: str, listed: dict[str, int], links: list[str]) -> str:
-        """Add all files in a folder with their states, and all links; what cannot be read of it, "" where all can."""
+        """Add all files in a folder with their states, and all links. Returns an error text, "" without one."""
         before, missing, left, seen = len(listed), "", [top], set[tuple[int, int]]()
         while left:
             folder = left.pop()
@@ -180,7 +180,7 @@ class Watch:
         self._settle(path)
 
     def _settle(self, path: str, *, is_doubted: bool = False) -> None:
-        """One of the images of a file has its outcome, or the search for them is over."""
+        """Record that an image of a file has its outcome, or that the search for images in the file is over."""
         with self._lock:
             file = self._tried[path]
             file.open -= 1
@@ -195,7 +195,7 @@ class Watch:
 
 
 def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool) -> Iterator[ImageRef]:
-    """The images of one file. Those that an index lists are found by themselves."""
+    """Yield the images of one file. Images listed by an index are found through their own files."""
     if is_folder:
         yield ImageRef(path=path, problem=reason("linked_folder"))
         return
@@ -221,7 +221,9 @@ def _add(entries: Iterator[os.DirEntry[str]], listed: dict[str, int], links: lis
 
 
 def _leave_out_twins(listed: dict[str, int], links: Sequence[str], folders: Sequence[Path]) -> None:
-    """Leave out links to what is listed under its own name, or by a link before: nothing is given twice."""
+    """Remove links to files that are listed under their own name or by an earlier link, so that no file is listed
+    twice.
+    """
     tops = {os.path.realpath(folder): str(folder) for folder in folders} if links else {}
     seen = set[str]()
     for link in sorted(links):
@@ -240,7 +242,7 @@ def _state_at(path: str) -> int | None:
 
 
 def _state_of(status: os.stat_result) -> int | None:
-    """A number that is another one after every change; None for what is no file."""
+    """Return a number that changes with every change of a file; None for other entries."""
     if stat.S_ISREG(status.st_mode):
         return abs(hash((status.st_size, status.st_mtime_ns, status.st_ctime_ns)))
     return _FOLDER if stat.S_ISDIR(status.st_mode) else None

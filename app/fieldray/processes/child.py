@@ -77,7 +77,7 @@ class Deadline:
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     def begin(self, timeout_s: float) -> None:
-        """A call begins now."""
+        """Start the time limit of a call."""
         with self._changed:
             self._due_s = time.monotonic() + timeout_s
             if self._due_s < self._wakes_s:  # else it will look in time: it is not woken for every call
@@ -111,7 +111,7 @@ class Deadline:
 
 
 class ChildLost(Exception):
-    """The child ended without an answer. If it never `was_ready`, what it was asked is not the cause."""
+    """The child ended without an answer. If it never `was_ready`, the question is not the cause."""
 
     was_ready: bool
 
@@ -136,7 +136,7 @@ class ChildTimeout(ChildLost):
 
 
 class _Life(NamedTuple):
-    """A process and what ends with it: a thread that reaps it late must not meet those of the next one."""
+    """A process and the objects that end with it, so that a late thread never affects the next process."""
 
     process: subprocess.Popen[bytes]
     deadline: Deadline
@@ -236,9 +236,10 @@ class Child:
             raise ChildDied(None, "an answer that makes no sense") from error
 
     def _exchange(self, life: _Life, message: Message, timeout_s: float, reply: Handler | None) -> Message | None:
-        """The answer, None if the child ended; before the first one it says that it is ready to be asked.
+        """Exchange a message with the child. Returns the answer, None if the child ended.
 
-        At each stage that it announces, its time begins anew; while its own question is answered, it stands still.
+        Before the first answer, the child reports that it is ready. Each stage that it announces restarts the time
+        limit; the limit is suspended while a question of the child is answered.
         """
         requests, answers = cast("BinaryIO", life.process.stdin), cast("BinaryIO", life.process.stdout)
         if not self._is_ready:
@@ -396,7 +397,7 @@ class Call(Generic[Q, A]):
 
 
 def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
-    """The handler of a process that does these calls, each by a function from question to answer."""
+    """Return the handler of a process that serves these calls, each by a function from question to answer."""
     table: Mapping[str, tuple[Call[Any, Any], Callable[[Any], Any]]] = {call.name: (call, do) for call, do in calls}
 
     def handle(message: Message) -> Message:
@@ -407,7 +408,7 @@ def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
 
 
 def sent(value: Any, *, call: str = "") -> Message:
-    """A value as a message: a dataclass of plain values, arrays and paths, or of further dataclasses."""
+    """Encode a value as a message: a dataclass of plain values, arrays and paths, or of further dataclasses."""
     arrays: dict[str, Array] = {}
 
     def replaced(part: Any) -> Any:
@@ -425,7 +426,7 @@ def sent(value: Any, *, call: str = "") -> Message:
 
 
 def received(message: Message, kind: type[A]) -> A:
-    """The value that was sent. Raises ValueError and LookupError for what is not of this type."""
+    """Decode the value of a message. Raises ValueError and LookupError for other types."""
     arrays = message.arrays
 
     def found(of: Any, part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where a child process begins: `fieldray.processes.child_main MODULE:FUNCTION`."""
+"""Entry point of a child process: `fieldray.processes.child_main MODULE:FUNCTION`."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _answer(handle: Handler, message: Message) -> Message:
 
 
 def _private_streams() -> tuple[BinaryIO, BinaryIO]:
-    """The message streams on descriptors of their own; whatever native code prints goes to standard error."""
+    """Move the message streams to descriptors of their own, and redirect native output to standard error."""
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123
@@ -125,10 +125,9 @@ def _limit_memory() -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot close anything: make sure that this process does not outlive it.
+    """End this process when its parent ends, even if the parent is killed.
 
-    The parent passes its process id, so that a parent that ended before this began is not mistaken for the process
-    that adopted this one.
+    The parent passes its process id, so that the process that adopts an orphan is not mistaken for the parent.
     """
     if sys.platform == "win32":  # the end of its input has to do there
         return
@@ -154,7 +153,7 @@ def _leave_an_adopter(parent: int) -> None:
 
 
 def raised(error: FieldrayError) -> Message:
-    """An error as it travels."""
+    """Encode an error as a message."""
     kind, code, parameters = type(error).__name__, error.reason.code, [list(pair) for pair in error.reason.parameters]
     return Message({"raised": {"kind": kind, "code": code, "parameters": parameters}})
 

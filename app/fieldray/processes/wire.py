@@ -62,7 +62,7 @@ def write_message(stream: BinaryIO, message: Message) -> None:
 
 
 def _plain(array: Array) -> Array:
-    """In one piece and in this machine's byte order."""
+    """Return an array that is contiguous and in this machine's byte order."""
     import numpy as np
 
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
@@ -103,9 +103,10 @@ def _read_array(stream: BinaryIO, kind: str, shape: list[int]) -> Array:
 
 
 def _read_exactly(stream: BinaryIO, size: int) -> bytes | bytearray | None:
-    """`size` bytes, or None if the stream ended before; one read call for a buffered stream and all but large arrays.
+    """Read `size` bytes, or None if the stream ended before.
 
-    A read takes room for all that it asks for. In pieces, an array that is announced and does not come takes none.
+    Small reads use one call. A large array is read in pieces, because a read allocates all requested memory at once,
+    and an announced array may never arrive.
     """
     if size <= _PIECE_BYTES:
         data = stream.read(size)

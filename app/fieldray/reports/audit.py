@@ -1,4 +1,4 @@
-"""What an audit says to a person, in their language: the same on the console, in the window and in the PDF document."""
+"""The texts of an audit for a person, in their language, shared by console, window and PDF document."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AuditText(AuditWords):
         ]
 
     def calibration(self) -> Figure:
-        """The calibration error, with what it is."""
+        """Return the calibration error with its explanation."""
         found, translator = self.report.audit, self.translator
         what = translator.text(
             "Calibration error: mean difference between score and share with the condition, over {bins} groups of "
@@ -91,7 +91,7 @@ class AuditText(AuditWords):
         ]
 
     def _classes(self, at: AtPoint) -> Iterator[Figure]:
-        """What a person sees of the positives, and of the negatives."""
+        """Yield how the positives, and how the negatives, divide into the displayed classes."""
         for truth, shares in at.classes.items():
             for category, found in shares.items():
                 word = category_label(self.translator, category, self.report.subject)
@@ -105,7 +105,7 @@ class AuditText(AuditWords):
     # ---- groups
 
     def groups(self) -> tuple[Block, ...]:
-        """A row for each group, at the first operating point, where there are any."""
+        """Return a table with a row for each group, at the first operating point; empty without groups."""
         text = self.translator.text
         columns = text("Group"), self._units(), text("AUC"), text("Detected"), text("Falsely referred")
         rows = []
@@ -139,7 +139,7 @@ class AuditText(AuditWords):
         return out or [steady]
 
     def proposal(self) -> str:
-        """The local operating point that could be taken."""
+        """Return the proposed local operating point as a text."""
         found, text = self.report.proposal, self.translator.text
         wanted, values = found.wanted, {}
         if wanted.threshold is not None:
@@ -174,7 +174,7 @@ class AuditText(AuditWords):
     # ---- what each threshold would do
 
     def planning(self) -> tuple[Block, ...]:
-        """The threshold plan: how many units each threshold refers and misses, and the costs."""
+        """Return the threshold plan: how many units each threshold refers and misses, and the costs."""
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
         title = text("Threshold plan")
         if plan is None:
@@ -319,7 +319,7 @@ class AuditText(AuditWords):
     # ---- charts
 
     def charts(self) -> tuple[ShareChart, ...]:
-        """The ROC curve, how the scores are calibrated, and how many are detected of those that are referred."""
+        """Return the charts: ROC curve, calibration of the scores, and detected units against referred units."""
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
         workload = text("Referred and detected"), text("Referred"), text("Detected, of all")
         steps = plan.groups[EVERYBODY].values() if plan else ()
@@ -336,7 +336,7 @@ class AuditText(AuditWords):
     # ---- on paper
 
     def before_charts(self) -> tuple[Block, ...]:
-        """The facts, the figures and what to bear in mind, as a page can hold them."""
+        """Return the blocks before the charts: facts, figures and notes, limited to a page."""
         text = self.translator.text
         said = (*self.notes(), *self.drifts(), self.proposal())
         return (
@@ -352,7 +352,7 @@ class AuditText(AuditWords):
         )
 
     def after_charts(self) -> tuple[Block, ...]:
-        """The groups, the plan, the other pack and the disagreements, as a page can hold them."""
+        """Return the blocks after the charts: groups, plan, other pack and disagreements, limited to a page."""
         return (*self.groups(), *self.planning(), *self.comparison(), self.disagreements())
 
     # ---- disagreements

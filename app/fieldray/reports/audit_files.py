@@ -92,7 +92,7 @@ def _by_truth(counts: Mapping[bool, int]) -> dict[str, int]:
 
 
 def _plan(report: AuditReport) -> dict[str, object] | None:
-    """The steps of a table, and of each group the chosen one; all of them are in the CSV file."""
+    """Return the steps of a table, and each group's chosen step; the CSV file has all steps."""
     if (found := report.plan) is None:
         return None
     chosen = report.proposal.threshold
@@ -150,7 +150,9 @@ def _case(case: Case) -> dict[str, object]:
 
 
 def _line(case: Case, report: AuditReport) -> dict[str, Value]:
-    """One image: `referred` says whether it is by itself, at the first operating point; empty where there is none."""
+    """Return one image as a row; `referred` is the image's own referral at the first operating point, empty without
+    a point.
+    """
     points, rule = report.audit.points, report.audit.rule
     return {
         "image": case.image,
@@ -189,20 +191,22 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
 
 
 def plan_table(plan: Plan, unit: Unit, translator: Translator) -> bytes:
-    """Every step of every group as CSV, with what is counted in the names of the columns."""
+    """Write every step of every group as CSV; the column names contain the unit that is counted."""
     rows = [_flat(names, step, unit) for names, steps in plan.groups.items() for step in steps.values()]
     return _table(rows, translator)
 
 
 def _table(rows: Sequence[Mapping[str, Value]], translator: Translator) -> bytes:
-    """Rows as CSV, with semicolons where numbers have a decimal comma."""
+    """Write rows as CSV, separated by semicolons if numbers have a decimal comma."""
     stream = io.StringIO(newline="")
     write_rows(stream, rows[0], rows, has_comma=translator.decimal(".") == ",")
     return stream.getvalue().encode("utf-8-sig", "backslashreplace")
 
 
 def _flat(names: tuple[str, str], step: Step, unit: Unit) -> dict[str, Any]:
-    """A step as one row: `group`, `name`, `threshold`, `sensitivity_patients`, `sensitivity_of_patients`, and so on."""
+    """Return a step as one row: `group`, `name`, `threshold`, `sensitivity_patients`, `sensitivity_of_patients`, and
+    so on.
+    """
     found: dict[str, Any] = {"group": names[0], "name": names[1]}
     for name, value in asdict(step).items():
         if isinstance(value, dict):
@@ -218,9 +222,9 @@ def _flat(names: tuple[str, str], step: Step, unit: Unit) -> dict[str, Any]:
 
 
 def _unnamed(report: AuditReport) -> AuditReport:
-    """The report with pseudonyms for files and folders, whose names often are those of people. Raises StorageProblem.
+    """Replace files and folders in the report by pseudonyms, as their names are often patients' names.
 
-    The aliases are those of the exports of a run, whose `image_id` they are.
+    The pseudonyms are the `image_id` of the run's exports. Raises StorageProblem.
     """
     key, found, subject = pseudonym_key(user_data()), report.audit, report.subject
     alias = partial(image_alias, key=key)
@@ -254,13 +258,13 @@ def _unnamed(report: AuditReport) -> AuditReport:
 
 
 def _without_rows(note: Reason) -> Reason:
-    """A note without the lines of the table and the patients that it quotes."""
+    """Return a note without the quoted table lines and patients."""
     hidden = {name: "…" for name, _ in note.parameters if name in ("rows", "numbers")}
     return reason(note.code, **(dict(note.parameters) | hidden))
 
 
 def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
-    """Refuse, before any image is screened, what could not be written afterwards.
+    """Reject, before any image is screened, output paths that could not be written afterwards.
 
     Raises UsageProblem, StorageProblem.
     """

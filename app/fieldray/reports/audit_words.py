@@ -1,4 +1,4 @@
-"""What was audited, by what rule, and how figures of an audit are written, in a person's language."""
+"""The subject, the counting rule and the number formats of an audit, in a person's language."""
 
 from __future__ import annotations
 

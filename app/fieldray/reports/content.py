@@ -1,9 +1,9 @@
-"""Every word and number that programs read in an export, a printed list or the history. The exporters lay them out.
+"""Words and numbers of exports, printed lists and the history that programs read. The exporters lay them out.
 
-Patient names and IDs are left out of exports unless somebody asked for them. So are UIDs, by which an archive finds the
-patient, and names of files and folders, which often are those of people: `image_id` identifies an image in all exports.
-The lines of `--json` name the files.
-Reasons are in English, together with their code, so that scripts can rely on them.
+Exports leave out patient names and IDs unless a person asks for them. They also leave out UIDs, by which an archive
+finds the patient, and names of files and folders, which are often patients' names. `image_id` identifies an image in
+all exports. The lines of `--json` name the files. Reasons are in English, together with their code, so that scripts can
+rely on them.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
 
 
 def exact_score(finding: Finding) -> float:
-    """A score of six digits, or of as many as its decision needs."""
+    """Return a score with six digits, or as many as its decision needs."""
     return round(finding.score, score_digits(finding.score, finding.point, least=6))
 
 
 def _finding_values(finding: Finding | None) -> dict[str, Value]:
-    """A finding with the operating point at which it was decided; every value is None without one."""
+    """Return a finding with its operating point as values; every value is None without a finding."""
     point = finding.point if finding else None
     return {
         "label": finding.label if finding else None,
@@ -207,7 +207,7 @@ def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
 
 
 def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
-    """What stands in place of UIDs, and of names of files and folders, which often are those of people."""
+    """Return pseudonyms for UIDs and for names of files and folders, which are often patients' names."""
     ref, why = outcome.ref, None if isinstance(outcome, Screened) else outcome.reason
     header = ref.header
     return {
@@ -298,7 +298,7 @@ def started(run: Run) -> str:
 
 
 def _time(seconds: float | None) -> str | None:
-    """ISO 8601, UTC."""
+    """Format a time in ISO 8601, UTC."""
     if seconds is None:
         return None
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")

@@ -1,10 +1,10 @@
-"""The objects that have pixels: what a person saw as a secondary capture, and the lung fields as a segmentation.
+"""DICOM objects with pixels: the displayed image as a secondary capture, and the lung fields as a segmentation.
 
-A capture is the image with heat map and outline, and the result in words under it. The words are part of the pixels,
-with *research use only*: a viewer that shows nothing else of the object shows them. Names of patients are not.
+A capture is the image with heat map and outline, and the result in words below. The words, with *research use only*,
+are part of the pixels, so that every viewer shows them. Patient names are not.
 
-A segmentation (PS3.3 A.51) is one binary frame, at the size of the image. For an image that no object can refer to, it
-is that of its secondary capture, in which the image takes a part.
+A segmentation (PS3.3 A.51) is one binary frame with the size of the image. If the image has no valid UIDs, the
+segmentation belongs to the secondary capture and has its size.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def layout_of(rows: int, columns: int) -> Layout:
 
 
 def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Dataset:
-    """The object; JPEG Baseline, the one compression of colour that every archive takes."""
+    """Make the secondary capture, in JPEG Baseline, the one compression of colour that every archive accepts."""
     dataset = new_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
     dataset.ConversionType = "WSD"
     dataset.ImageType = ["DERIVED", "SECONDARY"]
@@ -118,7 +118,7 @@ def _add_jpeg(dataset: Dataset, canvas: Image.Image, jpeg: bytes) -> None:
 
 
 def capture(subject: Subject, shown: ShownImage, wording: Wording) -> Image.Image:
-    """The image with what was shown over and under it."""
+    """Draw the image with heat map and outline, and the result below."""
     layout = layout_of(shown.rows, shown.columns)
     manifest = subject.stored.manifest
     enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
@@ -156,13 +156,13 @@ def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording:
 
 
 def _font_for(head: str, room: int) -> ImageFont.FreeTypeFont:
-    """The largest font in which the head has room."""
+    """Return the largest font at which the heading fits."""
     sizes = (size for size in range(34, 10, -2) if _font(size, is_bold=True).getlength(head) <= room)
     return _font(next(sizes, 10), is_bold=True)
 
 
 def _lines_of(texts: Sequence[str], room: int, height: int) -> tuple[list[str], int]:
-    """All of these texts in lines that have room beside and below each other, and the largest size that allows it."""
+    """Divide the texts into lines that fit the space. Returns the lines, and the largest font size that fits."""
     for size in _SIZES:
         lines = [line for text in texts for line in _wrapped(text, _font(size), room)]
         if len(lines) * (size + _LEADING) <= height:
@@ -182,7 +182,7 @@ def _wrapped(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
 
 
 def _made_with(subject: Subject) -> tuple[str, ...]:
-    """In full and, for where there is less room, without the lung-field pack."""
+    """Return the pack's name with its lung-field pack and, for less space, without it."""
     program, lungs_pack = subject.stored.run.spec.program_version, subject.stored.pack.lungs_pack
     outcome = subject.outcome
     short = f"Fieldray {program} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
@@ -191,7 +191,7 @@ def _made_with(subject: Subject) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _line(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    """A line as a mask (L). Most are the same on every capture."""
+    """Render a line of text as a mask (L); cached, as most lines are equal on every capture."""
     mask = Image.new("L", (max(1, math.ceil(font.getlength(text))), 2 * round(font.size)))
     ImageDraw.Draw(mask).text((0, 0), text, font=font, fill=255)
     return mask
@@ -213,7 +213,7 @@ Mask = NDArray[np.bool_]
 
 
 def lung_mask(subject: Subject) -> Mask | None:
-    """The lungs on the grid of the image that the object refers to, (rows, columns) bool; None where there are none."""
+    """Return the lungs on the pixel grid of the referenced image, (rows, columns) bool; None without lungs."""
     lungs, facts = lungs_of(subject.outcome), subject.outcome.facts
     if lungs is None or not lungs.found or not facts.rows:
         return None
@@ -228,7 +228,7 @@ def lung_mask(subject: Subject) -> Mask | None:
 
 
 def on_capture(mask: Mask) -> Mask:
-    """A mask of an image on the secondary capture of that image."""
+    """Move an image's mask to the image's place on its secondary capture."""
     layout = layout_of(*mask.shape)
     found = np.zeros((layout.rows, layout.columns), bool)
     seen = _sampled(mask, rows=layout.height, columns=layout.width)
@@ -243,7 +243,7 @@ def _sampled(mask: Mask, *, rows: int, columns: int) -> Mask:
 
 
 def segmentation(subject: Subject, mask: Mask, source: Source) -> Dataset:
-    """The object; the standard calls the image type of every segmentation DERIVED\\PRIMARY."""
+    r"""Make the segmentation; the standard sets the image type of every segmentation to DERIVED\PRIMARY."""
     dataset = new_object(subject, "seg", SOP_CLASS, title="lung fields")
     dataset.ImageType = ["DERIVED", "PRIMARY"]
     dataset.ContentLabel, dataset.ContentDescription = (

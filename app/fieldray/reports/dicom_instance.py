@@ -1,10 +1,10 @@
-"""What every DICOM object of a report has: patient, study, series, equipment and a file around it (PS3.3, PS3.10).
+"""Common parts of a report's DICOM objects: patient, study, series, equipment and file (PS3.3, PS3.10).
 
-An object belongs to the study of its image and to a series of its own. An image without DICOM data gets a new study,
-which says so. The image itself is never changed.
+An object belongs to the study of its image, in a series of its own. An image without DICOM data gets a new study, which
+is labelled as such. The image itself is never changed.
 
-An object's UID is made from what it says (PS3.5 B.2, a UUID under 2.25): the same result exported twice is the same
-object for an archive, and anything that changes, such as a verdict, makes another one.
+An object's UID is derived from its content (PS3.5 B.2, a UUID under 2.25). A result exported twice is one object for an
+archive; any change, such as a verdict, makes another object.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def is_valid(uid: str) -> bool:
 
 
 def made_uid(*parts: object) -> str:
-    """The UID of what these parts say."""
+    """Derive a UID from these parts."""
     digest = hashlib.sha256(json.dumps(parts, default=str).encode()).digest()
     return f"2.25.{uuid.UUID(bytes=digest[:16], version=5).int}"
 
@@ -117,7 +117,7 @@ class Subject:
 
     @property
     def study_uid(self) -> str:
-        """The study's own UID, else one for this content alone."""
+        """Return the Study Instance UID of the image, or else one derived from its content."""
         if has_study(self.ref):
             return self.ref.header.study_instance_uid
         return made_uid("study", self.outcome.facts.content_sha256 or self.ref.key)
@@ -150,7 +150,7 @@ class Subject:
 
     @property
     def source(self) -> Source | None:
-        """The file's own image where it has valid UIDs, else the secondary capture that is made of it, if one is."""
+        """Return the file's own image if it has valid UIDs, or else its secondary capture if one is exported."""
         own, captures = source_of(self.ref), self.stored.captures
         if own is not None or (captures is not None and self.number not in captures):
             return own
@@ -179,7 +179,7 @@ def source_of(ref: ImageRef) -> Source | None:
 
 
 def subject_of(result: StoredAnswer, stored: StoredRun, number: int) -> Subject | None:
-    """The image of a result; None for one that was not screened, about which there is nothing to say."""
+    """Return the image of a result as a subject; None for an image that was not screened."""
     outcome = result.outcome
     if not isinstance(outcome, Screened):
         return None
@@ -188,7 +188,7 @@ def subject_of(result: StoredAnswer, stored: StoredRun, number: int) -> Subject 
 
 
 def subjects_of(stored: StoredRun) -> Iterator[Subject]:
-    """The screened images of a run."""
+    """Yield the screened images of a run as subjects."""
     for number, result in enumerate(stored.results, 1):
         if subject := subject_of(result, stored.of(result), number):
             yield subject
@@ -221,7 +221,7 @@ def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) 
 
 
 def item(**values: object) -> Dataset:
-    """An item of a sequence, or an object, of these values by keyword."""
+    """Make a sequence item or an object from values by keyword."""
     made = Dataset()
     for keyword, value in values.items():
         setattr(made, keyword, value)
@@ -229,12 +229,12 @@ def item(**values: object) -> Dataset:
 
 
 def installation(stored: StoredRun) -> str:
-    """A number for this installation, from which nobody can tell the key of its pseudonyms."""
+    """Return a number for this installation, from which the key of its pseudonyms cannot be derived."""
     return hashlib.sha256(b"installation" + stored.pseudonym_key).hexdigest()[:16]
 
 
 def coded(value: str, scheme: str, meaning: str) -> Dataset:
-    """An item of a code sequence (PS3.3 8.8)."""
+    """Make a code sequence item (PS3.3 8.8)."""
     return item(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
@@ -245,7 +245,7 @@ def reference(source: Source) -> Dataset:
 
 
 def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
-    """The object as a DICOM file (PS3.10), which says that this program wrote it."""
+    """Write the object as a DICOM file (PS3.10) that names this program as its writer."""
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
     meta.TransferSyntaxUID = UID(transfer_syntax)
@@ -284,9 +284,9 @@ def _add_study(dataset: Dataset, subject: Subject) -> None:
 
 
 def _text(value: str) -> str:
-    """A text as a value of LO or SH: no backslash, which divides values, and at most 64 letters.
+    """Return a text as a value of LO or SH: no backslash, which separates values, and at most 64 characters.
 
-    Of a text that could not be read nothing: an archive would keep half of it for good.
+    A text that could not be decoded becomes empty: an archive would keep a damaged text for good.
     """
     if "\N{REPLACEMENT CHARACTER}" in value:
         return ""

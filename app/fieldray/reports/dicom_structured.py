@@ -49,13 +49,13 @@ Code = tuple[str, str, str]
 
 
 def content_item(relationship: str, kind: str, name: Code | None = None, **value: object) -> Dataset:
-    """An item of this kind with its value, by keywords."""
+    """Make a content item of a value type, with its value by keywords."""
     named = {} if name is None else {"ConceptNameCodeSequence": [concept(name)]}
     return item(RelationshipType=relationship, ValueType=kind, **named, **value)
 
 
 def concept(code: Code) -> Dataset:
-    """A code as an item of a sequence. A code of more than 16 letters is a Long Code Value."""
+    """Return a code as a sequence item. A code of more than 16 characters is a Long Code Value."""
     value, scheme, meaning = code
     if len(value) <= 16:
         return coded(value, scheme, meaning)
@@ -63,32 +63,32 @@ def concept(code: Code) -> Dataset:
 
 
 def container(name: Code, items: list[Dataset]) -> Dataset:
-    """A container of items."""
+    """Make a container of content items."""
     return content_item("CONTAINS", "CONTAINER", name, ContinuityOfContent="SEPARATE", ContentSequence=items)
 
 
 def template(number: str) -> list[Dataset]:
-    """The template of that number (PS3.16), as an object or a group refers to it."""
+    """Return the reference to the template with that number (PS3.16)."""
     return [item(MappingResource="DCMR", TemplateIdentifier=number)]
 
 
 def code_item(relationship: str, name: Code, value: Code) -> Dataset:
-    """A coded value."""
+    """Make a content item with a coded value."""
     return content_item(relationship, "CODE", name, ConceptCodeSequence=[concept(value)])
 
 
 def text_item(relationship: str, name: Code, text: str) -> Dataset:
-    """A text, as long as one may be."""
+    """Make a content item with a text, cut to the allowed length."""
     return content_item(relationship, "TEXT", name, TextValue=visible(text)[:_MOST_TEXT] or "-")
 
 
 def comment(text: str) -> Dataset:
-    """A comment in plain words."""
+    """Make a comment in plain words."""
     return text_item("CONTAINS", ("121106", "DCM", "Comment"), text)
 
 
 def uid_item(name: Code, uid: str) -> Dataset:
-    """A UID that says what is observed, or by what."""
+    """Make a content item with the UID of an observed object or of an observer."""
     return content_item("HAS OBS CONTEXT", "UIDREF", name, UID=uid)
 
 
@@ -163,7 +163,7 @@ def structured_report(subject: Subject) -> Dataset:
 
 
 def _group(subject: Subject, finding: Finding) -> Dataset:
-    """What the pack says about one of the things that it looks for."""
+    """Return the pack's measurement group for one label."""
     point, manifest = finding.point, subject.stored.manifest
     meaning = (_BY_LARGER if finding.is_by_larger else _DECISIONS)[finding.decision]
     decision = finding.decision, OWN_SCHEME, meaning
@@ -184,7 +184,7 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
 
 
 def label_code(label: str, manifest: Manifest | None) -> Code:
-    """A label's code, in its own scheme where the pack names one that DICOM knows."""
+    """Return a label's code, in the pack's scheme if DICOM knows it."""
     for entry in manifest.labels if manifest else ():
         if entry.code == label:
             known = {"SNOMED CT": "SCT", "SNOMED-CT": "SCT", "SCT": "SCT", "DCM": "DCM"}.get(entry.scheme.upper())
@@ -194,7 +194,7 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
 
 
 def _algorithm(subject: Subject) -> list[Dataset]:
-    """TID 4019: name, version, and what decides a result."""
+    """Return TID 4019: the algorithm's name, version, and the parameters that decide a result."""
     spec, manifest = subject.stored.pack, subject.stored.manifest
     name = manifest.names["en"] if manifest else spec.pack_name
     parameters = (
@@ -214,7 +214,7 @@ def _algorithm(subject: Subject) -> list[Dataset]:
 
 
 def _point(point: OperatingPoint) -> list[Dataset]:
-    """The operating point, and what was measured at it with 95 % intervals."""
+    """Return the operating point and its measured performance with 95 % intervals."""
     return [
         number_item(("threshold", OWN_SCHEME, "Operating point"), point.threshold, ONE),
         number_item(("unsure-low", OWN_SCHEME, "Uncertain from"), point.unsure_low, ONE),
@@ -250,7 +250,7 @@ def _comments(subject: Subject, finding: Finding) -> list[str]:
 
 
 def _observer(subject: Subject) -> list[Dataset]:
-    """TID 1002 and 1004: a device observed this, and not a person."""
+    """Return TID 1002 and 1004: the observer is a device, not a person."""
     uid = made_uid("device", installation(subject.stored))
     version = subject.stored.run.spec.program_version or "unknown"
     return [
@@ -263,13 +263,13 @@ def _observer(subject: Subject) -> list[Dataset]:
 
 
 def _image_library(source: Source) -> Dataset:
-    """TID 1600 and 1601."""
+    """Return TID 1600 and 1601: the image library."""
     group = container(("126200", "DCM", "Image Library Group"), [image_item(None, source)])
     return container(("111028", "DCM", "Image Library"), [group])
 
 
 def evidence_of(source: Source) -> Dataset:
-    """An image that is referred to, by study and series (PS3.3 C.17.2.1)."""
+    """Return the evidence item of a referenced image, by study and series (PS3.3 C.17.2.1)."""
     series = item(SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[reference(replace(source, frame=None))])
     return item(StudyInstanceUID=source.study_uid, ReferencedSeriesSequence=[series])
 
@@ -286,7 +286,7 @@ def prior_source(pair: PairRecord) -> Source | None:
 
 
 def _pair_group(subject: Subject, pair: PairRecord) -> Dataset:
-    """What a comparison with a prior image gave."""
+    """Return the measurement group of a comparison with a prior image."""
     prior, date = prior_source(pair), pair.prior.study_date
     which = prior.sop_instance_uid if prior else (date, pair.prior.study_time)
     items = [

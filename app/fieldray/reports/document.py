@@ -1,6 +1,7 @@
-"""The parts of a report that a person reads, as values: console, HTML and PDF only lay them out.
+"""The parts of a report for people, as values, laid out by console, HTML and PDF.
 
-A document is a row of blocks; the page of an image has an order of its own. `wording`, `audit` and `bench` fill them.
+A document is a list of blocks; the page of an image has a layout of its own. `wording`, `audit` and `bench` make the
+blocks.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class FindingText:
 
 
 def _whole_sentence(translator: Translator, finding: Finding, manifest: Manifest | None) -> str:
-    """What was looked for, what came out, and what the pack makes of it, in sentences."""
+    """Return the label, the score and the pack's conclusion as sentences."""
     values = {
         "meaning": label_meaning(translator, finding.label, manifest),
         "score": score_text(translator, finding.score, finding.point),
@@ -200,7 +201,7 @@ Block = Paragraph | Fields | Points | Table | Worth
 
 
 def lines(blocks: Iterable[Block]) -> Iterator[str]:
-    """Blocks for a console."""
+    """Lay out blocks as lines of a console."""
     for block in blocks:
         if isinstance(block, Paragraph):
             yield block.text
@@ -235,7 +236,7 @@ class ShareChart:
 
 
 def cut(text: str, *, most: int = MOST_LETTERS) -> str:
-    """The text on one line, all of it to be seen, at most so many letters long."""
+    """Return a text as one line of at most `most` visible characters."""
     shown = visible(text[:most])
     return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"
 

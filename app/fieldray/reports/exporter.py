@@ -168,11 +168,11 @@ class StoredRun:
         return self.packs[self.position].manifest
 
     def of(self, result: StoredAnswer) -> StoredRun:
-        """This run, seen from the pack of `result`."""
+        """Return this run as a run of the pack that gave `result`."""
         return self if result.position == self.position else replace(self, position=result.position)
 
     def by_pack(self) -> tuple[StoredRun, ...]:
-        """This run, seen from each of its packs."""
+        """Return this run as a run of each of its packs."""
         return tuple(replace(self, position=position) for position in range(len(self.packs)))
 
 
@@ -236,10 +236,9 @@ _LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym 
 
 
 def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
-    """The header of an image as this run's reports may give it.
+    """Return the header of an image as this run's reports may show it.
 
-    Where nobody asked for names, a pseudonym stands in place of the patient's name and ID, and neither birth date nor
-    numbers of the study are known.
+    Without names, a pseudonym replaces the patient's name and ID, and birth date and study numbers are empty.
     """
     header = ref.header
     if stored.options.names_people:
@@ -251,7 +250,7 @@ def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
 
 
 def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
-    """`FR-` and ten letters or digits (HMAC-SHA256, RFC 2104)."""
+    """Return a patient's pseudonym: `FR-` and ten letters or digits (HMAC-SHA256, RFC 2104)."""
     from fieldray.domain.image import known_person
 
     number = known_person(header.patient_id)
@@ -264,15 +263,15 @@ def person_alias(number: str, *, key: bytes) -> str:
 
 
 def image_alias(image: str, *, key: bytes) -> str:
-    """`FI-` and ten letters or digits, the same in all exports of this installation: what brings them together.
+    """Return an image's pseudonym: `FI-` and ten letters or digits, equal in all exports of this installation.
 
-    image  its key (`ImageRef.key`), or a path that was screened: names of files and folders often are those of people
+    image  the image's key (`ImageRef.key`), or a screened path: names of files and folders are often patients' names
     """
     return f"FI-{_letters(f'image{chr(0)}{image}', key)}"
 
 
 def exam_alias(exam: str, *, key: bytes) -> str:
-    """`FE-` and ten letters or digits, for what brings images of one examination together."""
+    """Return an examination's pseudonym, equal for all of its images: `FE-` and ten letters or digits."""
     return f"FE-{_letters(f'exam{chr(0)}{exam}', key)}"
 
 
@@ -285,7 +284,7 @@ def uid_alias(uid: str, *, key: bytes) -> str:
 
 
 def unnamed(why: Reason, path: str, *, alias: str) -> Reason:
-    """The reason with `alias` in place of every value that holds a part of the path of what it is about."""
+    """Return the reason with `alias` in place of every value that contains a part of its subject's path."""
     parts = {part.casefold() for part in _BETWEEN.split(path) if len(part) > _SHORT}
     values = {
         name: alias if any(part in value.casefold() for part in parts) else value for name, value in why.parameters
@@ -316,7 +315,7 @@ def pseudonym_key(folder: Path) -> bytes:
 
 
 def _read_key(path: Path) -> bytes:
-    """Empty where there is none. Raises OSError, StorageProblem (not_plain)."""
+    """Read the pseudonym key; empty if there is none. Raises OSError, StorageProblem (not_plain)."""
     require_plain(path)
     try:
         key = path.read_bytes()

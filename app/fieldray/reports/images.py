@@ -1,19 +1,19 @@
-"""Images that the program writes: as a person saw them, what `--maps` keeps of each, and a pair laid over each other.
+"""Images that the program writes: the displayed image, the files of `--maps`, and the overlay of a compared pair.
 
-A person saw grey levels, the heat map over them and the lungs' outline. `--maps` writes for each image the lungs, the
-class map, and both laid over the image:
+A displayed image has grey levels, the heat map and the lungs' outline. For each image, `--maps` writes the lungs, the
+class map, and the overlay of both on the image:
 
     NAME.lungs.png    the mask of the lungs: one bit per pixel, of the image's size
     NAME.map.npy      the class map of the deciding label: float32 logits (rows, columns)
-    NAME.map.json     where in the image it lies, and at which logit the finding begins
+    NAME.map.json     the class map's position in the image, and the logit at which the finding begins
     NAME.overlay.png  the image, its longer side at most 1024 pixels, with heat map and outline
 
 NAME is the file's name with its suffix. Folders are those of the images, and a zip file becomes a folder, so that two
-images of one name do not meet.
+images with one name get different files.
 
-`fieldray compare` writes the prior as warped, the overlay, the displacement, and one JSON object. Nothing is written of
-a pair that is not comparable, and what an earlier comparison left in the folder is removed: it would be taken for this
-one's.
+`fieldray compare` writes the warped prior, the overlay, the displacement, and one JSON object. For a pair that is not
+comparable nothing is written, and output of an earlier comparison in the folder is removed, so that it is not mistaken
+for this one's.
 """
 
 from __future__ import annotations
@@ -90,15 +90,16 @@ def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
 
 
 def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
-    """The heat map; None where there is none, or nothing of it speaks for the finding."""
+    """Return the heat map; None if there is none, or if no cell is evidence for the finding."""
     found = shown_map(outcome, manifest) if manifest else None
     return found if found is not None and found.strength.any() else None
 
 
 def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
-    """Blend the colours into the region that they cover; what of it lies outside the image is left out.
+    """Blend the heat map's colours into the part of the image that it covers.
 
-    The strength is enlarged and then coloured, and only where there is some: far less work than to enlarge colours.
+    The strength is enlarged before it is coloured, and only where it is above 0, which is faster than enlarging
+    colours.
     """
     across, down = canvas.width / shown.columns, canvas.height / shown.rows
     left, top, width, height = found.region
@@ -115,7 +116,7 @@ def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
 
 
 def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
-    """From which to which pixel (exclusive) anything is seen of a row or column of cells, enlarged to `pixels`."""
+    """Return the first and last (exclusive) pixel with any strength, of a row or column enlarged to `pixels`."""
     indices, share = np.flatnonzero(has_strength), pixels / len(has_strength)
     if not len(indices):
         return 0, 1
@@ -126,7 +127,7 @@ def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=1)
 def _palette() -> tuple[bytes, list[int]]:
-    """For each step of strength its colour (RGB) and its opacity over an image."""
+    """Return the colour (RGB) and the opacity of each step of strength."""
     painted = heat_map.colours(np.linspace(0, 1, _STEPS, dtype=np.float32)[None, :])
     return painted[0, :, :3].tobytes(), _alpha(painted, OPACITY)[0].tolist()
 
@@ -167,7 +168,7 @@ class MapNames:
         self._taken: set[str] = set()
 
     def stem(self, ref: ImageRef) -> Path:
-        """Folder and NAME for an image, each time another one. Raises StorageProblem where a link leads elsewhere."""
+        """Return a unique folder and NAME for an image. Raises StorageProblem if a link leads elsewhere."""
         parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.member) if ref.member else [])]
         names = [safe_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
         if ref.header.number_of_frames > 1:
@@ -198,9 +199,9 @@ def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
 
 
 def safe_name(part: str) -> str:
-    """A name that every system takes, like the one that it stands for.
+    """Return a similar name that every system accepts.
 
-    It never begins with a hyphen, which a command that is given all names of a folder takes for an option.
+    It never begins with a hyphen, which a command would take for an option.
     """
     name = _NOT_IN_NAMES.sub("_", part)
     if len(data := name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
@@ -284,7 +285,7 @@ def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
 
 
 def npy_bytes(numbers: NDArray[np.float32]) -> bytes:
-    """The bytes of an .npy file, as `numpy.save` writes them but for the length of the header."""
+    """Return the bytes of an .npy file, equal to those of `numpy.save` except for the length of the header."""
     values: NDArray[Any] = np.ascontiguousarray(numbers, "<f4")
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {values.shape}, }}".encode()
     return NPY_START[:10] + header.ljust(512 - 11) + b"\n" + values.tobytes()

@@ -73,7 +73,7 @@ for _library in ("fpdf", "fontTools"):  # they report each font that is subset, 
 
 
 class Column(NamedTuple):
-    """From where to where a text reaches across the page, in mm."""
+    """The horizontal extent of a text on the page, in mm."""
 
     left: float
     width: float
@@ -111,7 +111,7 @@ class Document(FPDF):
         self.add_page()
 
     def normalize_text(self, text: str) -> str:
-        """fpdf2's hook for each text: letters are ordered and joined where some run from right to left."""
+        """Order and join right-to-left letters of a text (a hook of fpdf2)."""
         shown = drawable(readable(text, self._translator), self)
         self._unjoined |= unjoined(shown, self)
         marked = ordered(shown)
@@ -121,7 +121,7 @@ class Document(FPDF):
     # ---- blocks
 
     def add(self, blocks: Sequence[Block]) -> None:
-        """Lay them out one below the other."""
+        """Lay out the blocks one below the other."""
         for block in blocks:
             if isinstance(block, Paragraph):
                 self._add_paragraph(block)
@@ -202,7 +202,7 @@ class Document(FPDF):
             self.set_y(max(below, self.y))
 
     def signature(self, label: str) -> None:
-        """A line to sign on."""
+        """Draw a line for a signature."""
         self._room(12)
         self._set("", 8.5, MUTED)
         self.set_xy(MARGIN, self.y + 7)
@@ -247,7 +247,7 @@ class Document(FPDF):
         return max(heights) + 1.6
 
     def _row(self, table: Table, cells: Sequence[str], *, style: str = "", categories: Sequence[Category] = ()) -> None:
-        """One row; the words from the fifth column on have the colours of the categories."""
+        """Lay out one table row; words from the fifth column on have the colours of the categories."""
         colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
         height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN
         with self._tagged("P"):
@@ -319,7 +319,7 @@ class Document(FPDF):
             self._bar(bar, column)
 
     def _bar(self, bar: Bar, column: Column) -> None:
-        """A title, the bar, and below it each class with its number."""
+        """Draw a title, the bar, and below it each class with its number."""
         self._room(13)
         self.paragraph(bar.title, size=8, column=column)
         left, top = column.left, self.y + 0.6
@@ -368,7 +368,7 @@ class Document(FPDF):
     # ---- how it is done
 
     def _shortened(self, text: str, room: float) -> str:
-        """The text, cut at its end where it is wider than the room, in mm."""
+        """Return the text, cut at its end if it is wider than `room` mm."""
         if self.get_string_width(text) <= room:
             return text
         return next(cut for n in range(len(text), -1, -1) if self.get_string_width(cut := f"{text[:n]}…") <= room)
@@ -378,7 +378,7 @@ class Document(FPDF):
         self.set_text_color(*colour)
 
     def _broken(self, text: str, width: float) -> tuple[str, ...] | None:
-        """The lines of a text, None where the library has to find them; it takes far longer, for any letters."""
+        """Return the lines of a text; None if the much slower library function must find them."""
         font = self.current_font
         assert isinstance(font, WholeFont)
         return lines(text, font, 1000 * width * self.k / self.font_size_pt)

@@ -1,12 +1,12 @@
-"""The fonts of PDF documents: the usual letters for nearly all of them, larger ones where a name asks for others.
+"""The fonts of PDF documents: one common subset for most documents, further fonts for unusual letters.
 
-Taking a font apart and putting the letters of one document together again takes longer than laying the document out. So
-DejaVu Sans is cut beforehand to Latin, Cyrillic and the signs of our own texts, and every document has all of that. Any
-other letter is taken from Noto Sans Arabic or DejaVu Sans as a whole or, where both lack it, from GNU Unifont, which
-draws all scripts coarsely. What none can draw is written as its escape.
+Subsetting a font for one document takes longer than laying the document out. So DejaVu Sans is subset in advance to
+Latin, Cyrillic and the program's signs, and every document contains that subset. Other letters come from Noto Sans
+Arabic or DejaVu Sans as a whole or, if both lack a letter, from GNU Unifont, which has coarse glyphs for all scripts. A
+letter that no font has is written as an escape.
 
-HarfBuzz joins Arabic letters and sets marks, and fpdf2 puts what is written from right to left into its order (UAX 9).
-Unifont has no tables for that: `unjoined` names the scripts whose letters it draws one after another.
+HarfBuzz joins Arabic letters and places marks, and fpdf2 orders right-to-left text (UAX 9). Unifont has no tables for
+that: `unjoined` names the scripts whose letters it draws separately.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BREAKING: Final = frozenset("\n\r\f\u00ad")  # besides blanks
 
 
 class WholeFont(TTFFont):
-    """A font that goes into documents as it is, the same one into many, each letter with a code of its own."""
+    """A font embedded unchanged in many documents, with a code for each letter."""
 
     def __init__(self, style: str, number: int) -> None:
         super().__init__(FPDF(), asset("fonts") / _STYLES[style], f"{FAMILY.lower()}{style}", style)
@@ -111,7 +111,7 @@ def ordered(text: str) -> str:
 
 
 def unjoined(text: str, document: FPDF) -> set[str]:
-    """The scripts of it that have marks, or letters from right to left, of which only Unifont has a glyph."""
+    """Return the text's scripts that need marks or right-to-left joining but have glyphs only in Unifont."""
     if "unifont" not in document.fonts:
         return set()
     *joined, coarse = (cast("TTFFont", document.fonts[family]).cmap for family in _FURTHER if family in document.fonts)
@@ -125,7 +125,7 @@ def unjoined(text: str, document: FPDF) -> set[str]:
 
 
 class _Codes:
-    """What fpdf2 asks for the code of a letter."""
+    """The letter codes that fpdf2 requests."""
 
     def __init__(self, codes: Mapping[int, int]) -> None:
         self.codes = codes
@@ -176,7 +176,7 @@ class FontWriter(OutputProducer):
 
 
 def _unicode_map(codes: Mapping[int, int]) -> bytes:
-    """What the codes mean, for those who search and copy (ISO 32000-1, 9.10.3)."""
+    """Return the map from codes to letters, for search and copying (ISO 32000-1, 9.10.3)."""
     lines = [f"<{code:04X}> <{letter:04X}>" for letter, code in codes.items()]
     groups = [lines[start : start + 100] for start in range(0, len(lines), 100)]  # as many as there may be
     return "\n".join(

@@ -1,4 +1,4 @@
-"""The PDF documents of a run, of its studies and of an audit, and what stands where on their A4 pages."""
+"""The PDF documents of a run, of its studies and of an audit: the layout of their A4 pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IMAGE_SIDE: Final = 800  # pixels over 74 mm: 270 per inch
 
 
 def run_document(stored: StoredRun) -> bytes:
-    """The whole run."""
+    """Return the document of a whole run."""
     wording = Wording(stored)
     table, title = wording.table(), wording.translator.text("Results of a screening run")
     made_s = stored.run.ended_s or stored.run.started_s
@@ -42,7 +42,7 @@ def run_document(stored: StoredRun) -> bytes:
 
 
 def month_document(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
-    """A month of a site, that begins on this day."""
+    """Return the document of a site's month, which begins on `first`."""
     began = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
     document = Document(title, translator, made_s=began.timestamp())
     document.heading(title, tag="H1", size=17)
@@ -51,9 +51,9 @@ def month_document(title: str, blocks: Sequence[Block], first: datetime.date, tr
 
 
 def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
-    """A name and a document for each study, in the order of their first images in the work list.
+    """Yield a name and a document for each study, in the order of the studies' first images in the work list.
 
-    A file that is no image is of no study.
+    A file that is no image belongs to no study.
     """
     wording = Wording(stored)
     results: dict[str, list[StoredAnswer]] = {}
@@ -69,7 +69,7 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
 
 
 def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
-    """A file's name without its suffix from a person and a day, with a number where another study has it."""
+    """Return an unused file name without suffix from person and day, numbered if another study has that name."""
     name = first = " ".join(filter(None, (safe_name(parts[0]), parts[1])))
     number = 1
     while name.casefold() in taken:
@@ -106,7 +106,7 @@ def _study(images: list[tuple[StoredAnswer, ShownImage | Reason]], wording: Word
 
 
 def _as_shown(result: StoredAnswer, image: ShownImage | Reason, stored: StoredRun) -> list[Image.Image]:
-    """The image as it was shown, and before it without what was laid over it; nothing where none is known."""
+    """Return the image without overlay and as displayed; empty if no image is available."""
     outcome = result.outcome
     shown = (stored.read_preview(result) or _thumbnail(outcome)) if isinstance(image, Reason) else image
     if shown is None:
@@ -116,7 +116,7 @@ def _as_shown(result: StoredAnswer, image: ShownImage | Reason, stored: StoredRu
 
 
 def _thumbnail(outcome: Outcome) -> ShownImage | None:
-    """The smallest image that is kept with a result, where there is no preview either."""
+    """Return the thumbnail stored with a result, for a result without a preview."""
     facts = outcome.facts
     if facts.thumbnail is None or not facts.rows:
         return None
@@ -193,7 +193,7 @@ def _remarks(document: Document, text: ImageText, *, column: Column) -> None:
 
 
 def _points(document: Document, findings: Sequence[FindingText]) -> None:
-    """What was measured at the operating point of each."""
+    """Lay out the measured performance at each finding's operating point."""
     for finding in findings:
         if len(findings) > 1:
             document.paragraph(finding.meaning, style="B", size=8.5, column=_RIGHT)
@@ -236,7 +236,7 @@ class AuditDocument(Document):
     """A document that can draw charts, as lines and not as images."""
 
     def charts(self, charts: Sequence[ShareChart], ticks: Sequence[str]) -> None:
-        """Side by side, each an element with a spoken text."""
+        """Lay out charts in a row, each with an alternative text."""
         self._room(_SIDE + 24)
         self.ln(3)
         top = self.y

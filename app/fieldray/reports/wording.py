@@ -1,7 +1,7 @@
-"""What a report says to a person, in their language: every sentence and figure of PDF documents and captures.
+"""The sentences and figures of PDF documents and captures, in the reader's language.
 
-`content` holds what programs read; the sentences and figures for people are here, the same for every format that shows
-them. Texts from outside are made visible (`plain_text`) and cut to a length that a page can hold.
+`content` has the words for programs; the sentences for people are here, common to all formats. External texts are made
+visible (`plain_text`) and cut to a length that fits a page.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _WIDTHS_WITH_PACKS: Final = (9.0, 30.0, 19.0, 28.0)  # of its first columns wher
 
 
 class Wording:
-    """The texts of one run's reports, in the language that was chosen for them."""
+    """The texts of one run's reports, in the chosen language."""
 
     def __init__(self, stored: StoredRun) -> None:
         self._stored = stored
@@ -89,7 +89,7 @@ class Wording:
     # ---- the run
 
     def run(self) -> tuple[Block, ...]:
-        """Everything but the images; pack by pack, where there are several."""
+        """Return the report without the images, pack by pack if there are several."""
         headings = self._headings() if len(self._of_packs) > 1 else ("",)
         return (
             Paragraph(self.notice, "notice"),
@@ -102,16 +102,16 @@ class Wording:
         )
 
     def _headings(self) -> list[str]:
-        """What each pack is called, and so what it looks for."""
+        """Return the heading of each pack, which names its label."""
         return pack_headings([one.name() for one in self._of_packs.values()])
 
     def name(self) -> tuple[str, str]:
-        """The name of the pack, as far as it is known, and its id with its version."""
+        """Return the pack's title if known, and its id with version."""
         manifest, pack_name = self._stored.manifest, self._pack.pack_name
         return (self.translator.pick(manifest.names) if manifest else pack_name), pack_name
 
     def what_came_out(self, heading: str) -> tuple[Block, ...]:
-        """What the pack says of the images, and what it is; with its heading where there are several."""
+        """Return a pack's results and its description, with a heading if there are several packs."""
         text, counts = self.translator.text, self._stored.counts
         came = (category for category in WORK_LIST_ORDER if counts.get(category))
         return (
@@ -124,7 +124,7 @@ class Wording:
         )
 
     def pack(self) -> tuple[Field, ...]:
-        """The pack that made the results, and what it is for."""
+        """Return the pack and its intended use as fields."""
         text, manifest = self.translator.text, self._stored.manifest
         name = self.translator.pick(manifest.names) if manifest else ""
         signer_text = signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
@@ -138,7 +138,7 @@ class Wording:
         return (*fields, Field(text("What this pack is for"), purpose), Field(text("Limits of this pack"), limits))
 
     def provenance(self) -> tuple[Field, ...]:
-        """What made the results, to the byte."""
+        """Return the exact origin of the results as fields: versions and hashes."""
         text, pack = self.translator.text, self._pack
         return (
             Field(text("Program"), f"Fieldray {self._spec.program_version}"),
@@ -182,13 +182,13 @@ class Wording:
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
     def answer(self, result: StoredAnswer) -> str:
-        """What the pack says of an image, in one cell."""
+        """Return the answer of the pack for an image as one cell."""
         outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
 
     def row(self, count: int, result: StoredAnswer) -> tuple[str, ...]:
-        """A row of that list."""
+        """Return a row of the list of all images."""
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
@@ -208,7 +208,7 @@ class Wording:
         return " ".join(self._said(why, outcome) for why in said)
 
     def run_fields(self) -> tuple[Field, ...]:
-        """Which run it was, and when."""
+        """Return the number and time of the run as fields."""
         text, run = self.translator.text, self._stored.run
         state = run_state(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
@@ -218,12 +218,12 @@ class Wording:
         )
 
     def _folders(self) -> str:
-        """What was screened, by aliases where nobody asked for names: folders often are called as people are."""
+        """Return the screened folders, as pseudonyms without names: folders are often named after patients."""
         key, is_named = self._stored.pseudonym_key, self._is_named
         return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)
 
     def run_remarks(self) -> tuple[str, ...]:
-        """What a person should know of the pack's answers, and with the first pack of the run as a whole."""
+        """Return notes on the pack's answers; for the first pack also notes on the whole run."""
         absent, superseded = len(self._stored.not_present), len(self._stored.superseded_verdicts)
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
@@ -253,7 +253,10 @@ class Wording:
     # ---- an image
 
     def image(self, result: StoredAnswer, *, problem: Reason | None = None) -> ImageText:
-        """One image. `problem`: why it cannot be shown, None if it can."""
+        """Return the texts of one image.
+
+        problem  the reason why the image cannot be shown, or None
+        """
         outcome = result.outcome
         why = why_of(outcome) if isinstance(outcome, Screened) else None
         header, word = shown_header(outcome.ref, self._stored), self._word(outcome.category)
@@ -274,7 +277,7 @@ class Wording:
         )
 
     def _said(self, why: Reason, outcome: Outcome) -> str:
-        """A reason, without names of files and folders where nobody asked for names."""
+        """Format a reason, without names of files and folders if names were not requested."""
         if not self._is_named:
             key = outcome.ref.key
             why = unnamed(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
@@ -288,11 +291,11 @@ class Wording:
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
     def study_person(self, ref: ImageRef) -> str:
-        """Who a document about one study is of, as each of its pages says at the top."""
+        """Return the patient's line at the top of each page of a study's document."""
         return self._person(shown_header(ref, self._stored))
 
     def study_name(self, ref: ImageRef) -> tuple[str, str]:
-        """By what a file about one study is found: who it is of, and the day in an order that sorts, if known."""
+        """Return person and sortable day of a study, from which its document's file name is made."""
         header = shown_header(ref, self._stored)
         who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
         who = readable(who, self.translator)
@@ -337,7 +340,7 @@ class Wording:
         )
 
     def _image_name(self, ref: ImageRef) -> str:
-        """By its file; without names by what stands for its UID or, where it has none, by its alias."""
+        """Return the name of an image: its file, or without names the pseudonym of its UID or of the image."""
         key, uid = self._stored.pseudonym_key, ref.header.sop_instance_uid
         if self._is_named:
             return cut(file_name(ref))
@@ -362,7 +365,7 @@ class Wording:
         return _filled((given, reader, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
-        """The images that a person compared it with: their dates and names, and what came of it."""
+        """Yield the prior images that a person compared: dates, names and results."""
         text, pairs = self.translator.text, self._stored.options.pairs_of(outcome)
         for pair in pairs:
             uid = pair.prior.sop_instance_uid

@@ -1,7 +1,7 @@
-"""What a class is worth: of 100 images with the finding, and of 100 without it, how many a pack puts into each class.
+"""The meaning of a class: of 100 images with the finding, and of 100 without it, how many a pack puts into each class.
 
-Another hospital comes first: what was measured at a pack's own hospital promises little elsewhere. Window, start cards
-and documents show the same sentence and the same two bars.
+Another hospital's figures come first: performance at a pack's own hospital promises little elsewhere. Window, start
+cards and documents show one sentence and two bars.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Bar:
 
     @property
     def spoken(self) -> str:
-        """The bar in words."""
+        """Return the bar in words."""
         return f"{self.title}: " + ", ".join(f"{part.word} {part.number}" for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """What a class, or a pack as a whole, is worth.
+    """The measured performance of a class, or of a pack as a whole.
 
-    sentence  the figures that matter most, those of another hospital first; that there are none is said here, too
-    title     where the images of the bars are from
+    sentence  the most important figures, another hospital's first; or the statement that there are none
+    title     origin of the bars' images
     bars      of images with the finding, and of images without it
-    exact     the same figures with 95 % confidence intervals, of all hospitals
+    exact     the figures with 95 % confidence intervals, of all hospitals
     """
 
     sentence: str
@@ -55,16 +55,16 @@ class Worth:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All of it in words."""
+        """Return all figures as sentences."""
         return self.sentence, *(bar.spoken for bar in self.bars)
 
 
 def worth_of(
     translator: Translator, manifest: Manifest | None, point: OperatingPoint | None, category: Category | None = None
 ) -> Worth | None:
-    """What a class that a pack gives at a point is worth; without a class, what the pack is worth.
+    """Return the performance of a class at a pack's operating point; without a class, of the whole pack.
 
-    None where the pack's maker did not count the classes, and for a threshold that was chosen on this site's images.
+    None if the pack's maker did not count the classes, and for a threshold that was chosen on this site's images.
     """
     measured = {classes.is_elsewhere: classes for classes in classes_measured(manifest, point)}
     if not measured:
@@ -97,7 +97,7 @@ def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manife
 
 
 def _sentence(translator: Translator, measured: Mapping[bool, Classes], category: Category | None) -> str:
-    """The figure of a class that says how often that class misleads; without a class, all of them."""
+    """Return the sentence on how often a class misleads; without a class, on all classes."""
     values = _figures(measured, category)
     if True in measured:
         return _elsewhere(translator, values, category)
@@ -149,7 +149,7 @@ def _own(translator: Translator, values: Mapping[str, str], category: Category |
 
 
 def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dict[str, str]:
-    """The figures of a sentence, "–" for those of a hospital where nothing was counted."""
+    """Return the figures of a sentence, "–" for a hospital without counts."""
     if category is None:
         shown = measured.get(True) or measured[False]
         ill, well = (of_hundred(shown.shares[truth]) for truth in (True, False))
@@ -161,7 +161,7 @@ def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dic
 
 
 def _misleads(classes: Classes, category: Category) -> str:
-    """Of 100 images: with the finding and below the zone; without the finding and flagged; in the zone."""
+    """Return, of 100 images, those with the finding below the zone, without the finding and flagged, or in the zone."""
     if category == "unsure":
         count, of = classes.unsure
         return str(round(100 * count / of))
@@ -175,7 +175,7 @@ def _flagged(numbers: Mapping[Category, int]) -> int:
 
 
 def worth_of_pack(translator: Translator, manifest: Manifest) -> tuple[Worth, ...]:
-    """What a pack is worth at the first operating point of each thing that it looks for."""
+    """Return the performance at the first operating point of each of a pack's labels."""
     points = (manifest.point(label.code) for label in manifest.labels)
     found = (worth_of(translator, manifest, point) for point in points)
     return tuple(one for one in found if one is not None)

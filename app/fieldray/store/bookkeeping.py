@@ -1,15 +1,15 @@
-"""What is written along with results, in the same transaction: the work list, results taken over, and verdicts.
+"""Rows that are written in the transaction of a result: the work list, results taken over, and verdicts.
 
 The work list has a narrow row for each image that is present in a run: a million results are sorted, searched and
 counted without reading one of them.
 
-A file that has not changed is known by a stamp that lies with its result (`imaging.source` makes them): the result is
-taken over. An image that a pass did not see is gone, as far as the file system shows.
+An unchanged file is recognised by the stamp stored with its result (`imaging.source` makes stamps), and the result is
+taken over. An image that a pass did not see counts as deleted.
 
-A verdict is a person's work and is never lost: it is on the answer that was judged, and is copied to the answer that
-the same image with the same result has in another run or under another name. All copies have the time of the original.
-Which one is the newest, their numbers say: the clock of a computer may jump. A row without a choice says that a person
-read the image: it is copied like any other, and gives way to any other.
+A verdict is a person's work and is never lost. It belongs to the judged answer, and is copied to every equal result of
+that image in another run or under another name. All copies have the time of the original. The newest verdict is the one
+with the highest number, since a computer's clock may jump. A row without a choice records that a person read the image;
+it is copied like any verdict, and any verdict replaces it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ COPY_LISTED: Final = f"""
 
 
 def key_of(text: str) -> bytes:
-    """A text as it is compared and searched, whatever its case. A name that is not valid Unicode has one, too."""
+    """Return the case-folded bytes by which a text is compared and searched; also for a name that is not valid
+    Unicode.
+    """
     return text.casefold().encode("utf-8", "surrogatepass")
 
 
@@ -120,7 +122,7 @@ def list_images(connection: sqlite3.Connection) -> None:
 
 
 def _number_of(text: str) -> int:
-    """A number of 64 bits that no other text of a run has."""
+    """Return a 64-bit number that is unique for a text within a run."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
@@ -213,7 +215,7 @@ class TakenOver(NamedTuple):
 
 
 def checked_key(value: object) -> bytes:
-    """The key. Raises ValueError for what this program cannot have written."""
+    """Return a valid image key. Raises ValueError for a value that this program cannot have written."""
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         raise ValueError("no key")
     return value
@@ -238,7 +240,7 @@ def take_over(connection: sqlite3.Connection, run_id: int, taken: TakenOver) -> 
 
 
 def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, str]) -> dict[str, str]:
-    """The columns of a table, and what they get in a copy of a row."""
+    """Return the columns of a table, and for each the SQL expression of its value in a copied row."""
     names = [row["name"] for row in connection.execute(f"PRAGMA table_info ({table})") if row["name"] != "id"]
     values = (of_copy.get(name, f"{table}.{name}") for name in names)
     return {"names": ", ".join(names), "values": ", ".join(values)}
@@ -288,7 +290,7 @@ def is_another(key: bytes, other: bytes) -> bool:
 
 
 def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
-    """The given paths under which there once were images, and of which the pass saw none."""
+    """Return the given paths that once had images, and of which the pass saw none."""
     folders = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
     had, has = set(), set()
     for row in rows:
@@ -337,9 +339,9 @@ def _is_partly(row: sqlite3.Row) -> bool:
 
 
 def _folders_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Each folder and file that an image's key begins with, and whether the image is a frame of that very file.
+    """Yield each folder and file that an image's key begins with, and whether the image is a frame of that very file.
 
-    There are as many as the key has parts, however many places are asked about.
+    Their number depends on the parts of the key only, not on the number of paths that are looked up.
     """
     for end, byte in enumerate(key):
         if byte in _SEPARATOR + _MEMBER:
@@ -463,7 +465,7 @@ class VerdictCarryOver:
         self._version = -1
 
     def bring(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
-        """The verdict that this result was given in another run; whether it may have one."""
+        """Copy the verdict that an equal result has in another run. Returns whether the result may have a verdict."""
         (row,) = self._execute("PRAGMA data_version")  # another one where others wrote: perhaps a verdict
         if row["data_version"] != self._version:
             self._judged = frozenset(row["result_hash"] for row in self._execute("SELECT result_hash FROM verdicts"))

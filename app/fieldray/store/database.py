@@ -1,8 +1,8 @@
-"""The database file: how it is made, opened and replaced, and what an error of it means.
+"""The database file: creating, opening and replacing it, and the meaning of its errors.
 
-One lock beside the file is held by whoever opens it, for that moment, and by whoever makes, repairs or replaces it, for
-as long as that takes (`swap_lock`). A new file appears complete. In WAL mode queries never wait for the writer, and a
-commit survives a killed program. A damaged file is marked, and not opened until it is repaired.
+A lock file next to the database (`swap_lock`) is held briefly by a process that opens the database, and for the whole
+operation by a process that creates, repairs or replaces it. A new file appears complete. In WAL mode queries never wait
+for the writer, and a commit survives a killed program. A damaged file is marked, and not opened until it is repaired.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class StoreConnection(sqlite3.Connection):
 
 
 def opened_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing. Raises sqlite3.Error."""
+    """Open a read-only connection. Raises sqlite3.Error."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _connect(path: Path) -> StoreConnection:
-    """A connection that keeps others from replacing the file."""
+    """Open a connection that prevents others from replacing the file."""
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE:
         path.chmod(PRIVATE)  # results name patients; SQLite gives its companions the same mode
     connection = sqlite3.connect(
@@ -145,7 +145,7 @@ def complete(connection: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: StoreConnection) -> Iterator[None]:
-    """All statements inside or none. Raises StorageProblem (store_gone), sqlite3.Error."""
+    """Run all statements of the block in one transaction. Raises StorageProblem (store_gone), sqlite3.Error."""
     connection.require_current_file()
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -168,15 +168,15 @@ def synchronous_writes(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def enable_secure_delete(connection: sqlite3.Connection) -> None:
-    """Overwrite with zeros what is deleted."""
+    """Overwrite deleted content with zeros."""
     connection.execute("PRAGMA secure_delete = ON")
 
 
 def vacuum(connection: sqlite3.Connection) -> bool:
     """Rebuild the file without unused pages, and merge the write-ahead log. Returns whether both were completed.
 
-    Another program that reads just now keeps the log from being cut; a full disk keeps the file from being built. What
-    was deleted is gone all the same.
+    A program that is reading keeps the log from being truncated; a full disk prevents the rebuild. Deleted content is
+    overwritten in either case.
     """
     is_small = True
     try:
@@ -197,22 +197,22 @@ def vacuum(connection: sqlite3.Connection) -> bool:
 
 
 def pictures_path(database: Path) -> Path:
-    """The file of the small pictures that belong to a file of results."""
+    """Return the path of the preview-image database that belongs to a results database."""
     return database.with_name(f"{database.stem}.pictures{database.suffix}")
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """All that may lie on the disk for a database."""
+    """Return every file that a database may have on the disk."""
     return (path, *companions(path), damage_mark(path))
 
 
 def companions(path: Path) -> tuple[Path, ...]:
-    """The files that SQLite keeps beside a database, the write-ahead log first."""
+    """Return the additional files that SQLite keeps for a database, the write-ahead log first."""
     return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
 
 
 def remove_files(path: Path) -> None:
-    """Delete a database with all that lies beside it. Raises OSError."""
+    """Delete a database with its additional files. Raises OSError."""
     for file in files_of(path):
         file.unlink(missing_ok=True)
 
@@ -238,27 +238,27 @@ def free_name(path: Path, word: str, ending: str = "") -> Path:
 
 
 def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
-    """The files beside `path` with a numbered name, by number. The highest number is the newest file."""
+    """Return the existing files with such a numbered name, by number. The highest number is the newest file."""
     begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
     found = {file.name.removeprefix(begin).removesuffix(end): file for file in path.parent.glob(f"{begin}*{end}")}
     return {int(number): file for number, file in found.items() if number.isascii() and number.isdigit()}
 
 
 def quarantine_companions(path: Path) -> None:
-    """Move what SQLite kept beside a database to where none has it for its own. Raises OSError."""
+    """Rename the additional files of a database, so that SQLite assigns them to no database. Raises OSError."""
     for companion, ending in zip(companions(path), COMPANIONS, strict=True):
         if companion.exists():
             companion.rename(free_name(path, "lost", ending))
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Device and inode. Raises OSError."""
+    """Return device and inode of a file. Raises OSError."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
 
 def _companions_at(path: Path) -> list[tuple[int, int]]:
-    """What lies there beside a database. Raises OSError."""
+    """Return device and inode of a database's additional files. Raises OSError."""
     return [_identity(companion) for companion in companions(path) if companion.exists()]
 
 
@@ -297,7 +297,7 @@ def storage_problems(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def damage_noticed(path: Path) -> Iterator[None]:
-    """Treat a row that this program cannot have written as damage of the file. Raises StorageProblem."""
+    """Convert errors from rows that this program cannot have written to damage of the file. Raises StorageProblem."""
     try:
         yield
     except NONSENSE as error:
@@ -343,7 +343,9 @@ def _is_full(folder: Path) -> bool:
 
 
 def _is_unreadable(database: Path) -> bool:
-    """Whether what SQLite calls damage is a page that cannot be read, or could not a moment ago: it says the same."""
+    """Return whether a reported damage is an unreadable page: SQLite reports both alike, even if the cause was
+    temporary.
+    """
     try:
         for file in filter(Path.exists, (database, companions(database)[0])):
             _require_readable(file)

@@ -52,7 +52,7 @@ _VERDICTS_OF_IMAGES: Final = """
 
 
 def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
-    """The plan of what deleting these runs would delete. Raises UsageProblem (history_no_run), StorageProblem."""
+    """Plan the deletion of these runs. Raises UsageProblem (history_no_run), StorageProblem."""
     with _connection(path) as connection:
         return _plan(connection, run_ids)
 
@@ -71,7 +71,7 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
 
 
 def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
-    """The plan of what deleting all images with this Patient ID, in all runs, would delete.
+    """Plan the deletion of all images with this Patient ID, in all runs.
 
     Raises UsageProblem (history_no_patient), StorageProblem.
     """
@@ -104,7 +104,10 @@ def _delete(
     agreed: DeletionPlan | None,
     ends_runs: bool,
 ) -> Deletion:
-    """Plan and delete in one transaction, then wipe the bytes; `ends_runs`: whether the runs of the plan are gone."""
+    """Plan and delete in one transaction, then wipe the bytes.
+
+    ends_runs  whether the runs of the plan are deleted
+    """
     before = size_of(path)
     clear_abandoned(path.parent)
     with _connection(path) as connection:
@@ -133,7 +136,9 @@ def _delete(
 
 
 def _plan_of_patient(connection: sqlite3.Connection, patient_id: str) -> tuple[DeletionPlan, list[int]]:
-    """What would be deleted, and the rows of its images, those of images that are gone too."""
+    """Return the plan for a patient, and the rows of the patient's images, including images that are not present any
+    more.
+    """
     number = patient_id.strip()
     rows = connection.execute("SELECT id, run_id, header FROM images WHERE header LIKE '%patient_id%'").fetchall()
     found = [row for row in rows if number and _names(row["header"], number)]
@@ -197,7 +202,7 @@ def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int
 
 
 def _set_aside(path: Path) -> Iterator[Path]:
-    """The files that may hold a deleted run still: they were set aside, and only a person deletes them."""
+    """Yield damaged stores that were set aside: they may still hold a deleted run, and only a person deletes them."""
     for store, word in itertools.product((path, pictures_path(path)), ("damaged", "lost", "replaced", "version")):
         yield from sorted(path.parent.glob(f"{store.stem}.{word}-*{store.suffix}*"))
 
@@ -214,7 +219,7 @@ def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None
 
 
 def _listed(run_ids: Sequence[int]) -> str:
-    """Numbers for a statement: there may be more than it takes parameters."""
+    """Format numbers as an SQL list: there may be more numbers than a statement takes parameters."""
     return ", ".join(str(int(run_id)) for run_id in run_ids)
 
 
@@ -244,5 +249,5 @@ def drop_pictures(path: Path) -> tuple[int, bool, int]:
 
 
 def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:
-    """The images of all runs: their pictures are needed."""
+    """Yield the picture keys of the images of all runs, whose pictures must be kept."""
     return map(tuple, connection.execute("SELECT DISTINCT content_sha256, frame FROM images"))

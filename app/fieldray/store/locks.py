@@ -1,10 +1,11 @@
-"""Who opens or replaces the file of results, who works on a run, and who shows results.
+"""Locks: on the results database, on each unfinished run, and on each session that shows results.
 
-A lock per run, which ends with the process however that ends: a file beside the results for every run that is under
-way or can be resumed, deleted once the run is finished. Nobody can lock such a file by mistake: whoever locks a run
-holds the database's write lock and has just read there that the run is not finished.
+A run's lock file exists while the run is unfinished, and is locked by the process that works on the run, until that
+process ends. A process that locks a run holds the database's write lock and has just read that the run is not finished,
+so a deleted lock file is never locked by mistake.
 
-And a lock per session: what it shows it knows by the rows of this file, so no backup takes the file's place meanwhile.
+A session's lock prevents a backup from replacing the database meanwhile: the session identifies its results by the
+database's row numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ASK_AGAIN_S: Final = 0.1
 
 @contextlib.contextmanager
 def swap_lock(path: Path, *, wait_s: float) -> Iterator[None]:
-    """While inside, nobody else opens the file at `path`, or replaces it. Raises HeldError, OSError."""
+    """Keep other processes from opening or replacing the file at `path` during the block. Raises HeldError, OSError."""
     lock = FileLock(path.with_name(path.name + ".lock"), holder=str(os.getpid()), wait_s=wait_s)
     try:
         yield
@@ -130,7 +131,7 @@ class RunLocks:
 
 
 def with_live_state(database: Path, run: Run) -> Run:
-    """The run with state "interrupted" if its process was killed: it has no end, and no process holds its lock.
+    """Return the run with state "interrupted" if it has no end and no process holds its lock.
 
     The run is returned unchanged where the system does not tell who holds the lock.
     """

@@ -135,7 +135,7 @@ def check(path: Path, *, progress: ShareDone) -> Mapping[str, int]:
 
 
 def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str, int]:
-    """The number of rows by table. Raises StorageProblem."""
+    """Check a database file. Returns the number of rows by table. Raises StorageProblem."""
     with closing(open_database(path, tables=tables)) as connection, storage_problems(path):
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
@@ -150,7 +150,7 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
 
 
 def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone) -> int:
-    """How many there are. Raises ValueError and others for one that makes no sense."""
+    """Check every row of a table. Returns the number of rows. Raises ValueError and others for an invalid row."""
     if connection.execute(f"SELECT 1 FROM {table} WHERE id NOT BETWEEN 1 AND ?", (_LAST_ID,)).fetchone():
         raise ValueError("no row has this number")
     (total,) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
@@ -162,7 +162,7 @@ def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone)
 
 
 def _number_of(connection: sqlite3.Connection, table: str) -> int:
-    """The number of rows; of verdicts those that say more than that an image was read."""
+    """Return the number of rows; of verdicts, only those that say more than that an image was read."""
     counted = "choice" if table == "verdicts" else "*"
     return int(connection.execute(f"SELECT COUNT({counted}) FROM {table}").fetchone()[0])
 
@@ -199,9 +199,9 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone)
 
 
 def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: ShareDone) -> None:
-    """One whole file, for this user alone; it has its name when it is on the disk.
+    """Copy one database file, readable by this user alone; it gets its name when it is on the disk.
 
-    SQLite copies pages as they are, damaged or not. Raises StorageProblem (database_damaged) where they are.
+    SQLite copies damaged pages unchanged. Raises StorageProblem (database_damaged) for a damaged copy.
     """
     temporary = unfinished(target)
     try:
@@ -221,7 +221,7 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: 
 
 @contextlib.contextmanager
 def _as_damage_of(source: Path) -> Iterator[None]:
-    """What is found damaged in a copy is damaged in what was copied. Raises StorageProblem, sqlite3.Error."""
+    """Report damage found in a copy as damage of its source. Raises StorageProblem, sqlite3.Error."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -263,7 +263,7 @@ _NOT_OURS: Final = ("database_newer", "database_of_later", "database_too_old", "
 
 
 def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
-    """Bring a file here, and require that it is whole and one of this program's. Raises UsageProblem."""
+    """Copy a backup file here, and require that it is a complete store of this program. Raises UsageProblem."""
     try:
         for found, target in zip(
             (source, *companions(source)[:1]), (temporary, *companions(temporary)[:1]), strict=True
@@ -285,7 +285,7 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
 
 
 def _swap(path: Path, temporary: Path) -> Path | None:
-    """The old file gets another name, which is returned, and the new one its own. Raises StorageProblem, OSError."""
+    """Rename the old file out of the way and put the new one in place. Returns the old file's new path."""
     if has_session(path):
         raise StorageProblem(reason("store_in_use", path=path))
     if not path.exists() and not damage_mark(path).exists():
@@ -339,7 +339,7 @@ def renew_pictures(database: Path) -> Reason | None:
 
 
 def _refuse_other_version(path: Path) -> None:
-    """Leave what another version made to that one: this one would not take over what it does not know.
+    """Refuse to repair a file of another version: this version would lose content that it does not know.
 
     Raises StorageProblem (database_older_damaged, database_newer, database_of_later, database_too_old).
     """
@@ -416,7 +416,7 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
 
 
 def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
-    """The numbers of the rows as far as they can be read; behind the first damage, every number up to the last one."""
+    """Yield the readable row numbers; after the first damage, every number up to the last one."""
     last = 0
     try:
         if not has_table(source, table):
@@ -429,7 +429,7 @@ def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
 
 
 def _last_id(source: sqlite3.Connection, table: str) -> int:
-    """The highest number of a row, or else the highest that was given out; 0 where neither can be read."""
+    """Return the highest row number, or else the highest number ever assigned; 0 if neither can be read."""
     highest = f"SELECT MAX(rowid) FROM {table} NOT INDEXED"
     for query in (highest, f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'"):
         with contextlib.suppress(*_UNREADABLE, TypeError):  # no row, or no number in it
@@ -448,7 +448,7 @@ def _drop_incomplete(target: sqlite3.Connection) -> None:
 
 
 def _keep_numbers(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """A future run, image or answer must not get the number of a lost one: verdicts, archives and reports go by it."""
+    """Reserve the numbers of lost runs, images and answers: verdicts, archives and reports refer to them."""
     named = (("runs", "run_id", "images"), ("images", "image_id", "answers"), ("answers", "answer_id", "verdicts"))
     for table, name, others in named:
         last = target.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0]

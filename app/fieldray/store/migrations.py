@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 def migrate(path: Path, *, keeps_old: bool = True) -> None:
     """Migrate the store at `path` from an earlier version to this one. The caller holds the store's `swap_lock`.
 
-    keeps_old  whether the store of before is kept, under another name
+    keeps_old  whether the previous store is kept under another name
 
     Raises StorageProblem (store_in_use where another program has it open, database_damaged), sqlite3.Error, OSError.
     """
@@ -252,7 +252,7 @@ def _give_runs_packs(connection: sqlite3.Connection) -> None:
 
 
 def _put_run(connection: sqlite3.Connection, run_id: int, of_packs: list[sqlite3.Row]) -> None:
-    """One run of these, whose packs they were."""
+    """Write one migrated run with its packs."""
     specs: list[dict[str, Any]] = [json.loads(row["spec"]) for row in of_packs]
     first = {name: specs[0].pop(name, default) for name, default in (("paths", []), ("program_version", ""))}
     packs = [{name: value for name, value in spec.items() if name not in first} for spec in specs]

@@ -1,4 +1,4 @@
-"""How the file of a database is opened: made if need be, brought to this version, or refused."""
+"""Opening of a database file: it is created if missing, migrated to this version, or refused."""
 
 from __future__ import annotations
 

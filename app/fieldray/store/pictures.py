@@ -1,7 +1,7 @@
-"""Small pictures of the images, in a file of their own beside the results.
+"""Preview images and thumbnails, in a database of their own next to the results database.
 
-It may be deleted at any time: no result is lost with it, and what shows pictures says that none was kept. So whatever
-is wrong with this file costs pictures alone; it is logged, and ends no run.
+The picture database may be deleted at any time: no result is lost, and viewers say that no picture was kept. So a
+problem with it is logged and never ends a run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def picture_row(outcome: Outcome) -> PictureRow | None:
 
 
 def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
-    """A kept thumbnail (h, w) uint8; None for what cannot be one."""
+    """Return a stored thumbnail (h, w) uint8; None for invalid data."""
     if not (isinstance(data, bytes) and isinstance(columns, int) and 0 < columns <= THUMBNAIL_SIDE):
         return None
     if not data or len(data) % columns or len(data) > columns * THUMBNAIL_SIDE:
@@ -84,9 +84,9 @@ def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
 
 
 class Pictures:
-    """The pictures beside a file of results, for one thread. Their file is opened when it is first needed.
+    """The pictures of a results database, for one thread. The picture database is opened on first use.
 
-    After a problem with it, there are no pictures for this object any more.
+    After a problem with it, this object returns no more pictures.
     """
 
     def __init__(self, database: Path) -> None:
@@ -111,7 +111,7 @@ class Pictures:
             self._try(add, None)
 
     def thumbnails(self, keys: Iterable[PictureKey]) -> dict[PictureKey, Thumbnail]:
-        """The thumbnails of images, as far as they were kept."""
+        """Return the stored thumbnails of images, by key."""
         contents = sorted({content for content, _ in keys if content})
         query = f"""SELECT content_sha256, frame, thumbnail, thumbnail_columns FROM pictures
                     WHERE content_sha256 IN ({", ".join("?" * len(contents))})"""
@@ -122,20 +122,20 @@ class Pictures:
         return found
 
     def preview(self, content: bytes, frame: int) -> bytes | None:
-        """The preview (JPEG) of an image; None where none was kept, or what was kept cannot be one."""
+        """Return the preview (JPEG) of an image; None if none was stored or it is invalid."""
         query = """SELECT preview FROM pictures WHERE content_sha256 = ? AND frame = ?
                    AND typeof(preview) = 'blob' AND length(preview) <= ?"""
         found = self._all(query, (content, frame, _MOST_PREVIEW_BYTES))
         return found[0][0] if found else None
 
     def _all(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Nothing where there is no file: to read makes none."""
+        """Run a query; empty without a file, which reading does not create."""
         if self._connection is None and not self._path.exists():
             return []
         return self._try(lambda connection: connection.execute(query, values).fetchall(), [])
 
     def _try(self, work: Callable[[StoreConnection], T], otherwise: T) -> T:
-        """Work on the file, which is made if need be. A problem with it is logged and not raised."""
+        """Run `work` on the file, creating it if missing. A problem is logged, and `otherwise` is returned."""
         if self._has_problem:
             return otherwise
         try:
@@ -153,10 +153,9 @@ class Pictures:
 
 
 def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
-    """Delete all pictures but those that are `needed`, and leave nothing of them.
+    """Delete all pictures except those that are `needed`. A damaged file is deleted completely.
 
-    How many were deleted, and whether their bytes are gone. A file that is damaged goes as a whole. Raises
-    StorageProblem.
+    Returns the number deleted, and whether their bytes are overwritten. Raises StorageProblem.
     """
     path = pictures_path(database)
     if not path.exists():

@@ -79,9 +79,9 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamped:
-    """An image of a run, as it is known by its file.
+    """An image of a run, with the stamps of its file.
 
-    answers  by the position of the pack: its row, and the stamp of the file; None where the pack failed
+    answers  by the position of the pack: row of the answer and stamp of the file; None where the pack failed
     """
 
     key: bytes
@@ -112,7 +112,7 @@ class ResultQuery:
 
     @property
     def _connection(self) -> StoreConnection:
-        """Opened when it is first needed. Raises StorageProblem."""
+        """Open the connection on first use. Raises StorageProblem."""
         if self._opened is None:
             self._opened = self._connect(self.path)
             self._opened.row_factory = sqlite3.Row
@@ -146,9 +146,10 @@ class ResultQuery:
         return with_live_state(self.path, run_of(row))
 
     def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredAnswer]:
-        """The answers for the images that are present in a run, in the order these were first saved.
+        """Yield the answers for the images that are present in a run, in the order in which the images were first
+        saved.
 
-        position  of the only pack that is asked for
+        position  position of the only wanted pack; None for all packs
         """
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
@@ -170,9 +171,9 @@ class ResultQuery:
         return found[0]
 
     def images(self, row_ids: Sequence[int], *, looks_inside: bool = True) -> tuple[StoredImage, ...]:
-        """The images with these row numbers that are still in the store, in this order, each with its answers.
+        """Return the images with these row numbers that are still in the store, in order, each with its answers.
 
-        looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
+        looks_inside  whether to detect a damaged mask now instead of on first access
         """
         query = f"{SELECT} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
         of_image = defaultdict[int, list[StoredAnswer]](list)
@@ -181,7 +182,7 @@ class ResultQuery:
         return tuple(_image(of_image[row_id]) for row_id in row_ids if row_id in of_image)
 
     def preview(self, content_sha256: str, *, frame: int) -> bytes | None:
-        """The preview (JPEG) of an image; None where none was kept, or what was kept cannot be one."""
+        """Return the preview (JPEG) of an image; None if none was stored or it is invalid."""
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
     def kinds(self, row_ids: Sequence[int]) -> tuple[tuple[ResultKind, ...], ...]:
@@ -203,18 +204,18 @@ class ResultQuery:
         return int(self._all(query, run_id)[0]["number"])
 
     def counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
-        """The number of images by category, as the pack at this position says."""
+        """Return the number of images by category of the pack at this position."""
         query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
 
     def not_present(self, run_id: int) -> tuple[str, ...]:
-        """The keys of the images that the run once saw and its last whole pass did not."""
+        """Return the keys of the images that the run once saw and its last complete pass did not."""
         query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
         return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
-        """The verdict on this outcome of an answer, even if that holds another outcome by now."""
+        """Return the verdict on this outcome of an answer, even if the answer now holds another outcome."""
         query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
@@ -224,11 +225,11 @@ class ResultQuery:
         return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
-        """The highest number of an image given out so far, 0 in an empty file."""
+        """Return the highest image number assigned so far, 0 in an empty file."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM images")[0]["last"])
 
     def last_answer_id(self) -> int:
-        """The highest number of an answer given out so far, 0 in an empty file."""
+        """Return the highest answer number assigned so far, 0 in an empty file."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
     def has_results(self, pack: PackSpec) -> bool:
@@ -241,7 +242,7 @@ class ResultQuery:
     def reusable_outcome(
         self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int
     ) -> Outcome | None:
-        """The newest outcome of these bytes with the same model and settings, unless it failed."""
+        """Return the newest outcome of these bytes with an equal model and settings, unless it failed."""
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ? AND settings_hash = ?
                     AND status != 'failed' AND answers.id <= ? ORDER BY answers.id DESC LIMIT 1"""
         rows = self._all(
@@ -250,7 +251,7 @@ class ResultQuery:
         return self._results(rows)[0].outcome if rows else None
 
     def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[Stamped, ...]:
-        """The images of a run from the key `first` on, at most so many, in their order."""
+        """Return at most `limit` images of a run from the key `first` on, in order."""
         rows = self._made(checked, self._all(bookkeeping.STAMPED, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
@@ -267,12 +268,12 @@ class ResultQuery:
             return self._connection.execute(query, named or values).fetchall()
 
     def _numbers(self, query: str, *values: object) -> NDArray[np.int64]:
-        """A column of whole numbers (n,), which as rows would take twenty times the memory."""
+        """Return a column of whole numbers (n,); as Python rows it would take twenty times the memory."""
         with storage_problems(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
     def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredAnswer, ...]:
-        """Rows of `SELECT` as answers, with their thumbnails."""
+        """Convert rows of `SELECT` to answers, with their thumbnails."""
         kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
 
         def made(row: sqlite3.Row) -> StoredAnswer:
@@ -281,7 +282,7 @@ class ResultQuery:
         return self._made(made, rows)
 
     def _made(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
-        """Rows as values."""
+        """Convert rows with `make`; an invalid row counts as damage of the file."""
         with damage_noticed(self.path):
             return tuple(map(make, rows))
 
@@ -298,7 +299,7 @@ class ResultStore(ResultQuery):
 
     @property
     def other_process(self) -> str | None:
-        """The process that works on the run which `open_run` would have continued, None if there is none."""
+        """Return the process that works on the run which `open_run` would have continued, None if there is none."""
         return self._locks.other_process
 
     def close(self) -> None:
@@ -334,10 +335,10 @@ class ResultStore(ResultQuery):
     def finish(self, run_id: int) -> int:
         """Finish a run that has seen all images. Returns the number of images that are no longer present.
 
-        Images in a folder or zip file that could not be read stay as they were. So do those under a path where now
-        nothing was found, most likely on a drive that is not plugged in: the run is not finished then and can be
-        resumed. An image that was moved while the run was under way is present once, where it is now. A verdict on
-        bytes that are present under another name moves with them.
+        Images in an unreadable folder or zip file keep their state. So do the images under a path where nothing was
+        found, most likely on a drive that is not connected: the run is then not finished and can be resumed. An image
+        that was moved during the run is present once, at its new path. A verdict on bytes that are present under
+        another name moves with them.
         """
         with self._transaction():
             rows = self._all(bookkeeping.ROWS, run_id)
@@ -350,7 +351,7 @@ class ResultStore(ResultQuery):
         return len(gone)
 
     def leave_moved(self, run_id: int, row_id: int) -> set[int]:
-        """Leave out, during a run, the images whose file was moved to that of this row. Returns their row ids."""
+        """Remove from the run the images whose file was moved to that of this row. Returns their row ids."""
         with self._transaction():
             moved = bookkeeping.moved_to(self._all, row_id)
             bookkeeping.leave_out(self._all, run_id, moved)
@@ -418,11 +419,11 @@ class ResultStore(ResultQuery):
             return [image.row_id for image in saved]
 
     def _keep_pictures(self, outcomes: Sequence[Outcome]) -> None:
-        """Before the results: what is shown as saved has its pictures."""
+        """Store the pictures before the results, so that a saved result always has its pictures."""
         self._pictures.add([row for row in map(picture_row, outcomes) if row])
 
     def stamp_key(self) -> bytes:
-        """The key of all stamps in this store, made when it is first asked for."""
+        """Return the key of all stamps in this store, made on first use."""
         self._all(bookkeeping.NEW_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
         (key,) = self._made(lambda row: bookkeeping.checked_key(row["value"]), self._all(bookkeeping.KEY))
         return key
@@ -494,7 +495,7 @@ class ResultStore(ResultQuery):
         return int(self._all(_put_statement(table, tuple(columns), by), *columns.values())[0]["id"])
 
     def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
-        """What a person said of this result of an answer."""
+        """Return the reader's verdict on this result of an answer, as columns."""
         query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ?"
         rows = self._all(query, answer_id, judged)
         (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
@@ -533,7 +534,7 @@ class ResultStore(ResultQuery):
 
     @contextlib.contextmanager
     def _judging(self, answer_id: int, judged: Outcome) -> Iterator[None]:
-        """A transaction that says something of an answer, if it is of that image."""
+        """Open a transaction that changes an answer's verdict, if the answer belongs to the judged image."""
         self._verdicts.forget()
         with self._transaction():
             query = "SELECT image_key FROM answers JOIN images ON images.id = image_id WHERE answers.id = ?"
@@ -550,7 +551,7 @@ class ResultStore(ResultQuery):
 
 @functools.cache
 def _put_statement(table: str, names: tuple[str, ...], by: str) -> str:
-    """What writes a row with these columns, over the one with the same columns `by`."""
+    """Return the SQL that writes a row with these columns, replacing the row with equal values in `by`."""
     changes = ", ".join(f"{name} = excluded.{name}" for name in names if name not in by.split(", "))
     values = ("(SELECT pass_number FROM runs WHERE id = ?)" if name == "pass_number" else "?" for name in names)
     return f"""INSERT INTO {table} ({", ".join(names)}) VALUES ({", ".join(values)})

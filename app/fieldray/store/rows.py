@@ -115,7 +115,7 @@ def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) 
 
 
 def image_columns(outcome: Outcome) -> dict[str, Any]:
-    """The columns of `images` that are the same for the answers of all packs."""
+    """Return the columns of `images`, which the answers of all packs share."""
     facts = outcome.facts
     return {
         "image_key": image_key(outcome.ref),
@@ -206,7 +206,7 @@ def result_hash(outcome: Outcome) -> bytes:
 
 
 def verdict_columns(judged: Outcome, verdict: Verdict | None = None) -> dict[str, Any]:
-    """The columns of `verdicts` that hold what a verdict is about, and the verdict."""
+    """Return the columns of `verdicts`: the judged result, and the verdict."""
     about = outcome_columns(judged)
     kept = {name: about[name] for name in ("result_hash", "content_sha256", "category", "score")}
     return {**kept, "choice": verdict.choice, "note": verdict.note} if verdict else kept
@@ -219,11 +219,11 @@ def outcome_of(
     thumbnail: NDArray[np.uint8] | None = None,
     looks_inside: bool = True,
 ) -> Outcome:
-    """The outcome of a row of `answers` joined with its image. Raises ValueError and others.
+    """Read an outcome from a row of `answers` joined with its image. Raises ValueError and others.
 
     run           the pack in the run that the row belongs to
-    thumbnail     that was kept of the image, as its file lies
-    looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
+    thumbnail     the image's stored thumbnail, in the orientation of the file
+    looks_inside  whether to detect a damaged mask now instead of on first access
     """
     checked(row)
     category_in(row)
@@ -259,7 +259,7 @@ def outcome_of(
 
 
 def _maps_of(data: bytes | None, shape: tuple[int, int, int] | None) -> NDArray[np.float32] | None:
-    """Class maps (labels, rows, columns). Raises ValueError for any other shape, and for a map without it."""
+    """Read class maps (labels, rows, columns). Raises ValueError for another shape, or for data without a shape."""
     if data is None or shape is None:
         if data is not None or shape is not None:
             raise ValueError("class maps without their shape, or a shape without them")
@@ -282,13 +282,13 @@ def _ref_of(row: Row, details: Details) -> ImageRef:
 
 
 def ref_text(ref: ImageRef) -> str:
-    """A reference as JSON in ASCII, by the columns of a row."""
+    """Format a reference as JSON in ASCII, with the column names of a row as keys."""
     columns = {"image_key": os.fsdecode(image_key(ref)), "frame": ref.frame, "header": header_text(ref.header)}
     return compact({**columns, "details": compact(_details(ref, ReadFacts(), None))})
 
 
 def ref_of(text: str) -> ImageRef:
-    """The reference of such a text. Raises ValueError."""
+    """Parse a reference from the JSON of `ref_text`. Raises ValueError."""
     columns = decoded(text, dict[str, Any])
     try:
         row = checked({**columns, "image_key": os.fsencode(str(columns["image_key"]))})
@@ -300,7 +300,7 @@ def ref_of(text: str) -> ImageRef:
 def stored_of(
     row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, looks_inside: bool = True
 ) -> StoredAnswer:
-    """The answer that a row of `answers`, joined with its image, its pack and its verdict, stands for."""
+    """Read an answer from a row of `answers` joined with its image, pack and verdict."""
     return StoredAnswer(
         answer_id=row["id"],
         row_id=row["image_id"],
@@ -326,7 +326,10 @@ def findings_of(text: str, run: Judged) -> tuple[Finding, ...]:
 
 
 def brief_of(row: sqlite3.Row) -> ResultBrief:
-    """An answer without what is large, of a row with image, pack and verdict. Raises ValueError and others."""
+    """Read an answer without its large columns from a row with image, pack and verdict.
+
+    Raises ValueError and others.
+    """
     checked(row)
     finding = leading_of(findings_of(row["findings"], pack_spec_of(row["spec"])))
     return ResultBrief(
@@ -360,7 +363,7 @@ def tally_of(row: sqlite3.Row) -> Tally:
 
 
 def category_of(rank: int) -> Category:
-    """The category with this place in the work list. Raises ValueError, TypeError."""
+    """Return the category with this rank in the work list. Raises ValueError, TypeError."""
     if rank not in range(len(WORK_LIST_ORDER)):
         raise ValueError(f"no category is in place {rank}")
     return WORK_LIST_ORDER[rank]
@@ -375,25 +378,25 @@ def kind_of(row: sqlite3.Row) -> ResultKind:
 
 
 def sample_of(row: sqlite3.Row) -> DriftSample:
-    """The values by which runs are compared for drift, from a row of `answers` with its image."""
+    """Read the values for drift checks from a row of `answers` with its image."""
     scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
     inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
     return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
 
 
 def spec_text(spec: RunSpec) -> str:
-    """The request of a run as JSON, without its packs."""
+    """Format the request of a run as JSON, without its packs."""
     return json.dumps({name: value for name, value in dataclasses.asdict(spec).items() if name != "packs"})
 
 
 def pack_spec_text(spec: PackSpec) -> str:
-    """A pack of a run as JSON."""
+    """Format a pack of a run as JSON."""
     return json.dumps(dataclasses.asdict(spec))
 
 
 @functools.lru_cache(maxsize=64)
 def pack_spec_of(text: str) -> PackSpec:
-    """The pack of such JSON. Raises ValueError."""
+    """Parse a pack of a run from the JSON of `pack_spec_text`. Raises ValueError."""
     return decoded(text, PackSpec)
 
 
@@ -405,7 +408,7 @@ class _Position(msgspec.Struct, frozen=True):
 
 
 def run_of(row: sqlite3.Row) -> Run:
-    """The run of a row of `RUNS`. Raises ValueError and others for what this program cannot have written."""
+    """Read a run from a row of `RUNS`. Raises ValueError and others for invalid rows."""
     checked(row)
     packs = decoded(row["packs"], tuple[_Position, ...])
     if [pack.position for pack in packs] != list(range(len(packs))) or not packs:
@@ -422,13 +425,13 @@ def run_of(row: sqlite3.Row) -> Run:
 
 
 def verdict_of(row: sqlite3.Row) -> Verdict:
-    """The verdict of a row that holds one. Raises ValueError, TypeError."""
+    """Read a verdict from a row. Raises ValueError, TypeError."""
     checked(row)
     return Verdict(choice=literal(row["choice"], VerdictChoice), note=row["note"])
 
 
 def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
-    """The superseded verdict of a row, with the result that it was given on. Raises ValueError, TypeError."""
+    """Read a superseded verdict from a row, with the result it was given on. Raises ValueError, TypeError."""
     return SupersededVerdict(
         verdict=verdict_of(row),
         image=image_text(row["image_key"]),
@@ -461,7 +464,7 @@ def category_in(row: Row) -> Category:
 
 
 def moment_in(row: sqlite3.Row, name: str) -> float:
-    """The time in a column, which is a date as well. Raises TypeError, ValueError."""
+    """Read the time in a column, which must also be a valid date. Raises TypeError, ValueError."""
     seconds: float = row[name]
     if not 0 <= seconds < _LAST_S:
         raise ValueError(f"no time is {seconds}")
@@ -469,7 +472,7 @@ def moment_in(row: sqlite3.Row, name: str) -> float:
 
 
 def literal(value: object, kind: Any) -> Any:
-    """The value. Raises ValueError where it is none of those that a literal type lists."""
+    """Return the value if the literal type lists it. Raises ValueError."""
     if value not in get_args(kind):
         raise ValueError(f"nothing is called {value}")
     return value

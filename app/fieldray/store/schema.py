@@ -161,19 +161,19 @@ _OF_SQLITE: Final = (
 
 
 def stated_version(path: Path) -> int:
-    """The version that a file states, 0 for an empty one. Raises OSError."""
+    """Return the schema version that a file states, 0 for an empty file. Raises OSError."""
     with path.open("rb") as stream:
         stream.seek(_VERSION_AT)
         return int.from_bytes(stream.read(4), "big")
 
 
 def version_for(tables: Tables) -> int:
-    """The version of a file with these tables."""
+    """Return the schema version of a file with these tables."""
     return _PICTURES_VERSION if tables is PICTURES else VERSION
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The version of the tables of a database, 0 for an empty one."""
+    """Return the schema version of a database's tables, 0 for an empty database."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
@@ -185,15 +185,16 @@ def program_number(version: str) -> int:
 
 
 def program_of(connection: sqlite3.Connection) -> str:
-    """The version of the program that made a file; "" where the file does not say so, as those of 0.2.0."""
+    """Return the version of the program that made a file; "" for files of 0.2.0, which do not state it."""
     (number,) = connection.execute("PRAGMA application_id").fetchone()
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number > 0 else ""
 
 
 def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
-    """All that a database holds beside rows: (type, name, the statement that made it).
+    """Return the schema of a database: (type, name, SQL statement) of each object.
 
-    What SQLite itself has made is left out, and known by its statement: anything can be given a name like that.
+    Objects that SQLite itself made are left out. They are recognised by their statement, since any object can have such
+    a name.
     """
     found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
     return {
@@ -203,7 +204,7 @@ def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
 
 @functools.cache
 def made_by(tables: Tables) -> frozenset[tuple[object, ...]]:
-    """The schema that these statements make of an empty database."""
+    """Return the schema that these statements make in an empty database."""
     with contextlib.closing(sqlite3.connect(":memory:")) as made:
         for statement in tables:
             made.execute(statement)
@@ -232,7 +233,7 @@ class Why(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Further facts of a result, stored as JSON; empty ones are left out."""
+    """Further facts of a result, stored as JSON; empty facts are left out."""
 
     kind: FileKind
     rows: Count = 0
@@ -277,7 +278,7 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
     quality: tuple[Quality, ...] = ()
 
     def fields(self, shares: bytes) -> LungFields:
-        """The lung fields with these shares, as `KeptShares.data`."""
+        """Return the lung fields with these shares, as `KeptShares.data`."""
         kept = KeptShares(self.rows, self.columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in LUNG_VALUES}
         return LungFields(**values, kept=kept, pixel_map=PixelMap(*self.pixel_map))
@@ -302,9 +303,10 @@ def map_values(pixel_map: PixelMap) -> MapValues:
 
 
 def image_key(ref: ImageRef) -> bytes:
-    """Identifies an image within a run whatever its names are, since no file or member has a zero byte in its name.
+    """Return the bytes that identify an image within a run.
 
-    `ImageRef.key` is for people: a file may be called `a.zip!b.dcm` and lie beside a zip file with that member.
+    The parts are separated by zero bytes, which no file or member name contains. `ImageRef.key` is for people only: a
+    file may be named `a.zip!b.dcm` next to a zip file with that member.
     """
     frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""
     parts = [str(ref.path), ref.member or "", frame] if ref.member is not None or frame else [str(ref.path)]
@@ -333,12 +335,12 @@ def header_text(header: ImageHeader) -> str:
 
 @functools.lru_cache(maxsize=256)
 def header_of(text: str) -> ImageHeader:
-    """The header of such JSON. Raises ValueError."""
+    """Parse a header from the JSON of `header_text`. Raises ValueError."""
     return decoded(text, ImageHeader)
 
 
 def why_of_reason(given: Reason) -> Why:
-    """A reason as it is kept."""
+    """Convert a reason to its stored form."""
     return Why(given.code, given.parameters)
 
 
@@ -348,18 +350,18 @@ def reason_text(given: Reason) -> str:
 
 
 def reason_of(text: str) -> Reason:
-    """The reason of such JSON. Raises ValueError."""
+    """Parse a reason from JSON. Raises ValueError."""
     return reason_made(decoded(text, Why))
 
 
 @functools.lru_cache(maxsize=256)
 def reasons_of(text: str) -> tuple[Reason, ...]:
-    """The reasons of a list of such JSON. Raises ValueError."""
+    """Parse a list of reasons from JSON. Raises ValueError."""
     return tuple(map(reason_made, decoded(text, tuple[Why, ...])))
 
 
 def reason_made(why: Why) -> Reason:
-    """The reason of parsed JSON."""
+    """Convert parsed JSON to a reason."""
     try:
         return Reason(why.code, why.parameters)
     except KeyError:  # written by a version that had other reasons

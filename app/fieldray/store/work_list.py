@@ -1,10 +1,10 @@
-"""Lists read: past runs with their counts, the results of one without what is large; and the work list of a run.
+"""Queries of lists: past runs with their counts, a run's results without their large columns, and a run's work list.
 
 A list of a million results is sorted, filtered and searched without reading one of them: it has a narrow row for each
-image that is present in a run (see `bookkeeping`). Rows by class, by patient and as they came are read in this order
-from an index; by any other column SQLite sorts them. By class the images of earlier days than their patient's newest
-one then go behind all others (`domain.patient`), and the images of a patient are brought together to where the first of
-them stands.
+image that is present in a run (see `bookkeeping`). By class, by patient and in order of arrival, rows are read from an
+index; SQLite sorts them by any other column. In the order by class, images of earlier days than their patient's newest
+image are then moved behind all others (`domain.patient`). In the order by patient, a patient's images are moved to the
+first.
 """
 
 from __future__ import annotations
@@ -189,10 +189,11 @@ class HistoryQuery(ResultQuery):
             self._opened.interrupt()
 
     def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
-        """The rows that are wanted in that order, at most `limit` of them, and the counts of the whole run.
+        """Return the rows that pass the filter in the wanted order, at most `limit` of them, and the counts of the
+        whole run.
 
-        By class those of earlier days than their patient's newest image in the run are behind all others. By patient,
-        with a limit, those are brought together that would be the first ones.
+        By class, images of earlier days than their patient's newest image in the run are behind all others. By patient,
+        a limit selects the rows that would come first.
         """
         with self.at_one_moment(), storage_problems(self.path):
             counted = dict(self._tuples(_COUNTED, (run_id,)))
@@ -210,9 +211,9 @@ class HistoryQuery(ResultQuery):
     def _owned(
         self, run_id: int, row_ids: NDArray[np.int64], *, is_all: bool
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Whose these images are, and which are of an earlier day than the newest image of their patient in the run.
+        """Return the patient of each image, and whether the run has an image of a later day of that patient.
 
-        is_all  whether they are so many that all images are read for it, and not those of their patients alone
+        is_all  whether to read all images of the run instead of only these patients' images, for a large selection
         """
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
         found = self._tuples(OWNER_STATEMENT.format(only=only), (run_id,) if is_all else (run_id, run_id))
@@ -229,13 +230,13 @@ class HistoryQuery(ResultQuery):
         return np.fromiter(map(itemgetter(0), self._tuples(statement, about)), np.int64)
 
     def _tuples(self, statement: str, values: Mapping[str, Any] | tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        """What a statement finds, as plain tuples: they take less time than rows that know names."""
+        """Return the rows of a statement as plain tuples, which are faster than rows with names."""
         found = self._connection.cursor()
         found.row_factory = None
         return found.execute(statement, values)
 
     def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
-        """The row of the first result of another study, going from a position down (step 1) or up (-1) these rows."""
+        """Return the row of the next study's first result, from a position down (step 1) or up (-1) these rows."""
         (here,) = self._studies(run_id, row_ids[position : position + 1])
         ahead, sizes = row_ids[position::step][1:], list(_STUDY_ROWS)
         while len(ahead):
@@ -247,14 +248,17 @@ class HistoryQuery(ResultQuery):
         return None
 
     def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
-        """The row of the first result below a position that nobody has read, else of the first one above it."""
+        """Return the first row below a position that nobody has read, or else the first unread row above it."""
         read = self._numbers(_JUDGED.replace(":run_id", "?"), run_id)
         unread = np.flatnonzero(~np.isin(row_ids, read))
         positions = np.concatenate([unread[unread > position], unread[unread < position]])
         return int(row_ids[positions[0]]) if len(positions) else None
 
     def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
-        """Up to 500 images with this Patient ID: those of the run first, then those that did not fail, newest first."""
+        """Return up to 500 images with this Patient ID.
+
+        The run's images come first, then those that did not fail, the newest first.
+        """
         number = patient_id.strip()
         asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
         rows = self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked)
@@ -262,13 +266,13 @@ class HistoryQuery(ResultQuery):
         return tuple(image for image in found if image.ref.header.patient_id.strip() == number)
 
     def find(self, run_id: int, ref: ImageRef) -> StoredImage | None:
-        """An image of a run; None where the run has no such image, or where it is not present."""
+        """Return an image of a run; None if the run has no such image, or if it is not present."""
         query = "SELECT id FROM images WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
         rows = self._all(query, run_id, image_key(ref))
         return self.image(rows[0]["id"]) if rows else None
 
     def _studies(self, run_id: int, row_ids: NDArray[np.int64]) -> list[int]:
-        """The studies of these rows, 0 for those that are not listed any more."""
+        """Return the studies of these rows, 0 for rows that are not listed any more."""
         listed = ", ".join(map(str, row_ids.tolist()))
         query = f"SELECT image_id, study FROM work_list WHERE run_id = ? AND image_id IN ({listed})"
         known = {row["image_id"]: row["study"] for row in self._all(query, run_id)}
@@ -302,8 +306,10 @@ class HistoryQuery(ResultQuery):
         )
 
     def quality(self, *, since_s: float) -> dict[str, Counter[str]]:
-        """Counts by day (ISO 8601, local time) since `since_s`, newest day first: the number of "images", and the
-        number of images with each note on image quality, by the note's code.
+        """Return counts by day (ISO 8601, local time) since `since_s`, the newest day first.
+
+        Counted are the number of "images", and the number of images with each note on image quality, by the note's
+        code.
         """
         counted = self._all(_BY_DAY, since_s, WORK_LIST_ORDER.index("not_an_image"))
         days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
@@ -313,7 +319,10 @@ class HistoryQuery(ResultQuery):
         return days
 
     def briefs(self, run_id: int, *, position: int | None = None) -> Iterator[ResultBrief]:
-        """The answers of a run, those for an image together, as `in_order`; `position` of the only pack asked for."""
+        """Yield the answers of a run in the order of `in_order`, with all answers for an image together.
+
+        position  position of the only wanted pack; None for all packs
+        """
         for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
             for brief in self._made(brief_of, self._all(_BRIEFS, json.dumps(list(page)))):
@@ -323,9 +332,9 @@ class HistoryQuery(ResultQuery):
                 yield from of_image[row_id]
 
     def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[Tally, ...]:
-        """The images that each pack first saw in a time (seconds since 1970), the most of a kind first.
+        """Return the counts of the images that each pack first saw in a period (seconds since 1970), the largest first.
 
-        folder  the only one whose images are counted, with all that is in it
+        folder  counts only images in this folder and its subfolders
         """
         inside = os.fsencode(folder) if folder else b""
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
@@ -341,7 +350,7 @@ class HistoryQuery(ResultQuery):
                 yield image.of_earlier_day() if page[image.row_id] else image
 
     def _pages(self, run_id: int) -> Iterator[dict[int, bool]]:
-        """The images in that order, some hundreds at a time, and whether each is of an earlier day."""
+        """Yield the images in work list order, some hundreds at a time, and whether each is of an earlier day."""
         with self.at_one_moment(), storage_problems(self.path):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
@@ -351,9 +360,10 @@ class HistoryQuery(ResultQuery):
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
     def shared_instances(self, run_id: int, *, position: int = 0) -> int:
-        """The number of files of a run that share their SOP Instance UID with a file of different pixels.
+        """Return the number of a run's files that share their SOP Instance UID with a file of different pixels.
 
-        The same pixels in another compression have the same median grey and score, but for what coarse reading changes.
+        Files with equal pixels in another compression have equal median grey and score, up to the effect of reduced
+        reading.
         """
         uid = "json_extract(header, '$.sop_instance_uid')"
         named = f"SELECT id, {uid}, frame FROM images WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
@@ -392,7 +402,7 @@ class HistoryQuery(ResultQuery):
 
 
 def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
-    """The statement that reads rows in the order of an index, and its values but for `run_id` and `limit`."""
+    """Return the SQL that reads rows in the order of an index, and its values except `run_id` and `limit`."""
     where, values = ["run_id = :run_id"], dict[str, Any]()
     if wanted.category is not None:
         # Where it is not sought in the index, the plus keeps SQLite from sorting what the index has in order.
@@ -423,14 +433,15 @@ def plain_letters(text: str) -> str:
 
 
 def _searched(text: bytes) -> bytes:
-    """The same of the columns that are searched, in SQL."""
+    """Return the SQL form of `plain_letters` for the searched columns."""
     return plain_letters(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
 
 
 def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
-    """That a row has all of these words or parts of words, in any order, a date in any of its forms; and their values.
+    """Return the SQL condition that a row contains all of these words or parts of words in any order, and its values.
 
-    Letters without accents are compared as they are kept; for others the row's letters are made plain.
+    A date matches in any of its forms. Words without accents are compared with the stored text; for other words the
+    row's letters are reduced to plain letters.
     """
     terms, values = list[str](), dict[str, bytes]()
     for place, word in enumerate(words[:_MOST_WORDS]):
@@ -444,7 +455,7 @@ def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
 
 
 def _dates_in(word: str) -> Iterator[str]:
-    """A date, or the year and month of one, as DICOM writes it (PS3.5 6.2)."""
+    """Yield a word that is a date, or a year and month, as DICOM writes it (PS3.5 6.2)."""
     if found := _YEAR_FIRST.fullmatch(word):
         yield "".join(part for part in found.groups() if part)
     if found := _DAY_FIRST.fullmatch(word):
@@ -454,12 +465,12 @@ def _dates_in(word: str) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _day_number(study_date: bytes) -> int:
-    """The day of a study date as the work list has it."""
+    """Return the day number of a study date for the work list."""
     return day_number(study_date.decode("utf-8", "surrogatepass"))
 
 
 def _by_patient(owned: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The positions of rows with patients and studies brought together, and what begins in each."""
+    """Return the positions of rows with patients and studies grouped together, and what begins in each row."""
     person, study = _first_positions(owned["person"]), _first_positions(owned["study"])
     positions = np.lexsort((study, person))
     begins = np.full(len(positions), SAME_STUDY, np.uint8)
@@ -469,7 +480,7 @@ def _by_patient(owned: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint
 
 
 def _first_positions(keys: NDArray[np.int64]) -> NDArray[np.int32]:
-    """For each of these keys (n,) the place where the same one stands first."""
+    """Return for each key (n,) the position of the first equal key."""
     order = np.argsort(keys, kind="stable")
     starts = _changes(keys[order])
     firsts = np.empty(len(keys), np.int32)
@@ -478,7 +489,7 @@ def _first_positions(keys: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """The places in which another key stands than before them, the first one included."""
+    """Return the positions at which the key differs from the previous one, the first position included."""
     return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
 
 

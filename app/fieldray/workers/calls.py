@@ -1,7 +1,7 @@
-"""What a worker can be asked, and what it answers: both sides of the pipe use these calls.
+"""The calls of a worker process: requests and answers, used by both sides of the pipe.
 
-The child's side is `looking`, the program's is `pool`. The child imports every decoder and the runtime of the
-networks, which the program itself never needs.
+The child's side is `looking`, the program's is `pool`. The child imports every decoder and the networks' runtime, which
+the program itself does not import.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """The image for a person, with this content if a hash is given, its longer side `side` pixels; 0 for all of it."""
+    """A request to render an image for a person.
+
+    Its longer side has `side` pixels; 0 means full resolution. With a hash, the content must match.
+    """
 
     ref: ImageRef
     content_sha256: str = ""
@@ -198,7 +201,7 @@ IDENTIFY: Final = Call("identify", Beginning, Identified)
 
 
 def finder_of(model: Model) -> Model | None:
-    """The lung-field pack of a model, which may be one itself."""
+    """Return the lung-field pack of a model; the model itself if it is one."""
     return model if model.manifest.lung_rules else model.lungs
 
 

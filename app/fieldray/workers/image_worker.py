@@ -1,8 +1,8 @@
-"""The child's side of looking at images: from the bytes of a file to what its networks say, in one process.
+"""The child's side of analysing images: from a file's bytes to the answers of its networks, in one process.
 
-An image is read as far as the lung fields need, and again, finer, where its crop needs more, or where its result is
-close to a threshold. What had to be decoded in full is kept until the image is done, so nothing of it is approximate.
-The program is told of each stage as it begins: that is what it says of an image that ends this process.
+An image is read as finely as the lung-field network needs, and again, finer, if its crop needs more or if its result is
+close to a threshold. A fully decoded image is kept until it is finished, so nothing of it is approximate. The
+program is notified when each stage begins, and names that stage if the image crashes this process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fieldray.workers import calls
 
 
 def _network(model: Model, file: NDArray[np.uint8]) -> Network:
-    """A pack's network with one thread, which has passed its golden vectors. Raises BackendProblem."""
+    """Load a pack's network with one thread, and check its golden vectors. Raises BackendProblem."""
     network = Network(file.tobytes(), NetworkSpec.of(model.manifest), runtime=load_runtime(), threads=1)
     if model.golden:
         check_golden(network.run, model.golden)
@@ -83,11 +83,11 @@ class _Reading:
 
 @dataclass(eq=False, slots=True)
 class _Shared:
-    """What the packs of a pass need not do again for one image: each gets what it would get alone.
+    """Intermediate results of one image, shared by the packs of a pass; each pack gets what it would compute alone.
 
-    readings  by what was needed
-    lungs     by the lung-field pack, what was needed, and whether the header says chest
-    tensors   by the image as it was read, the input, and what of the image goes into it
+    readings  by target size
+    lungs     by lung-field pack, target size, and whether the header says chest
+    tensors   by read image, input specification, and box
     """
 
     file: ImageFile
@@ -99,7 +99,7 @@ class _Shared:
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """How far one image was looked at by a pack, whose question has this number."""
+    """The state of one pack's analysis of an image; its question has this number."""
 
     number: int
     question: calls.AnalyseRequest
@@ -262,7 +262,7 @@ class Worker:
         )
 
     def _read(self, view: _View, needed: TargetSize | None) -> Image:
-        """The image, set right and with the window that it is shown by. Raises InputProblem."""
+        """Read the image, turned upright and with its display window set. Raises InputProblem."""
         began_s, shared, facts = time.perf_counter(), view.shared, view.seen.facts
         try:
             reading = shared.readings.get(needed)
@@ -290,7 +290,7 @@ class Worker:
             view.read_s += time.perf_counter() - began_s
 
     def _find_lungs(self, view: _View, image: Image, needed: TargetSize | None) -> None:
-        """Find the lungs, or know them by what another pack had found. Raises Unusable, BackendProblem."""
+        """Find the lungs, or take over the lungs that another pack found. Raises Unusable, BackendProblem."""
         finder, classifier, header = view.pack.finder, view.pack.classifier, view.seen.header
         assert finder
         view.seen = replace(view.seen, stage="inference")
@@ -336,7 +336,7 @@ class Worker:
 def lungs_in(
     image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], Answer], *, says_chest: bool
 ) -> LungFields:
-    """The lungs of an image, in pixels of its file, by a lung-field pack that `run` runs. Raises BackendProblem."""
+    """Find the lungs of an image, in pixels of its file; `run` runs the lung-field pack. Raises BackendProblem."""
     spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
     assert rules
     tensor = to_tensor(image, spec)

@@ -1,4 +1,4 @@
-"""The processes that look at images, so that what crashes, hangs or takes all memory there costs one image."""
+"""The pool of processes that analyse images: a crash, a hang or lack of memory costs one image only."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _MEMORY_MB_PER_WORKER: Final = 22
 
 
 class PoolClosed(ReaderProblem):
-    """The pool was closed, or what it did was given up, before or during a call."""
+    """The pool was closed, or its operation was cancelled, before or during a call."""
 
     def __init__(self) -> None:
         super().__init__(reason("engine_closed"))
@@ -129,7 +129,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def stamp_with(self, stamps: Stamps) -> None:
-        """Stamp the files that are read from now on."""
+        """Stamp all files that are read from now on."""
         self._stamps = stamps
 
     def load_as_group(self, models: Sequence[Model]) -> None:
@@ -152,7 +152,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         run_elsewhere: RunElsewhere | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> tuple[AnalysisResult, ...]:
-        """Analyse one image, read once, for several models that are loaded together. Else as `look`.
+        """Analyse one image, read once, for several models that are loaded together. Raises as `look`.
 
         run_elsewhere  runs the network's input for the question at the given position, in the calling thread
         is_cancelled   whether the image is no longer wanted; the call then raises PoolClosed
@@ -222,7 +222,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             return (lost,) * len(questions)
 
     def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
-        """A network's input made of an image, of the whole image where it is cropped; None where it cannot be read."""
+        """Make a network's input of the whole image, even for a cropped input; None if the image cannot be read."""
         from fieldray.domain.image import Tensor
         from fieldray.workers.calls import AnalyseRequest
 
@@ -281,10 +281,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return self._ask(calls.IDENTIFY, lambda *_: question)
 
     def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
-        """SHA-256 (hex) of the file's bytes, computed in this process unless the file is in a zip, and its stamp.
+        """Return the SHA-256 (hex) of a file and its stamp; computed in this process unless the file is in a zip.
 
-        The stamp is empty where nobody asked for any, and where it could not vouch for the file. Raises Unreadable,
-        PoolClosed.
+        The stamp is empty without stamps, or if no stamp can identify the file's state. Raises Unreadable, PoolClosed.
         """
         if ref.member is not None:
             return self._hash_in_child(ref), b""
@@ -319,7 +318,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         self.close()
 
     def _load(self, child: _Worker, models: Sequence[Model]) -> None:
-        """Have a child load models, and those that go with them, unless it has them. Raises BackendProblem."""
+        """Load models and their group into a child that lacks them. Raises BackendProblem."""
         from fieldray.workers import calls
 
         group = self._group
@@ -340,7 +339,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return self._ask(calls.HASH, lambda *_: calls.Show(ref=ref), tries=tries)
 
     def _hash_if_readable(self, ref: ImageRef, error: FieldrayError) -> str:
-        """After a time-out by a child, with its time limit: the drive may be one that does not answer."""
+        """Hash a file after a child's time-out, with the child's time limit: its drive may not respond."""
         try:
             if error.reason.code == "decoder_timeout":
                 return self._hash_in_child(ref, tries=1)
@@ -361,11 +360,13 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         is_cancelled: Callable[[], bool] | None = None,
         reply: Handler | None = None,
     ) -> A:
-        """What a child answers. One that dies, hangs or talks nonsense is replaced, and another is asked once more.
+        """Return a child's answer.
 
-        What happens to a child before it is asked anything is not the fault of the file and is counted separately, as
-        losses in a classifier are. `asked` gives the question to the child with these models: which number a pack has
-        is known only then. Without `is_cancelled` it ends where it is given up. `reply` as in `Child.call`.
+        A child that dies, hangs or gives an invalid answer is replaced, and another is asked once more.
+
+        The loss of a child before it receives the question is not the file's fault and is counted separately; so are
+        losses in a classifier. `asked` makes the question for a child from its loaded models, whose numbers are known
+        only then. With `is_cancelled` a call ends when its image is no longer wanted. `reply` as in `Child.call`.
         """
         losses: list[ChildLost] = []
         in_classifier: list[ChildLost] = []
@@ -401,9 +402,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     @contextlib.contextmanager
     def _free_child(self, is_cancelled: Callable[[], bool]) -> Iterator[_Worker]:
-        """The child used last, which has its codecs loaded; restarted if it died.
+        """Yield the most recently used free child, whose codecs are loaded; restarted if it died.
 
-        Raises OSError; PoolClosed where it is cancelled, or the pool is closed, whatever happens to the child then.
+        Raises OSError; PoolClosed if the call is cancelled or the pool is closed, whatever happens to the child then.
         """
 
         def is_over() -> bool:
@@ -493,12 +494,12 @@ def _end_of_model(error: ChildLost, timeout_s: float) -> Reason:
 
 
 def _index(model: Model, loaded: Sequence[Model]) -> int:
-    """The number of a model among those that a child has. Raises ValueError where it is none of them."""
+    """Return the number of a model among a child's loaded models. Raises ValueError if it is not loaded."""
     return [one is model for one in loaded].index(True)
 
 
 def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> FieldrayError:
-    """Why a file, or an input, is given up that has ended one child after another."""
+    """Return the problem of a file or an input that ended one child after another."""
     if stage == "run":
         return BackendProblem(_end_of_model(error, timeout_s))
     if stage == "lungs":

@@ -38,7 +38,7 @@ _LEVELS: Final = np.linspace(0, 1, 256)
 
 @table
 class Changes:
-    """What images of every training may undergo."""
+    """The augmentations that images of every training may undergo."""
 
     shift: float = key("Shift, as a share of the side.", default=0.0, low=0, high=1)
     scale: float = key("Zoom, in powers of e.", default=0.0, low=0, high=1)
@@ -65,7 +65,7 @@ class Changes:
 
 @table
 class Augmentation(Changes):
-    """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
+    """The limits of each augmentation, drawn evenly from -x..x (or 0..x); all zeros change nothing."""
 
     flip: float = key(
         "Probability of a mirror image. The heart changes sides: keep it small.", default=0.0, low=0, high=1
@@ -101,7 +101,7 @@ _STILL: Final[Motion] = (0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
 
 
 def moved(image: Grey, motion: Motion) -> Grey:
-    """An image (rows, columns) uint8, of whatever resolution, after a motion."""
+    """Apply a motion to an image (rows, columns) uint8 of any resolution."""
     if motion == _STILL:
         return image
     rows, columns = image.shape
@@ -137,7 +137,7 @@ def _shaded(image: Grey, settings: Augmentation, generator: np.random.Generator)
 
 
 def _spoiled(image: Grey, settings: Augmentation, generator: np.random.Generator) -> Grey:
-    """Blurred, coarse, noisy and with a hole: what a poorer detector or a different archive does."""
+    """Blur, coarsen and add noise and a hole, like a poorer detector or a different archive."""
     drawn = Image.fromarray(image)
     if settings.blur_pixels and generator.random() < 0.5:
         drawn = drawn.filter(ImageFilter.GaussianBlur(generator.uniform(0, settings.blur_pixels)))
@@ -164,7 +164,9 @@ _MARKS: Final = "LRAP"
 
 @table
 class PairAugmentation(Changes):
-    """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
+    """The limits of each augmentation of an image and its mask, drawn evenly from -x..x (or 0..x); all zeros change
+    nothing.
+    """
 
     elastic: float = key(
         "Standard deviation of the displacement of each knot of an 8 x 8 grid, as a share.", default=0.0, low=0
@@ -181,7 +183,7 @@ class PairAugmentation(Changes):
 
     @property
     def of_tone(self) -> Augmentation:
-        """The part that leaves every pixel where it is, as a classifier's training has it."""
+        """Return the grey-level part, which moves no pixel, as the augmentation of a classifier."""
         names = ("gamma", "contrast", "brightness", "shading", "blur_pixels", "noise", "coarsen")
         return Augmentation(**{name: getattr(self, name) for name in names})
 
@@ -215,7 +217,7 @@ _Mesh = list[tuple[tuple[int, int, int, int], tuple[float, ...]]]
 
 
 def _mesh(shape: tuple[int, ...], settings: PairAugmentation, generator: np.random.Generator) -> _Mesh:
-    """Target boxes and the quadrilaterals of the source that fill them, as Pillow takes them."""
+    """Return target boxes and the source quadrilaterals that fill them, in Pillow's form."""
     rows, columns = shape
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
     zoom, stretch = generator.uniform(-1, 1) * settings.scale, generator.uniform(-1, 1) * settings.stretch / 2
@@ -243,9 +245,9 @@ def _moved(plane: Grey, mesh: _Mesh) -> Grey:
 
 
 def _opacified(image: Grey, generator: np.random.Generator) -> Grey:
-    """One to three soft ellipses in the middle of the image, up to seven tenths of the way to white.
+    """Add one to three soft ellipses in the middle of the image, up to seven tenths of the way to white.
 
-    The lungs stay where they were: a mask that follows only what is dark loses the part that is ill.
+    The mask is unchanged: a network that follows only dark areas would lose the diseased part of a lung.
     """
     rows, columns = image.shape
     y, x = np.mgrid[0:rows, 0:columns].astype(np.float32)
@@ -264,9 +266,11 @@ _HULL_MARGIN: Final = 3 / 256
 
 
 def whitened(image: Grey, mask: Grey, generator: np.random.Generator) -> tuple[Grey, Grey]:
-    """An image in which a lung, or a part of it, is white as in pneumonia or an effusion, and its mask without that.
+    """Paint a lung, or a part of it, white as in pneumonia or an effusion.
 
-    Now and then in both lungs. An image whose mask has no two lungs stays as it is.
+    Returns the image, and its mask without that part.
+
+    Sometimes both lungs are painted. An image whose mask has no two lungs is unchanged.
     """
     hulls = lung_hulls(mask > 127)
     for here in generator.permutation(len(hulls))[: 1 + (generator.random() < _BOTH_WHITE)] if len(hulls) > 1 else ():
@@ -276,7 +280,7 @@ def whitened(image: Grey, mask: Grey, generator: np.random.Generator) -> tuple[G
 
 
 def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    """The hulls of the two largest parts of a mask, from the left, a little enlarged: (rows, columns) each."""
+    """Return the slightly enlarged hulls of the two largest parts of a mask, from the left: (rows, columns) each."""
     parts, number = ndimage.label(mask)
     sizes = np.bincount(parts.reshape(-1), minlength=number + 1)[1:]
     hulls = []
@@ -307,7 +311,7 @@ def white_part(area: NDArray[np.bool_], kind: str, generator: Generator, *, is_l
 
 
 def painted_white(grey: Grey, area: NDArray[np.bool_], generator: np.random.Generator) -> Grey:
-    """White with noise and a feathered edge, between what lies around the lungs and the brightest."""
+    """Paint an area white with noise and a feathered edge, between the grey around the lungs and the brightest grey."""
     pixels, side = grey.astype(np.float32), len(grey)
     low, high = np.percentile(pixels, [50, 97])
     broad, fine = (ndimage.gaussian_filter(generator.normal(size=grey.shape), sigma) for sigma in (side / 20, 1))
@@ -483,7 +487,7 @@ def _filled(part: Grey, side: int) -> Grey:
 
 
 def _stretched(field: NDArray[Any]) -> Grey:
-    """Its 1st to 99th percentile as 0..255."""
+    """Map a field's 1st to 99th percentile to 0..255."""
     low, high = np.percentile(field, [1, 99])
     grey: Grey = ((field - low) / max(high - low, 1e-3) * 255).clip(0, 255).astype(np.uint8)
     return grey
@@ -519,7 +523,7 @@ class CheckImages:
         return int(images.shape[1])
 
     def chest(self, generator: np.random.Generator) -> Grey:
-        """One chest image, without changes."""
+        """Draw one chest image, without changes."""
         names = list(self.chests)
         weights = np.array([self.chests[name][1] for name in names])
         images = self.chests[names[int(generator.choice(len(names), p=weights / weights.sum()))]][0]
@@ -555,7 +559,7 @@ class CheckImages:
 
 
 def ood_image_targets() -> Targets:
-    """The targets of an image that is no chest: all other checks are unknown."""
+    """Return the targets of an image that is no chest: all other checks are unknown."""
     targets = np.full(len(LUNG_CHECKS), UNKNOWN, np.float32)
     targets[0] = 0
     return targets

@@ -1,11 +1,10 @@
-"""The data step, and what is wrong with a recipe's data before it.
+"""The data step of a recipe: its images and their split, frozen in one file for all later steps; and checks of the
+data.
 
-The first step of a recipe: its images and their split, frozen in one file that all later steps take it from.
+The parts are training, validation and test images. No patient is in two parts. Duplicate images (identical files, or
+images so similar that they show one exposure) are found and reported.
 
-The parts are training, validation and test images. No patient is in two parts. Images that are duplicates (identical
-files, or so similar that they are the same exposure) are found and reported.
-
-What is wrong with a recipe's data, all of it, before anything is read for hours or trained.
+`data_problems` finds all problems of a recipe's data, before hours of reading or training.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Duplicates:
     training_copies: frozenset[int]
 
     def figures(self, origins: Sequence[str], *, most: int) -> DuplicateFigures:
-        """Counts and the first pairs, by name."""
+        """Return the number of duplicates and the first pairs, by name."""
 
         def named(pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[str, str], ...]:
             return tuple((origins[first], origins[second]) for first, second in pairs[:most])
@@ -82,9 +81,10 @@ class Duplicates:
 def find_duplicates(
     images: NDArray[np.uint8], digests: Sequence[str], parts: Sequence[str], files: Sequence[Path]
 ) -> Duplicates:
-    """Pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above 0.998.
+    """Find pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above
+    0.998.
 
-    One file in two sources is no pair, unless it is in two parts: of another patient there, or of none.
+    One file in two sources is no pair, unless the two copies are in different parts.
     """
     same = frozenset(_exact(digests))
     exact, near = (
@@ -139,7 +139,7 @@ def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
 
 
 def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
-    """(count, size): each row averages its share of the pixels, exactly, also where the sides do not divide."""
+    """Return a matrix (count, size): each row averages its share of the pixels exactly, for any two sizes."""
     edges = np.arange(count + 1) * size / count
     pixels = np.arange(size)
     overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
@@ -148,7 +148,7 @@ def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
 
 
 def targets_of(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
-    """(rows, labels): 1, 0, or nan where a row says nothing about a label."""
+    """Return targets (rows, labels): 1, 0, or nan where a row says nothing about a label."""
     return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
 
 
@@ -201,12 +201,12 @@ _SAID: Final = 5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Dataset:
-    """Images with what is known of each label (n, labels) and the part each belongs to.
+    """Images with the known values of each label (n, labels) and the part of each image.
 
     Attributes
     ----------
     facts
-        Counts, duplicates, what was left out, and the digests of data and split.
+        Counts, duplicates, omitted images, and the digests of data and split.
     """
 
     image_set: ImageSet
@@ -280,7 +280,7 @@ def data_step(run: Run) -> Facts:
 
 
 def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
-    """The parts, where of a file that is there several times one alone is for validation and test."""
+    """Return the parts, with only one copy of a repeated file left for validation and test."""
     judged = set[str]()
 
     def part(row: Row, own: str) -> str:
@@ -306,10 +306,9 @@ def left_out_lines(folder: Path) -> list[str]:
 
 
 def dataset_of(run: Run) -> Dataset:
-    """The recipe's images in the parts that the data step froze.
+    """Return the recipe's images in the parts that the data step froze.
 
-    Raises UsageProblem: step_missing where there is no such split, data_changed where rows, files or split are no
-    longer what it was made of.
+    Raises UsageProblem: step_missing if there is no split, data_changed if rows, files or split have changed since.
     """
     folder = run.folder("data")
     try:
@@ -329,7 +328,7 @@ def _rows(run: Run) -> list[Row]:
 
 
 def images_of(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
-    """Rows as the recipe's network sees them; `name` is that of the file of the run that keeps them."""
+    """Read rows as inputs of the recipe's network; `name` is the name of the run's file that stores them."""
     cache, recipe = run.folder("data") / f"{name}.npz", run.recipe
     return read_images(
         rows,
@@ -429,7 +428,7 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
 
 
 def _single_class_groups(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
-    """A network that learns from one class alone, to be averaged with others, learns nothing."""
+    """Yield problems of source groups with one class only: a network trained on such a group learns nothing."""
     for group, shares in recipe.groups.items() if recipe.training.average_sources else ():
         targets = targets_of([row for row in rows if row.source in shares], recipe.kept_labels)
         for column, label in enumerate(recipe.kept_labels):
@@ -446,7 +445,7 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
 
 
 def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
-    """One problem for details that differ in file names and row numbers alone: a wrong pattern fits no file."""
+    """Combine details that differ only in file names and row numbers into one problem, as for a wrong pattern."""
     groups: dict[str, list[str]] = {}
     for detail in details:
         groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # it is told inside a sentence
@@ -459,7 +458,7 @@ def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[
 
 
 def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:
-    """A source of one class alone teaches, and measures, where an image comes from and not what it shows."""
+    """Yield problems of a source with one class only: it would teach the origin of an image instead of the finding."""
     if not source.evaluated or not rows:
         return
     targets = targets_of(rows, labels)
@@ -474,9 +473,9 @@ def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Ro
 
 
 def _misspelt(recipe: Recipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
-    """Rows with a class, or a value of the split column, that is one keystroke away from one that the recipe names.
+    """Yield rows whose class or split value is one keystroke away from one that the recipe names.
 
-    Such a row would say nothing of the label, or be in no part, and nobody would hear of it.
+    Without this check, such a row would silently have no label or no part.
     """
     labels = [label for label in recipe.labels if label.column == "classes"]
     classes = {name for label in labels for name in (*label.positive, *label.negative)}
@@ -534,7 +533,7 @@ def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
 
 
 def _with_copies_known(rows: Sequence[Row]) -> list[Row]:
-    """With the digests of images without a patient, which are drawn by them, and of files that may be copies."""
+    """Add the digests of images without a patient, by which they are drawn, and of files that may be copies."""
     sizes = [row.path.stat().st_size if row.path.is_file() else 0 for row in rows]
     times = Counter(sizes)
     return [

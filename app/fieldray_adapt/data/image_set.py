@@ -1,7 +1,7 @@
-"""The images of a data set: read once, as the program itself reads and preprocesses them, and kept in the run folder.
+"""The images of a data set: read once, with the program's own reader and preprocessing, and stored in the run folder.
 
-Each file is known by the SHA-256 of its content, computed once for each state of the file. Where a recipe asks for it,
-the lungs are found by the pack that finds them when screening, and read by the same rules.
+Each file is identified by the SHA-256 of its content, computed once for each state of the file. If a recipe asks for
+lungs, the lung-field pack used for screening finds them, with equal rules.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class LungFinder:
 
 
 def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) -> NDArray[np.uint8]:
-    """Share of lung, seen or not, 0..255, in `CELLS` x `CELLS` cells of the network's input: uint8 (CELLS, CELLS).
+    """Return the share of lung region, 0..255, in the cells of the network's input: uint8 (CELLS, CELLS).
 
     Parameters
     ----------
     pixel_map
-        Where a pixel of the tensor lies in the image.
+        Maps pixels of the tensor to the image.
     of
         Height and width of the tensor.
     """
@@ -108,7 +108,7 @@ def rows_digest(rows: Sequence[Row]) -> str:
 
 
 def _digest_of(path: Path, known: dict[str, list[Any]]) -> str:
-    """The file's digest, from `known` or put there."""
+    """Return the file's digest from `known`, or compute and add it."""
     try:
         facts = path.stat()
     except OSError:
@@ -216,7 +216,7 @@ _READING: Final = 7  # another number reads all images again
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Reading:
-    """How each image is read."""
+    """The settings by which each image is read."""
 
     spec: InputSpec
     shrink_to: int
@@ -224,7 +224,7 @@ class _Reading:
     accepted: HeaderRules | None
 
     def prepared(self, image: Image, header: ImageHeader) -> _Prepared:
-        """The network's input for an image, and the share of lung in its cells."""
+        """Return the network's input for an image, and the share of lung in its cells."""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
         none = np.zeros((CELLS, CELLS), np.uint8)
@@ -275,7 +275,7 @@ def _shrunk(image: Image, side: int) -> Image:
 
 
 def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | None) -> str:
-    """Changes when a file's content, the list of files, the input or the pack that finds the lungs does."""
+    """Return a key that changes with a file's content, the list of files, the input or the lung-field pack."""
     return digest(
         spec, shrink_to, [row.sha256 for row in rows], content_digest(finder / "manifest.json") if finder else ""
     )

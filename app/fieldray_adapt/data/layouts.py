@@ -1,10 +1,8 @@
-"""What images a source has, as rows of a table, and which part each patient is in.
+"""The images of a source as rows of a table, and the part of each patient.
 
-Published layouts of labelled images, each read into the same rows: class folders, CSV, CheXpert, NIH, our index.
-
-Which patients are trained on, and which are for validation and test. No patient is in two parts.
-
-A split at random is a hash's, so that nobody moves when others are added; a table may settle the part of some patients.
+Published layouts of labelled images are read into common rows: class folders, CSV, CheXpert, NIH, and our index.
+Patients are divided into training, validation and test; no patient is in two parts. A random split uses a hash of the
+patient, so that new patients move nobody; a table may fix the part of some patients.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class Table(Protocol):
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Return the path of the file."""
 
     @property
     def where(self) -> Mapping[str, tuple[str, ...]]:
@@ -83,9 +81,9 @@ class Row:
 
 
 def read_source(source: Source) -> list[Row]:
-    """The rows of one source, in the file's order, less what `where` and `drop` leave out.
+    """Read the rows of one source in the file's order, without those that `where` and `drop` exclude.
 
-    Raises UsageProblem, the first of what `find_rows` finds wrong.
+    Raises UsageProblem with the first problem of `find_rows`.
     """
     rows, wrong = find_rows(source)
     if wrong:
@@ -94,10 +92,10 @@ def read_source(source: Source) -> list[Row]:
 
 
 def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
-    """The rows of one source, and everything that is wrong with it.
+    """Return the rows of one source, and all problems of the source.
 
-    That is data_unreadable, data_column (naming the columns there are), data_row, data_patient, data_named_twice,
-    data_empty.
+    The problems are data_unreadable, data_column (naming the existing columns), data_row, data_patient,
+    data_named_twice, data_empty.
     """
     wrong: list[Reason] = []
     every = _LAYOUT_READERS[source.layout](source, wrong.append)
@@ -108,7 +106,7 @@ def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
 
 
 def _each_once(rows: Iterable[Row], wrong: Wrong) -> Iterator[Row]:
-    """Rows without those that say again what one before said of the file; what says something else is wrong."""
+    """Yield rows without exact repetitions for a file; a contradicting repetition is a problem."""
     first: dict[str, Row] = {}
     for row in rows:
         known = first.setdefault(os.path.normpath(row.path), row)
@@ -135,7 +133,7 @@ _NEEDED: Final = 3
 
 
 def _read_table(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """A CSV file with columns of the layout, or of the recipe; classes are joined by |."""
+    """Read a CSV file with the layout's or the recipe's columns; several classes are joined by |."""
     known = _COLUMNS[source.layout]
     columns = [*(pair for pair in known if pair[0] not in source.columns), *source.columns.items()]
     names = {*(name for name, _ in known[:_NEEDED]), *source.columns}
@@ -156,7 +154,7 @@ def _read_table(source: Source, wrong: Wrong) -> Iterator[Row]:
 
 
 def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """CheXpert's train.csv: 1 is there, 0 and blank are not, -1 is what the recipe's `uncertain` says."""
+    """Read CheXpert's train.csv: 1 is positive, 0 and blank are negative, -1 follows the recipe's `uncertain`."""
     for line, row in table_rows(source, wrong, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
         if row["Frontal/Lateral"] == "Lateral":
             continue
@@ -187,7 +185,7 @@ def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
 
 
 def _read_folders(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """A folder per class; what is in deeper folders counts too."""
+    """Read a folder per class, subfolders included."""
     if not source.path.is_dir():
         wrong(reason("data_unreadable", path=source.path, detail="the folder does not exist"))
         return
@@ -215,7 +213,7 @@ def _patient_in(name: str, source: Source) -> str | None:
 
 
 def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Line number and cells, without the blanks around them, of each row that `where` lets through."""
+    """Yield the line number and stripped cells of each row that `where` accepts."""
     if source.path.exists() and not source.path.is_file():  # a pipe would be read for ever
         wrong(reason("data_unreadable", path=source.path, detail="the path is not a file"))
         return
@@ -253,7 +251,7 @@ def _origin(source: Source, line: int) -> str:
 
 
 def _age(text: str) -> float | None:
-    """Years, of "060Y" too (NIH's older files); what is older than 120 is a typing error."""
+    """Parse an age in years, also "060Y" (NIH's older files); above 120 counts as a typing error."""
     found = _YEARS.match(text.strip())
     years = float(found[1]) if found else None
     return years if years is not None and years <= 120 else None
@@ -303,7 +301,7 @@ def evaluated_parts(rows: Sequence[Row], parts: Sequence[str], sources: Sequence
 
 
 def parts_of(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
-    """The part of each row before anybody looks for patients in two parts. Raises UsageProblem (data_split)."""
+    """Return the part of each row, before checking for patients in two parts. Raises UsageProblem (data_split)."""
     if split.by == "random":
         return _by_random(rows, split)
     return _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
@@ -335,9 +333,10 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """The part of each row: by the split's table, else by a number of the patient, so that a new patient moves nobody.
+    """Return the part of each row from the split's table, else from a hash of the patient, so that a new patient
+    moves nobody.
 
-    Patients of whom the same file is there go together.
+    Patients who share a file get one part.
     """
     settled, persons = _settled(split.table), one_name_each([(row.person, row.sha256) for row in rows])
     known: dict[str, str] = {}
@@ -374,7 +373,9 @@ def _settled(path: Path | None) -> dict[str, str]:
 
 
 def _named_by(cells: Mapping[str, str]) -> str | None:
-    """The digest of the one patient whom a row names; None where it names none, or two, or no digest is one."""
+    """Return the digest of the one patient that a row names; None for no patient, two patients, or an invalid
+    digest.
+    """
     name, digest = cells.get("patient", ""), cells.get("patient_sha256", "").lower()
     if not (name or digest):
         return None

@@ -69,7 +69,7 @@ def cross_step(run: Run) -> Facts:
 
 
 def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dict[str, CrossFigures]) -> None:
-    """The results and their page in the recipe's folder for what is published."""
+    """Write the results and their page to the recipe's folder for publication."""
     folder, texts = run.recipe.published, run.recipe.pack
     whole = PublishedCross(
         pack=f"{texts.id} {texts.version}",
@@ -85,7 +85,7 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dic
 
 
 def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
-    """The images of a fold that are evaluated."""
+    """Return the evaluated images of a fold."""
     sources = {source.name for source in run.recipe.data if source.evaluated}
     rows = enumerate(data.image_set.rows)
     return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
@@ -139,7 +139,7 @@ def _float_scores(recipe: Recipe, specification: Specification, weights: Weights
 
 
 def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, CrossFigures]:
-    """For each label of the pack: what each stage scores, groups, and what the shortcuts score."""
+    """Return for each label of the pack the figures of each stage, of groups, and of shortcuts."""
     found = dict[str, CrossFigures]()
     for label in run.recipe.kept_labels:
         parts = {stage: _evaluated(run, data, own, label) for stage, own in scores.items()}
@@ -162,13 +162,13 @@ def _stage(run: Run, part: Evaluated) -> StageFigures:
 
 
 def _after_training(parts: Mapping[str, Evaluated]) -> Interval:
-    """The AUC of the int8 file less that of the network as it was trained, on the same images."""
+    """Return the AUC of the int8 file minus that of the trained network, on the evaluated images."""
     both = np.column_stack([parts[TRAINED].scores, parts[INT8].scores])
     return auc_difference(both, parts[INT8].truth, patients=parts[INT8].patients)
 
 
 def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Evaluated:
-    """The images that were evaluated and whose answer is known."""
+    """Return the evaluated images with a known answer."""
     chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.kept_labels.index(label)
     rows = [data.image_set.rows[index] for index in chosen]
     return known(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
@@ -180,7 +180,7 @@ def _fold_auc(part: Evaluated, fold: int) -> float:
 
 
 def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
-    """AUC out of fold of the images' border alone and of a thumbnail."""
+    """Return the out-of-fold AUC of the images' border alone, and of a thumbnail alone."""
     found = {}
     for name, pixels in SHORTCUTS.items():
         values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)

@@ -1,11 +1,11 @@
-"""What a pack is worth: operating points chosen on the validation images, figures counted on the test images.
+"""The evaluation of a pack: operating points chosen on the validation images, figures measured on the test images.
 
-An operating point is chosen by the network's scores. Figures are counted on what the program says of each image when it
-screens (`screening`), by the functions and the rule of an audit.
+An operating point is chosen by the network's scores. Figures are measured on the program's screening results
+(`screening`), by the functions and rules of an audit.
 
-All shares carry their counts, shares and areas a 95 % interval over patients (`intervals`). Nothing is chosen on the
-test images. Besides the scores are measured: their calibration (Platt scaling), the out-of-distribution gate, how much
-of the evidence lies inside the lungs, and shortcuts: what is not the finding but may separate the classes.
+Shares carry their counts, and shares and areas a 95 % interval over patients (`intervals`). Nothing is chosen on the
+test images. Also measured are the scores' calibration (Platt scaling), the out-of-distribution check, the share of
+evidence inside the lungs, and shortcuts: features other than the finding that may separate the classes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from fieldray_adapt.recipes.classifier import Point
 
 
 def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:
-    """Weights (n + 1,), the last the intercept, which `ridge` spares, of a logistic regression.
+    """Fit a logistic regression. Returns weights (n + 1,), the last one the intercept, which `ridge` does not penalise.
 
-    Raises ValueError where a class is missing.
+    Raises ValueError if a class is missing.
     """
     fitted = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=1e-10).fit(features, truth)
     return np.append(fitted.coef_[0], fitted.intercept_)
@@ -140,7 +140,7 @@ def map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zer
 
 
 def _cells(shares: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Means over blocks that are as equal as whole cells allow."""
+    """Average shares over blocks as equal as whole cells allow."""
     starts = [
         np.linspace(0, size, count, endpoint=False).astype(int) for size, count in zip(shares.shape, shape, strict=True)
     ]
@@ -180,11 +180,11 @@ class Evaluated:
         return metrics.area(self.scores, self.truth, patients=self.patients)
 
     def sensitivity(self, threshold: float) -> Share:
-        """At a threshold chosen on other images."""
+        """Return the sensitivity at a threshold chosen on other images."""
         return metrics.sensitivity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity(self, threshold: float) -> Share:
-        """At a threshold chosen on other images."""
+        """Return the specificity at a threshold chosen on other images."""
         return metrics.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity_at(self, wanted: float) -> Share:
@@ -202,7 +202,7 @@ class Evaluated:
 
 
 def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> Evaluated:
-    """The images (all arrays (n,)) with a score and a known answer for one label."""
+    """Return the images (all arrays (n,)) with a score and a known answer for one label."""
     whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows)
     return whole.where(~np.isnan(targets) & ~np.isnan(scores))
 
@@ -237,12 +237,12 @@ def choose_point(point: Point, *, label: str, validation: Evaluated) -> Operatin
 
 
 def measured_point(point: OperatingPoint, *, figures: PartFigures, measured_on: Mapping[str, str]) -> OperatingPoint:
-    """An operating point with what was counted there.
+    """Return an operating point with its measured figures.
 
     Parameters
     ----------
     measured_on
-        By language, what the figures were counted on, with {images} and {patients} for their numbers.
+        By language, a description of the images, with {images} and {patients} for their numbers.
     """
     at = figures.points[point.name]
     return replace(
@@ -262,17 +262,17 @@ _RULE_WITH_UNSURE: Final = Rule(unit="image", refers="unsure")
 
 
 def figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
-    """Everything that is counted on one part.
+    """Measure all figures on one part.
 
     Parameters
     ----------
     cases
-        By operating point, the images as they were screened there (`screening.Screening.cases`). What belongs to no
-        point is of the first one.
+        By operating point, the screened images (`screening.Screening.cases`). Figures that belong to no point use the
+        first one.
     points
         The operating points of the label.
 
-    Raises UsageProblem `evaluate_refused` where one class has no image with a score.
+    Raises UsageProblem `evaluate_refused` if a class has no image with a score.
     """
     images = next(iter(cases.values()))
     scored = [case for case in images if case.score is not None]
@@ -299,7 +299,7 @@ def figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPo
 
 
 def _specificities(images: Sequence[Case]) -> dict[str, Share]:
-    """The share of all without the finding that is not referred where so many of all with it are."""
+    """Return the specificity at each wanted sensitivity."""
     found, truth, patients = ranks(images)
     return {
         f"{wanted:.2f}": metrics.specificity_at_sensitivity(found, truth, wanted=wanted, patients=patients)
@@ -343,7 +343,7 @@ def by_group(test: Evaluated) -> Groups:
 
 
 def compare(whole: Evaluated, integer: Evaluated) -> IntegerFigures:
-    """Float against int8 on the same images, raw scores."""
+    """Compare the float file with the int8 file on their common images, by raw scores."""
     return IntegerFigures(
         mean_absolute_difference=float(np.abs(whole.scores - integer.scores).mean()),
         largest_difference=float(np.abs(whole.scores - integer.scores).max()),

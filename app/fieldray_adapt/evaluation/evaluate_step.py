@@ -1,7 +1,7 @@
-"""The evaluate step: what is chosen by the int8 file's answers to validation images, and what is then counted.
+"""The evaluate step: choices from the int8 file's validation scores, then figures on the test images.
 
-Counted are the test images, and those of another hospital, as the program screens them with the pack. Of the other
-hospital nothing is trained or chosen on, so thresholds come as they are.
+The test images, and those of another hospital, are screened by the program with the pack. No training or choice uses
+the other hospital's images, so the thresholds apply to them unchanged.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def rows_elsewhere(run: Run) -> list[Row]:
 
 
 def images_elsewhere(run: Run, data: Dataset) -> ImageSet | None:
-    """The images of the other hospital as the network sees them; None where the recipe names none.
+    """Return the images of the other hospital as network inputs; None if the recipe names none.
 
-    Raises UsageProblem `data_leak` where a patient is among the recipe's own, or in the split's table.
+    Raises UsageProblem `data_leak` if a patient is among the recipe's own, or in the split's table.
     """
     rows = rows_elsewhere(run)
     if not rows:
@@ -95,14 +95,14 @@ _ELSEWHERE: Final = "external_test"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class _Measured:
-    """All that is measured on: images, and what the files answer to them.
+    """The images of an evaluation and the scores of the files.
 
     Attributes
     ----------
     integer
-        What the int8 file answers, by part; where there is another hospital also to its images.
+        The int8 file's output by part, the other hospital's images included if there are any.
     whole
-        What the float file answers to the test images.
+        The float file's output for the test images.
     """
 
     data: Dataset
@@ -117,7 +117,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """What was chosen for a label on the validation images, whose area is that of the network's scores."""
+    """The calibration and operating points of a label, with the network's validation AUC."""
 
     points: Sequence[OperatingPoint]
     calibration: Calibration
@@ -180,14 +180,14 @@ def _choose(run: Run, measured: _Measured, label: LabelRule) -> _Choice:
 
 
 def _targets(measured: _Measured, part: str, label: LabelRule, column: int) -> NDArray[np.float32]:
-    """What is known of a label in a part, (n,); `column` is the label's among the targets of the recipe's images."""
+    """Return the known values (n,) of a label in a part; `column` is the label's among the recipe's targets."""
     if part == _ELSEWHERE:
         return targets_of(measured.rows(part), [label])[:, 0]
     return measured.data.samples(part).targets[:, column]
 
 
 def _screened(run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate: OodGate) -> Mapping[str, Screening]:
-    """By part, what the program says of the images that figures are counted on."""
+    """Screen the images of each part that figures are measured on."""
     manifest = manifest_of(
         run,
         points=[point for own in chosen.values() for point in own.points],
@@ -203,7 +203,7 @@ def _screened(run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate
 def _evaluate_label(
     run: Run, measured: _Measured, label: LabelRule, chosen: _Choice, screened: Mapping[str, Screening]
 ) -> LabelFigures:
-    """What is counted of one label on the images as they were screened, and what the network alone says of them."""
+    """Measure one label's figures on the screened images, and the figures of the network alone."""
     data, recipe = measured.data, run.recipe
     column, kept_column = recipe.labels.index(label), recipe.kept_labels.index(label)
     targets = {part: _targets(measured, part, label, column) for part in screened}
@@ -238,7 +238,7 @@ def _test_scores(measured: _Measured) -> tuple[NDArray[np.float64], NDArray[np.f
 def _map_figures(
     measured: _Measured, column: int, *, threshold: float, calibration: Calibration
 ) -> tuple[HeatMapScale | None, EvidenceFigures | None]:
-    """The heat map of one label: its scale, from validation, and how much of it lies in the test images' lungs."""
+    """Return one label's heat map scale, from validation, and the share of evidence in the test images' lungs."""
     validation, test, zero = (
         measured.integer["validation"],
         measured.integer["test"],
@@ -292,7 +292,7 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]
 
 
 def _ood_rows(run: Run) -> list[Row]:
-    """The images that the gate must refuse; none where the recipe names none."""
+    """Return the out-of-distribution images that the check must refuse; none if the recipe names none."""
     chosen = run.recipe.evaluation.ood_images
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
 

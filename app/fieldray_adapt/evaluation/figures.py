@@ -1,4 +1,4 @@
-"""What is measured of a classifier, as the files of a run hold it: data, evaluation, cross-validation.
+"""The figures of a classifier as stored in a run: data, evaluation, cross-validation.
 
 Each class is a table of a JSON document; a part that a run does not have is absent there and None here. Shares and
 areas carry a 95 % interval over patients.
@@ -41,7 +41,7 @@ class DuplicateFigures(Struct, frozen=True, kw_only=True):
 
 
 class LabelCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of images with a label, without it, and of which nothing is known."""
+    """Numbers of images with a label, without it, and unknown."""
 
     positive: int
     negative: int
@@ -165,9 +165,9 @@ class EvidenceFigures(Struct, frozen=True, kw_only=True):
 
 
 class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that is measured of one label; `shortcuts` are AUCs of what is no finding, on the test images.
+    """All figures of one label; `shortcuts` are AUCs of features other than the finding, on the test images.
 
-    `validation_auc` is of the network's scores alone, by which thresholds are chosen; the parts are as screened.
+    `validation_auc` is that of the network's scores alone, by which thresholds are chosen; the parts are screened.
     """
 
     validation_auc: Estimate
@@ -196,7 +196,7 @@ class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def refused(self) -> list[Share]:
-        """The share of chest X-rays refused at the own hospital, and at another one where there is one."""
+        """Return the share of chest X-rays refused at the own hospital, and at another one if there is one."""
         return [self.images_refused, *([self.elsewhere_refused] if self.elsewhere_refused else [])]
 
 
@@ -238,7 +238,9 @@ class CrossFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PublishedCross(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """cross.json: the figures by label, with what `recipes.classifier` says is trained and made (earlier: trained)."""
+    """The document cross.json: figures by label, and what decides training and conversion (see
+    `recipes.classifier`).
+    """
 
     pack: str
     data_sha256: str = ""

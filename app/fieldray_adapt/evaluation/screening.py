@@ -42,14 +42,14 @@ class Screening:
     outcomes: Mapping[str, Sequence[Outcome]]
 
     def cases(self, label: str, targets: NDArray[np.float32]) -> dict[str, list[Case]]:
-        """The cases of an audit, by operating point, of the images whose answer is known.
+        """Return the audit cases of the images with a known answer, by operating point.
 
         Parameters
         ----------
         label
-            Its code.
+            The code of the label.
         targets
-            (n,) 1, 0, or nan where nothing is known of the label.
+            (n,) 1, 0, or nan if the label is unknown.
         """
         return {
             point: [
@@ -61,7 +61,7 @@ class Screening:
         }
 
     def scores(self, label: str) -> NDArray[np.float64]:
-        """(n,) calibrated scores at the first operating point, nan where an image has none."""
+        """Return the calibrated scores (n,) at the first operating point, nan for images without a score."""
         outcomes = next(iter(self.outcomes.values()))
         return np.array([np.nan if (score := said_of(one, label)[0]) is None else score for one in outcomes])
 

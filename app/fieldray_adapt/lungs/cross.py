@@ -93,7 +93,7 @@ def cross_step(run: Run) -> Facts:
 
 
 def _unseen(data: LungData, name: str) -> dict[str, NDArray[np.uint8]]:
-    """By source, the chest images of the hospital that was left out: of a source of masks, those held out."""
+    """Return by source the chest images of the left-out hospital; of a source of masks, those held out."""
     sources = data.chest_sources[data.chest_parts == _LEFT_OUT]
     found = {str(one): data.chests[data.chest_sources == one] for one in sorted(set(sources))}
     held = (data.image_parts == _HELD) & (data.image_sources == name)

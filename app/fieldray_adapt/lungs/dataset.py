@@ -201,7 +201,7 @@ def _figures(arrays: Mapping[str, NDArray[Any]], *, data_sha256: str, split_sha2
 
 
 def _outside(run: Run) -> str:
-    """The digest of everything that the step reads: images, masks and tables."""
+    """Return the digest of all inputs of the step: images, masks and tables."""
     pairs = [pair for source in recipe_of(run).masks for pair in list_pairs(source)]
     masks = [content_digest(pair.mask) for pair in pairs]
     rows = with_digests(pair.row for pair in pairs)

@@ -1,7 +1,7 @@
-"""What trains a lung-field network: Keras on TensorFlow, for the compact network and the published one alike.
+"""The training engine of a lung-field network: Keras on TensorFlow, for the compact and the published network.
 
-A segmentation is trained by 1 - Dice of the lungs and the cross-entropy of each cell, added. Dice alone has hardly a
-gradient while nothing is found; the cross-entropy alone lets the larger class win.
+The loss of a segmentation is 1 - Dice of the lungs plus the cross-entropy of each cell. Dice alone has hardly a
+gradient while nothing is found; the cross-entropy alone favours the larger class.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def mask_loss(truth: Any, logits: Any) -> Any:
 
 
 def checks_loss(targets: Any, logits: Any) -> Any:
-    """Cross-entropy of each image (n,), whose mean is that over all that is known.
+    """Return the cross-entropy of each image (n,), scaled so that its mean is the mean over all known checks.
 
     Targets (n, checks) are 1, 0, or below 0 where unknown.
     """
@@ -120,7 +120,7 @@ class MaskEngine(KerasState):
         return self._gradients.take(*self._batch(images, masks, targets))
 
     def _batch(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:
-        """Images and targets as Keras takes them."""
+        """Return images and targets in Keras's form."""
         if not self.has_checks:
             return self.prepared(images), masks
         blank = np.full((len(images) - len(masks), *masks.shape[1:]), UNKNOWN, np.float32)

@@ -1,7 +1,7 @@
-"""The evaluate step of lung fields: how well masks fit, by source, and how well the checks tell what they should.
+"""The evaluate step of lung fields: the fit of the masks by source, and the error rates of the checks.
 
-Thresholds of the checks come from the validation images; everything else is measured on images that nothing was learnt
-from or chosen on. Intervals are 95 % and count patients.
+Thresholds of the checks come from the validation images. Everything else is measured on images that were used neither
+for training nor for choices. Intervals are 95 % and count patients.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def evaluate_step(run: Run) -> Facts:
 
 
 def _answers(run: Run) -> dict[str, Answer]:
-    """What answers: the int8 and the float file, or the published network as it was trained."""
+    """Return the models to evaluate: the int8 and the float file, or the published network as trained."""
     recipe = recipe_of(run)
     if recipe.network.kind == "compact":
         files = {name: converted_file(run, name) for name in ("int8", "float")}
@@ -96,7 +96,7 @@ def fits_of(
 
 
 def mask_for(recipe: LungRecipe, data: LungData, index: int, found: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The one of an image's masks (rows, columns, masks) that shows what its true mask shows."""
+    """Select the network's mask (rows, columns, masks) that corresponds to the image's true mask: lung or region."""
     return np.ascontiguousarray(found[..., int(data.image_sources[index] in recipe.region_sources)])
 
 
@@ -155,10 +155,11 @@ def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> CheckFigure
 def choose_thresholds(
     chests: NDArray[np.uint8], refusable: NDArray[np.uint8], answer: Answer, *, keeps: float
 ) -> dict[str, float]:
-    """The threshold of each check by name.
+    """Choose the threshold of each check. Returns thresholds by name.
 
-    A frontal chest image: where accepted chests and refused OOD images are most, added as shares. All others: so that a
-    share of upright chest images is left as it is; what can turn an image away needs a score of at least one half.
+    Frontal chest: the threshold with the most accepted chests and refused OOD images, added as shares. Other checks:
+    the threshold at which a share of upright chest images is unchanged; a check that can refuse an image needs at least
+    one half.
     """
     scores, strange = answer(chests)[1], answer(refusable)[1][:, 0]
     tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
@@ -171,7 +172,9 @@ def choose_thresholds(
 def check_rates(
     images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
 ) -> CheckRates:
-    """Share of a source's images accepted upright, and of its altered copies noticed, of `most` images at most."""
+    """Return the share of a source's images accepted upright, and of its altered copies noticed, of at most `most`
+    images.
+    """
     images, limits = _some(images, most), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {
         "rotated_90": partial(apply, turns=1),
@@ -195,7 +198,7 @@ def _kinds(images: CheckImages) -> list[str]:
 
 
 def _ood_images_of(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
-    """OOD images of a kind, the same whenever they are asked for."""
+    """Draw OOD images of a kind; every call gives equal images."""
     if kind == "files":
         return _some(images.ood_images, _OOD_IMAGES)
     generator, settings = np.random.default_rng(len(kind)), recipe.checks_augmentation
@@ -207,7 +210,7 @@ def _share(hits: NDArray[np.bool_]) -> Share:
 
 
 def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
-    """At most so many, evenly over all."""
+    """Return at most `count` images, spread evenly over all."""
     if len(images) <= count:
         return images
     chosen: NDArray[np.uint8] = images[np.linspace(0, len(images) - 1, count).round().astype(int)]

@@ -1,4 +1,4 @@
-"""What is measured of a lung-field network, as the files of a run hold it. Parts that a run lacks are absent."""
+"""The figures of a lung-field network as stored in a run. Parts that a run lacks are absent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FitDifference(Struct, frozen=True, kw_only=True):
 
 
 class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The thresholds of the checks by name, and what the checks say of test images: chests and others, by source."""
+    """The thresholds of the checks by name, and the checks' results on test images: chests and others, by source."""
 
     thresholds: dict[str, float]
     chests: dict[str, CheckRates] | None = None
@@ -65,7 +65,9 @@ class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LeftOutFigures(Struct, frozen=True, kw_only=True):
-    """What the checks of a network say that never saw a hospital: of its chest images by source, and of others."""
+    """The results of the checks of a network that was trained without a hospital, on that hospital's images and
+    others.
+    """
 
     unseen: dict[str, CheckRates]
     ood_images: dict[str, Share]

@@ -1,7 +1,7 @@
-"""How well a mask fits the true one: foreground Dice, Jaccard, and distances between the outlines.
+"""The agreement of a mask with the true one: foreground Dice, Jaccard, and distances between the outlines.
 
-A figure over both classes would flatter: an empty mask agrees with most of the image. So only the lungs count. Two
-empty masks agree in full; an outline has no distance to an empty mask, which then counts as the image's diagonal.
+Measures over both classes would be too high: an empty mask agrees with most of the image. So only the lungs count. Two
+empty masks agree completely. The distance to an empty mask is the image's diagonal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Images with masks as they lie in files, and everything that is wrong with them."""
+"""Images with masks in files, and all problems found in them."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Pair:
     evaluate_only: bool = False
 
     def problem(self, detail: str) -> Reason:
-        """Something that is wrong with this pair, with file and row."""
+        """Return a problem of this pair, with file and row."""
         if self.line:
             return reason("data_row", path=self.table, line=self.line, detail=detail)
         return reason("data_unreadable", path=self.row.path, detail=detail)
 
 
 def find_pairs(source: MaskSource) -> tuple[list[Pair], list[Reason]]:
-    """The images of one source with their masks, and everything that is wrong with them.
+    """Return the images of one source with their masks, and all problems of the source.
 
-    That is a table that cannot be read, a file that is not there, a mask that has another size than its image, is
-    empty, is a grey image (an X-ray in the place of a mask) or white in all corners, and an image that is named twice.
+    Problems are an unreadable table, a missing file, a mask that differs in size from its image, is empty, is a grey
+    image (an X-ray in place of a mask) or is white in all corners, and an image that is named twice.
     """
     wrong: list[Reason] = []
     pairs = list_pairs(source, wrong.append)
@@ -83,7 +83,7 @@ def read_mask(path: Path) -> NDArray[np.bool_]:
 
 
 def shares(mask: NDArray[np.bool_], side: int) -> NDArray[np.uint8]:
-    """The share of lung of each cell of a square of this side, 0..255."""
+    """Return the share of lung, 0..255, of each cell of a square with this side."""
     return np.asarray(Image.fromarray(np.uint8(255) * mask).resize((side, side), Image.Resampling.BOX))
 
 

@@ -67,7 +67,7 @@ def compact_unet(*, height: int, width: int, channels: tuple[int, ...] = CHANNEL
 
 
 def _join(step: int, source: str) -> list[Layer]:
-    """Up to a step: its channels, twice the side, and what the way down had there."""
+    """Return the decoder layers of a step: doubled side, joined with the encoder's features."""
     return [
         convolution(f"narrow{step}", source, f"step{step}", activation="none"),
         Layer(name=f"enlarge{step}", kind="upsample", inputs=(f"narrow{step}",), stride=2),
@@ -90,7 +90,7 @@ def _check_head(source: str) -> tuple[list[Layer], dict[str, int]]:
 
 
 def _separable(name: str, source: str, channels: str, *, stride: int = 1) -> list[Layer]:
-    """A 3x3 convolution of each channel by itself, then a 1x1 across them."""
+    """Return a 3x3 depthwise convolution, then a 1x1 convolution."""
     return [depthwise_convolution(f"{name}_dw", source, stride=stride), convolution(name, f"{name}_dw", channels)]
 
 

@@ -84,7 +84,7 @@ def _provenance(run: Run) -> dict[str, str]:
 
 
 def _golden(recipe: LungRecipe, file: Converted) -> GoldenVectors:
-    """Synthetic images, no patient's: chests upright, turned, mirrored and inverted, and an OOD image."""
+    """Return golden vectors of synthetic images: chests upright, turned, mirrored and inverted, and an OOD image."""
     chest: NDArray[np.uint8] = phantom(1, recipe.input)[..., 0]
     generator = np.random.default_rng(_GOLDEN_SEED)
     turned = [apply(chest, turns=turns)[0] for turns in range(3)]

@@ -1,4 +1,4 @@
-"""The quantise step of lung fields: the compact network as an int8 and a float file, and what a file answers."""
+"""The quantise step of lung fields: the compact network as an int8 and a float file, and the files' output."""
 
 from __future__ import annotations
 

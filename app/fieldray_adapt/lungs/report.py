@@ -45,7 +45,7 @@ def fit_row(name: str, found: SourceFits) -> list[str]:
 
 
 def report_step(run: Run) -> Facts:
-    """report.html: how the training went, how the masks fit, and overlays of the best, a median and the worst."""
+    """Write report.html: training curves, fit of the masks, and overlays of the best, median and worst images."""
     metrics = run.read("evaluate", "metrics.json", LungFigures)
     history, recipe = run.read("train", HISTORY, list[EpochFigures]), recipe_of(run)
     curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_seen(row)] for row in history]
@@ -72,7 +72,7 @@ def _seen(row: EpochFigures) -> list[str]:
 
 
 def _overlays(run: Run) -> list[Part]:
-    """By source; without the images themselves where they may not be shown."""
+    """Return the overlays by source, without images that must not be shown."""
     recipe, data, fits = recipe_of(run), data_of(run), run.read("evaluate", "fits.json", dict[str, Fit])
     parts: list[Part] = [Text("Green: the true outline; red: the one found.")]
     for source in sorted({str(data.image_sources[index]) for index in _known(data, fits)}):

@@ -94,7 +94,7 @@ def train(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StageTask:
-    """A stage, whose first epoch is number `first` of the whole training."""
+    """One stage of a training; its first epoch has number `first` of the whole training."""
 
     samples: StageSamples
     engine: MaskEngine
@@ -139,7 +139,7 @@ class StageSamples:
         self._seen_region = np.isin(sources[seen], [*recipe.region_sources])
 
     def batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch, Batch]:
-        """Images, masks of the first of them, and targets of the checks for the rest."""
+        """Draw a batch: images, masks of the first of them, and check targets of the rest."""
         training = self.training
         pairs = [self.pair(generator) for _ in range(training.masks_per_step)]
         settings, share = self._recipe.checks_augmentation, training.ood_share
@@ -196,12 +196,12 @@ class StageSamples:
 
 
 def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
-    """The targets of a network's masks, (rows, columns, masks), from the one mask of an image.
+    """Return the targets (rows, columns, masks) of a network's masks, from an image's one known mask.
 
-    masks  (masks, rows, columns) the share, 0..255, of the mask that was drawn: less what was painted white, and whole
+    masks  (masks, rows, columns) share of lung, 0..255: the mask without painted white parts, and the whole mask
 
-    A mask of the visible lung teaches of the region that it holds all of that lung, and does not reach further up, down
-    or to the sides; one of the region that no lung is seen outside of it. The rest is unknown.
+    A mask of the visible lung tells that the region includes that lung and has its height and width at most. A mask of
+    the region tells that no visible lung is outside of it. All else is unknown.
     """
     wanted = masks.transpose(1, 2, 0).astype(np.float32) / np.float32(255)
     if wanted.shape[2] < 2:
@@ -226,7 +226,7 @@ def rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
 
 
 def first_weights(engine: MaskEngine, seed: int) -> Weights:
-    """The kernels drawn by the seed once more (He 2015, arXiv:1502.01852), all else as it is."""
+    """Draw the kernels again from the seed (He 2015, arXiv:1502.01852); other weights are unchanged."""
     generator, weights = np.random.default_rng(seed), engine.weights()
     for name, array in weights.items():
         if name.endswith("/kernel"):

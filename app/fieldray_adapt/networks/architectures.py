@@ -227,23 +227,23 @@ class _Layers:
         self.channels: dict[str, int] = {}
 
     def add(self, name: str, kind: Kind, *inputs: str, **more: Any) -> str:
-        """Any layer."""
+        """Add a layer of any kind. Returns its name."""
         self.layers.append(Layer(name=name, kind=kind, inputs=inputs, **more))
         return name
 
     def conv(self, name: str, source: str, count: int, *, kernel: int = 1, stride: int = 1) -> str:
-        """A rectified convolution with a bias, whose channel set has its name."""
+        """Add a rectified convolution with a bias, whose channel set is named after it. Returns its name."""
         self.channels[name] = count
         return self.add(name, "conv", source, channels=name, kernel=kernel, stride=stride, activation="relu")
 
     def pool(self, name: str, source: str, *, kernel: int = 3, stride: int = 2) -> str:
-        """A maximum over windows."""
+        """Add a maximum pool. Returns its name."""
         return self.add(name, "max_pool", source, kernel=kernel, stride=stride)
 
     def with_class_maps(
         self, name: str, source: str, *, height: int, width: int, labels: int, input_channels: int = 1
     ) -> Specification:
-        """The network, with the class-map head on what `source` gives."""
+        """Return the network, with the class-map head on the output of `source`."""
         self.add("class_maps", "conv", source, channels=LABELS)
         self.add("logits", "average_all", "class_maps")
         self.add("scores", "activation", "logits", activation="sigmoid")
@@ -285,7 +285,7 @@ def convolution(
 
 
 def depthwise_convolution(name: str, source: str, *, stride: int, activation: Activation = "relu") -> Layer:
-    """A 3x3 convolution of each channel by itself, with batch normalisation."""
+    """Return a 3x3 depthwise convolution with batch normalisation."""
     return Layer(
         name=name,
         kind="depthwise",
@@ -316,7 +316,7 @@ Folded = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 
 def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArray[np.uint8]) -> Weights:
-    """The weights of the layers that have a normalisation.
+    """Convert folded kernels to the weights of layers with batch normalisation.
 
     Parameters
     ----------
@@ -325,7 +325,7 @@ def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArr
     folded
         By layer: kernel (height, width, in, out) and bias (out,).
     images
-        (n, height, width, channels), a few dozen: they give the statistics.
+        (n, height, width, channels), a few dozen, for the normalisation statistics.
 
     Raises
     ------
@@ -356,7 +356,7 @@ def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArr
 def _normalised_outputs(
     specification: Specification, layers: list[Layer], weights: Weights, images: NDArray[np.float32]
 ) -> list[NDArray[np.float32]]:
-    """What each layer's normalisation gives, before the activation."""
+    """Return the output of each layer's normalisation, before the activation."""
     import keras
 
     model = build_network(specification, outputs=["logits"])

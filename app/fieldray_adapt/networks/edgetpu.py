@@ -148,7 +148,7 @@ class _File:
         return _forecast(tuple(operators), weight_bytes=sum(weights.values()))
 
     def compiled(self) -> Placement:
-        """Exact, from the blob of each Edge TPU operator."""
+        """Return the exact placement, from the blob of each Edge TPU operator."""
         packages = [read_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)]
         operators = (
             Operator(name=self._name(row), cpu_reason="" if self.is_custom(row) else "left on the CPU by the compiler")
@@ -166,7 +166,7 @@ class _File:
         )
 
     def is_custom(self, row: Any) -> bool:
-        """True for what edgetpu_compiler made."""
+        """Return whether edgetpu_compiler made the operator."""
         return bool(self._model.operatorCodes[row.opcodeIndex].customCode == OPERATOR)
 
     def _name(self, row: Any) -> str:
@@ -195,7 +195,7 @@ class _File:
         return 0 if data is None else len(data)
 
     def _constants(self, row: Any) -> dict[int, int]:
-        """Bytes of the constant buffers that an operator reads, by buffer: a shared one counts once."""
+        """Return the bytes of an operator's constant buffers, by buffer: a shared buffer counts once."""
         tensors = [self.graph.tensors[index] for index in row.inputs if index >= 0]
         return {int(tensor.buffer): self._data(tensor) for tensor in tensors if self._data(tensor)}
 
@@ -211,7 +211,7 @@ class _File:
 
 
 def _limit(name: str, row: Any, shape: list[int]) -> str:
-    """The limit of its own kind that an operator breaks, given its first input's shape; "" for none."""
+    """Return the rule for its kind that an operator breaks, given its first input's shape; "" for none."""
     options, sides = row.builtinOptions, [side for side in shape if side > 1]
     limits: dict[str, tuple[bool, str]] = {
         "CONCATENATION": (len(row.inputs) != 2, "joins more than two inputs"),

@@ -79,14 +79,14 @@ Factors = dict[str, NDArray[np.float32]]
 def equalise(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
 ) -> Weights:
-    """Weights of a network that computes the same, with channels of like range.
+    """Return equivalent weights whose channels have similar ranges.
 
-    Channel sets that are written by anything but rectified and linear layers stay as they are, and so do the labels.
+    Channel sets written by layers that are neither rectified nor linear are unchanged, and so are the labels.
 
     Parameters
     ----------
     representative
-        (n, height, width, channels) training images, whose ranges count.
+        (n, height, width, channels) training images, which give the ranges.
     """
     factors = {
         name: np.clip(1 / share, 1, _LARGEST_FACTOR).astype(np.float32)
@@ -98,7 +98,7 @@ def equalise(
 def scale_channels(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], factors: Factors
 ) -> Weights:
-    """The weights with each channel of the sets named multiplied where it is made and divided where it is read."""
+    """Multiply each channel of the named sets where it is computed, and divide it where it is used."""
     scaled = Weights()
     for key, axes in weight_axes(specification).items():
         name, _, part = key.rpartition("/")
@@ -126,7 +126,7 @@ def _power(part: str, *, is_read: bool, layer: Layer) -> int:
 def _shares(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], images: NDArray[np.uint8]
 ) -> Factors:
-    """By channel set: the range of each channel as a share of its tensor's, in the tensor where that is largest."""
+    """Return by channel set each channel's range as a share of its tensor's, in the tensor with the largest share."""
     sets = channel_sets(specification)
     shares: Factors = {}
     for name, ranges in _ranges(specification, weights, images, names=_levelled(specification)).items():
@@ -136,7 +136,7 @@ def _shares(
 
 
 def _levelled(specification: Specification) -> list[str]:
-    """The layers whose outputs count."""
+    """Return the layers whose output ranges are equalised."""
     sets = channel_sets(specification)
     kept = {specification.label_set} | {
         sets[layer.name] for layer in specification.layers if layer.activation not in ("none", "relu")
@@ -195,7 +195,7 @@ def _input_means(
     layers: list[Layer],
     images: NDArray[np.uint8],
 ) -> dict[str, NDArray[np.float32]]:
-    """The mean of each channel of what the layers read, by the name of the layer read."""
+    """Return the mean of each input channel of the layers, by the name of the input layer."""
     names = sorted({layer.inputs[0] for layer in layers} - {INPUT})
     read = layer_reader(specification, weights, names)
     sums: dict[str, NDArray[np.float32]] = {}
@@ -209,7 +209,7 @@ def _input_means(
 def _mean_shift(
     layer: Layer, weights: Mapping[str, NDArray[np.float32]], means: NDArray[np.float32], epsilon: float
 ) -> NDArray[np.float32]:
-    """How far the mean of each output channel moves when the folded kernel is rounded."""
+    """Return the shift of each output channel's mean when the folded kernel is rounded."""
     kernel = weights[f"{layer.name}/kernel"]
     if layer.kind == "depthwise":
         kernel = kernel[..., 0]
@@ -253,7 +253,7 @@ OUTPUTS: Final = ("scores", "class_maps", "features", "mask")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Converted:
-    """A TensorFlow Lite file and which of its outputs is what, by index."""
+    """A TensorFlow Lite file and the indices of its outputs by role."""
 
     data: bytes
     outputs: Mapping[str, int]

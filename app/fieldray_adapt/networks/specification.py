@@ -155,7 +155,7 @@ class Specification:
         return channel_sets(self)[self.outputs.get("logits", self.outputs.get("features", ""))]
 
     def to_json(self) -> str:
-        """A stable text of it."""
+        """Return the specification as a stable JSON text."""
         return json.dumps(asdict(self), indent=1)
 
 

@@ -1,7 +1,7 @@
-"""The model card: what a pack is, what it was made from, what was measured, and what speaks against the figures.
+"""The model card: purpose of a pack, training data, measured figures, and warnings about the figures.
 
-A card is one Markdown file with a part for each language of `templates`, English first. A part is a template, filled
-with the facts of its kind of pack; what stands on every card is `card.md`.
+A card is one Markdown file with a part for each language of `templates`, English first. A part is a template for the
+kind of pack, filled with its facts; `card.md` is common to all cards.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Warnings = Callable[[Translator], Sequence[Reason]]
 
 
 def languages() -> tuple[str, ...]:
-    """The languages that there are templates for, English first."""
+    """Return the languages with templates, English first."""
     folders = (resources.files("fieldray_adapt") / "templates").iterdir()
     return (SOURCE, *sorted({folder.name for folder in folders if (folder / "card.md").is_file()} - {SOURCE}))
 
@@ -81,7 +81,7 @@ def _number(written: str, language: str) -> str:
 
 
 def _figure(text: Any, language: str) -> str:
-    """A cell of a table: a number, with its interval where it has one, or a name, which stays as it is."""
+    """Format a cell of a table: a number, with its interval if any, or a name, which is unchanged."""
     is_figure = re.fullmatch(r"[\d.,]+( \([\d.,]+ to [\d.,]+\))?", str(text)) is not None
     return _in_words(str(text), language) if is_figure else str(text)
 
@@ -129,7 +129,7 @@ def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> st
 
 
 def with_edgetpu_section(text: str, files: Mapping[str, bytes]) -> str:
-    """A card that says of the Edge TPU, in every part, what holds for these files."""
+    """Replace the Edge TPU section in every part of a card by the one for these files."""
     made = parts(text)
     for language in made.keys() & set(languages()):
         section = f"{edgetpu_section(files, language=language)}\n"
@@ -147,8 +147,11 @@ def model_card(
     cross: Mapping[str, CrossFigures] | None = None,
     pruned: Sequence[PrunedNetwork] = (),
 ) -> str:
-    """The card's Markdown. `results` are the evaluation's figures, `cross` those of a cross-validation by label, where
-    there was one, and `pruned` the iterations of the prune step.
+    """Make the card's Markdown.
+
+    results  figures of the evaluation
+    cross    figures of a cross-validation by label, or None
+    pruned   iterations of the prune step
     """
     return card(
         "classifier_card.md",
@@ -175,15 +178,15 @@ def _group_rows(groups: Groups) -> list[tuple[str, str, GroupFigures]]:
 
 
 def _verdict(area: float, shortcuts: Mapping[str, float]) -> str:
-    """How far what cannot be the finding explains the result: "close" to the network, "high" below it, or "low"."""
+    """Return how far shortcuts explain the result: "close" to the network, "high" below it, or "low"."""
     best = max(shortcuts.values())
     return "close" if best > area - _CLOSE else "high" if best > _SHORTCUT_AUC else "low"
 
 
 def warnings_of(results: ClassifierFigures, *, meanings: Mapping[str, str]) -> list[Reason]:
-    """What speaks against the figures of a pack: a shortcut does nearly as well, few patients, a strict gate.
+    """Return warnings about a pack's figures: a shortcut does nearly as well, few patients, a strict check.
 
-    meanings  of the labels, in the language of whoever reads it
+    meanings  the labels' meanings, in the reader's language
     """
     found = []
     for code, figures in results.labels.items():

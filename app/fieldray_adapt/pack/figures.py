@@ -1,4 +1,4 @@
-"""What the manifest of a classifier says of its figures."""
+"""The figures in a classifier's manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fieldray_adapt.evaluation.figures import (
 
 
 class PackPart(ImageCounts, frozen=True, kw_only=True):
-    """What a manifest says of one part; `classes` by operating point, then as in `PointFigures`."""
+    """The figures of one part in a manifest; `classes` by operating point, then as in `PointFigures`."""
 
     auc: Estimate
     specificity_at_sensitivity: dict[str, Share]
@@ -28,7 +28,7 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, found: PartFigures) -> PackPart:
-        """What a clinician may ask for; the rest is on the card."""
+        """Select the figures that a clinician may ask for; the others are on the card."""
         return cls(
             images=found.images,
             patients=found.patients,

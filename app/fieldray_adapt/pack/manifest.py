@@ -1,4 +1,4 @@
-"""The manifest of a classifier that a run makes, before anything of it is measured."""
+"""The manifest of a classifier made by a run, before it is measured."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fieldray_adapt.training.steps import converted_file, last_network
 def manifest_of(
     run: Run, *, points: Sequence[OperatingPoint], calibration: Mapping[str, Calibration], gate: OodGate | None
 ) -> Manifest:
-    """What a pack is for and how it judges: by the recipe, and by what was chosen on the validation images.
+    """Make a manifest from the recipe, and from the choices on the validation images.
 
-    Its figures, warnings and provenance are still empty. Raises UsageProblem `step_missing`, PackProblem.
+    Figures, warnings and provenance are still empty. Raises UsageProblem `step_missing`, PackProblem.
     """
     recipe, texts = run.recipe, run.recipe.pack
     specification, _ = last_network(run)
@@ -42,7 +42,7 @@ def manifest_of(
 
 
 def _requires(run: Run) -> tuple[Requirement, ...]:
-    """The lung-field pack it was trained and measured with, or a later version by the same key."""
+    """Return the required lung-field pack: the one used for training, or a later version with its key."""
     if run.recipe.lungs is None:
         return ()
     found = read_verified_manifest(run.recipe.lungs)

@@ -115,7 +115,7 @@ def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
 
 
 def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> dict[str, str] | None:
-    """A line for each warning, in every language of the program; None where there is none."""
+    """Return the warnings as lines in every language of the program; None without warnings."""
     texts = {}
     for translator in map(Translator, languages()):
         meanings = {label.code: translator.pick(label.meaning) for label in labels}
@@ -130,7 +130,7 @@ def _ood_gate(run: Run) -> OodGate:
 
 
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
-    """Synthetic images, no patient's, whose scores lie far apart, and what the file gives for them here."""
+    """Return golden vectors: synthetic images with very different scores, and the file's scores on this computer."""
     inputs = np.stack([phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
     scores = answers_of(run, "int8", inputs, "golden vectors").scores
     spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]

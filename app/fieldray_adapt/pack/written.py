@@ -1,4 +1,4 @@
-"""A pack that a step writes, of whatever kind: golden images, provenance, and whether the pack is still there."""
+"""Common parts of pack steps: golden images, provenance, and the check whether the written pack is unchanged."""
 
 from __future__ import annotations
 

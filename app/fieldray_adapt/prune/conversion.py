@@ -1,4 +1,4 @@
-"""A study's network as an int8 file, with what both get right of the test images; made once for each network."""
+"""Conversion of a study's network to an int8 file, and the test accuracy of both; done once for each network."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ def convert_and_test(
     settings: EngineSettings,
     say: Callable[[], None] = lambda: None,
 ) -> Conversion:
-    """Convert and test a network, or take what `folder` keeps of this very one; `say` is told if there is work to do.
+    """Convert and test a network, or return the stored result in `folder` for this network.
 
     Parameters
     ----------
     images
         Training images (n, height, width, channels) uint8 that decide the ranges of the integers.
+    say
+        Receives a line if there is work to do.
     """
     key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
     tested = read_kept(path, _Tested)

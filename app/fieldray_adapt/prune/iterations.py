@@ -80,7 +80,9 @@ class RunFolder:
             self._clear()
 
     def _clear(self) -> None:
-        """The list first, by which iterations count, and the marker last: a kill in between ends in the same."""
+        """Delete the list first, which makes iterations valid, and the marker last, so that an interrupted deletion
+        is repeated.
+        """
         paths = [self.folder / "iterations.jsonl", *self.folder.glob("iteration-*"), self._marker]
         for path in paths:
             path.unlink(missing_ok=True)

@@ -71,7 +71,7 @@ class Constant:
     start: float = key("The value.")
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - the same door as the other laws
-        """The start value."""
+        """Return the start value."""
         return self.start
 
 
@@ -84,7 +84,7 @@ class Linear:
     bounds: Range = key("Bounds that every value stays in.", default=Range())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
-        """`previous` plus the step."""
+        """Return `previous` plus the step."""
         return self.bounds.clip(previous + self.step)
 
 
@@ -97,13 +97,13 @@ class Multiplicative:
     bounds: Range = key("Bounds that every value stays in.", default=Range())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
-        """`previous` times the factor."""
+        """Return `previous` times the factor."""
         return self.bounds.clip(previous * self.factor)
 
 
 @table
 class ContextDependent:
-    """Follows what the last iteration changed (3.4): each strength weighs a ratio r of after to before."""
+    """A value that follows the last iteration's changes (3.4): each strength weighs a ratio r of after to before."""
 
     start: float = key("The first value.")
     size: float = key("Strength of the change in parameters.", default=0.0)
@@ -118,7 +118,7 @@ class ContextDependent:
     bounds: Range = key("Bounds that every value stays in.", default=Range())
 
     def next(self, previous: float, context: Context) -> float:
-        """`previous`, moved by the context."""
+        """Return `previous`, changed by the ratios of the context."""
         doublings = (
             self.size * math.log2(context.size)
             + self.loss * math.log2(context.loss)

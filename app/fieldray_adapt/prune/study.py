@@ -105,7 +105,10 @@ class Study:
         timer: Callable[..., Mapping[str, Milliseconds]] = time_networks,
         tester: Callable[..., Conversion] = convert_and_test,
     ) -> None:
-        """`say` is told what happens, `progress` how far it is; networks are converted and tested, and then timed."""
+        """Prepare a study.
+
+        `say` receives messages, `progress` the progress; networks are converted, tested and then timed.
+        """
         self._recipe, self._folder, self._say, self._timer = recipe, recipe.run, say, timer
         self._progress, self._tester = progress, tester
         self._parts = _read_parts(recipe.data, seed=recipe.seed)
@@ -114,7 +117,7 @@ class Study:
         self._training_settings = replace(self._settings, threads=recipe.training_threads)
 
     def run(self) -> StudyResults:
-        """Everything that is not done yet, and then the report."""
+        """Run everything that is not done yet, then write the report."""
         for run in self._recipe.runs:
             self.run_law(run)
         for row in self._recipe.baselines:
@@ -162,7 +165,7 @@ class Study:
         return specification, load_weights(path)
 
     def _epoch_progress(self, what: str) -> Progress:
-        """Told of each part of a training: the bar, and a line."""
+        """Return the progress of each part of a training, shown as a bar and a line."""
 
         def progress(row: EpochFigures) -> None:
             self._progress(f"{what}: parts", row.epoch, row.epochs)
@@ -206,9 +209,9 @@ class Study:
         )
 
     def _take_measured_beginning(self, run: RunRecipe, folder: RunFolder) -> None:
-        """What another run has measured of the same: a large original takes minutes.
+        """Copy an equal beginning that another run has measured, since a large original takes minutes.
 
-        That is the network it begins with, and the first iteration where the laws begin alike.
+        The beginning is the original network, and the first iteration if the laws begin alike.
         """
         if run.continues:
             network, row = self._network_after(run.continues, run.after_iteration)
@@ -228,7 +231,7 @@ class Study:
         return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original()
 
     def _network_after(self, name: str, iteration: int | None) -> tuple[Network, Iteration]:
-        """What a run had after an iteration; None: the last network that kept the quality asked for.
+        """Return a run's network after an iteration; None selects the last network that kept the required quality.
 
         Raises UsageProblem `iteration_missing`.
         """
@@ -264,9 +267,10 @@ class Study:
         return self._folder / f"{row.name.replace('.', '-')}-{key}.npz"
 
     def _from_random_weights(self, name: str, scratch: Scratch, *, trains: bool = True) -> list[float]:
-        """What the shape of a pruned network gets right of the test part, 0..1, by seed; kept one by one.
+        """Return the test accuracy (0..1) of a pruned network's shape trained from random weights, by seed; stored
+        one by one.
 
-        trains  whether what is missing is trained now
+        trains  whether missing seeds are trained now
         """
         run, _, number = name.partition("/")
         shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])

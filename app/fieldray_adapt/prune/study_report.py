@@ -87,7 +87,7 @@ def _cells(name: str, row: NetworkFigures | MeasuredIteration) -> list[str]:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """The median, least and largest of the seeds."""
+    """Format the median, minimum and maximum over the seeds."""
     return f"{np.median(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else "-"
 
 

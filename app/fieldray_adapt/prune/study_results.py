@@ -1,4 +1,4 @@
-"""What a pruning study measures: the original, the iterations of its runs, and one-shot baselines."""
+"""The results of a pruning study: the original, the iterations of its runs, and one-shot baselines."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Milliseconds = Mapping[str, float]
 def row_of(
     network: Network, *, of: Conversion, timed: Milliseconds, original: tuple[Network, Milliseconds]
 ) -> NetworkFigures:
-    """A network's line of the table; `original` is what it is compared with."""
+    """Return a network's row of the table; `original` is the reference of its ratios."""
     whole, here = parameters(original[0][0]), parameters(network[0])
     return NetworkFigures(
         parameters=here,

@@ -1,8 +1,8 @@
-"""What the pruning loop works on: labelled images in memory, or (the prune step of a recipe) a recipe's own images.
+"""The tasks of the pruning loop: labelled images in memory, or a recipe's own images (the prune step).
 
 A layer that lost most of its inputs sums fewer of them, and over sixteen layers the signal fades to nothing: training
-would first have to find it again. Rectified layers pass a factor on, so one factor per layer corrects it
-(`restore_scale`). Layers with batch normalisation need none: it measures the signal again.
+would first have to restore it. Rectified layers pass a factor on, so one factor per layer corrects the signal
+(`restore_scale`). Layers with batch normalisation need no factor: they measure the signal again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ArrayTask:
         return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
 
     def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
-        """The weights carried over, with the strength of the signal restored on the calibration images."""
+        """Return the cut network with its weights, scaled to restore the signal on the calibration images."""
         smaller, sliced = keep_channels(specification, weights, keep=keep)
         images = self.training.images[: self.calibration]
         return smaller, restore_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
@@ -143,12 +143,12 @@ class ArrayTask:
         return quality(specification, weights, data=self.validation, settings=self.settings)
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Median of batches from the third on."""
+        """Return the median time of batches from the third on, per image in seconds."""
         images = self.validation.images[:_TIMED_ARRAYS]
         return inference_seconds(specification, weights, images=images, settings=self.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """By a profile of training steps at the candidate sizes."""
+        """Return the fastest batch size by a profile of training steps at the candidate sizes."""
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
 
 
@@ -236,12 +236,12 @@ class ImageTask:
         return auc(logits, truth >= 0.5), float(loss.mean())
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Median of batches from the third on."""
+        """Return the median time of batches from the third on, per image in seconds."""
         images = self.validation.images[:_TIMED].astype(np.float32) / np.float32(255)
         return inference_seconds(specification, weights, images=images, settings=self.options.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """By a profile of training steps at the candidate sizes."""
+        """Return the fastest batch size by a profile of training steps at the candidate sizes."""
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.options.settings)
 
 

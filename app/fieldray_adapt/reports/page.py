@@ -45,7 +45,7 @@ class Table:
 
     @property
     def numbers(self) -> frozenset[int]:
-        """The columns, from 0, that hold nothing but numbers."""
+        """Return the columns, from 0, that hold only numbers."""
         columns = list(zip(*self.rows, strict=True))[1:]
         return frozenset(index for index, cells in enumerate(columns, start=1) if _are_numbers(cells))
 
@@ -131,7 +131,7 @@ def facts(rows: Mapping[str, object], *, caption: str = "") -> Table:
 
 
 def settings(document: Mapping[str, Any]) -> list[Part]:
-    """A nested document, for example what a training was decided by, as one table per group."""
+    """Format a nested document, for example the settings of a training, as one table per group."""
     own = {name: value for name, value in document.items() if not _is_group(value)}
     parts: list[Part] = [facts({_spoken(name): value for name, value in own.items()})] if own else []
     for name, value in document.items():
@@ -355,13 +355,13 @@ def _label_plainly(axis: Axis) -> None:
 
 
 def _figure_of(count: int) -> tuple[PlotFigure, list[Axes]]:
-    """A figure with so many plots side by side."""
+    """Make a figure with `count` plots in a row."""
     figure = PlotFigure(figsize=(3.2 * count, 3), layout="constrained")
     return figure, [figure.add_subplot(1, count, number + 1) for number in range(count)]
 
 
 def _svg(figure: PlotFigure) -> str:
-    """The figure as SVG text, without a date and without what only describes it."""
+    """Return the figure as SVG text, without date and metadata."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()

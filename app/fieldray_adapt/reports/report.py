@@ -104,7 +104,7 @@ def _time(entry: StepStatus) -> str:
 
 
 def _state(run: Run, name: str, entry: StepStatus) -> str:
-    """What came of a step, also where it found nothing to do."""
+    """Describe the result of a step, also if it had nothing to do."""
     if name == "prune" and run.recipe.prune is None:
         return "not asked for by the recipe"
     return entry.record.state
@@ -148,7 +148,7 @@ def _gate(gate: GateFigures) -> list[Part]:
 
 
 def _profile(run: Run) -> list[Part]:
-    """What `adapt profile` measured, if it was asked."""
+    """Return the results of `adapt profile`, if it was run."""
     known = (run.folder("profile") / PROFILE_NAME).is_file()
     return profile_parts(run.read("profile", PROFILE_NAME, Profile)) if known else []
 

@@ -1,4 +1,4 @@
-"""The training of a classifier (loop: `engine.train_epochs`): what its steps are drawn from, and how it is looked at.
+"""The training of a classifier (loop: `engine.train_epochs`): drawing of its batches, and validation.
 
 Sources are drawn in given shares, and within each source its classes equally often. Otherwise the network learns to
 recognise the source (its letters, collimation, grey levels) instead of the finding.
@@ -139,7 +139,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """How a classifier is trained: how long and fast, on which changes of its images, by which engine."""
+    """The options of a classifier's training: schedule, augmentation and engine."""
 
     schedule: Schedule
     augmentation: Augmentation
@@ -222,7 +222,10 @@ def train_groups(
 
 
 def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
-    """The weighted mean of networks that began alike. Of linear heads alone, its logits are the mean of theirs."""
+    """Return the weighted mean of networks with equal initial weights.
+
+    For linear heads its logits are the mean of theirs.
+    """
     parts = [(share / sum(shares), weights) for share, weights in zip(shares, found, strict=True)]
     return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
 
@@ -332,7 +335,9 @@ def augmented_batch(
     settings: Augmentation,
     generator: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Changed copies of the images (n, height, width, channels) in 0..1, and of the shares of lung, moved alike."""
+    """Return augmented copies of the images (n, height, width, channels) in 0..1, and of the lung shares, moved
+    alike.
+    """
     channels, images, lungs = samples.images.shape[3], [], []
     for index in chosen:
         motion = draw_motion(settings, generator)
@@ -345,7 +350,7 @@ def augmented_batch(
 
 
 def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Images scaled to 0..1, as the network gets them."""
+    """Scale images to the network's range 0..1."""
     return images.astype(np.float32) / np.float32(255)
 
 

@@ -78,7 +78,7 @@ class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrainingCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a training is: its epochs, and the steps since the beginning."""
+    """The progress of a training: its epochs, and the steps since the beginning."""
 
     history: tuple[EpochFigures, ...]
     steps: int = 0
@@ -90,7 +90,7 @@ class _Stored(TrainingCourse, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Kept:
-    """What a checkpoint keeps besides the engine's own state."""
+    """The content of a checkpoint besides the engine's own state."""
 
     course: TrainingCourse
     arrays: Mapping[str, NDArray[Any]]
@@ -159,28 +159,31 @@ _LONGEST_MEAN: Final = 0.98
 
 
 class TrainingTask(Protocol):
-    """What is trained: how the steps of an epoch are made, and what is looked at after each."""
+    """A training task: the steps of an epoch, and the validation after each."""
 
     def steps(self, epoch: int) -> Iterator[float]:
         """Perform the steps of an epoch, counted from 0, one by one; the loss of each, before it."""
 
     def share(self, steps: int) -> float:
-        """What the weights weigh in their running mean after so many steps since the beginning; 0 to leave it."""
+        """Return the weight of the current weights in their running mean after `steps` steps; 0 to skip them."""
 
     def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
-        """An epoch that has ended with the figures that the averaged weights give; the engine keeps its own weights."""
+        """Validate the averaged weights after an epoch.
+
+        Returns the epoch's figures; the engine keeps its own weights.
+        """
 
 
 @dataclass(slots=True)
 class TrainingState:
-    """What a training has come to: averaged weights, figures by epoch, steps since the beginning."""
+    """The state of a training: averaged weights, figures by epoch, steps since the beginning."""
 
     average: Weights
     history: list[EpochFigures] = field(default_factory=list)
     steps: int = 0
 
     def resume(self, checkpoint: Checkpoint, engine: Trainable, *, key: str) -> bool:
-        """Take over what a checkpoint keeps of this very training, engine included; whether there was something."""
+        """Load a checkpoint of this training, engine included. Returns whether there was one."""
         if kept := checkpoint.restore(engine, key=key):
             self.average, self.history, self.steps = dict(kept.arrays), [*kept.course.history], kept.course.steps
         return kept is not None
@@ -246,7 +249,7 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
 
 
 def share_of_some(steps: int) -> float:
-    """`TrainingTask.share` of a mean over some of the steps; young means forget faster, and leave no trace."""
+    """Return `TrainingTask.share` of a mean over some of the steps; a short mean forgets faster."""
     if steps % _AVERAGED_EVERY:
         return 0.0
     count = steps // _AVERAGED_EVERY
@@ -374,7 +377,7 @@ def _share_of_rate(step: int, steps: int) -> float:
 
 
 def _drawn(count: int, size: int, seed: int, steps: int) -> Iterator[NDArray[np.int64]]:
-    """The images of each step, shuffled again each time round; a batch longer than the data is the data."""
+    """Yield the image indices of each step, shuffled again in each pass; a batch longer than the data is the data."""
     generator, size = np.random.default_rng(seed), min(size, count)
     starts = range(0, count - size + 1, size)
     for step in range(steps):

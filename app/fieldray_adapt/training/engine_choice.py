@@ -1,4 +1,4 @@
-"""Which library trains: PyTorch where it is installed, or Keras."""
+"""Choice of the training library: PyTorch if installed, else Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What trains and runs a specification: one interface, on TensorFlow (always there) or PyTorch (often faster)."""
+"""The interface for training and running a specification, on TensorFlow (always installed) or PyTorch (often
+faster).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class EngineSettings:
 
 
 class Trainable(Protocol):
-    """What a checkpoint keeps of a network in training."""
+    """The parts of a network in training that a checkpoint stores."""
 
     def weights(self) -> Weights:
         """A copy of the weights."""
@@ -56,10 +58,10 @@ class Trainable(Protocol):
         """Replace the weights; the optimiser's memory stays."""
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """What the optimiser remembers, by name."""
+        """Return the optimiser's state, by name."""
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse of `optimiser_state`, on an engine of the same specification and settings."""
+        """Restore the `optimiser_state` of an engine with equal specification and settings."""
 
 
 class Engine(Trainable, Protocol):
@@ -82,10 +84,10 @@ class Engine(Trainable, Protocol):
         """Logits (n, labels), with the statistics of inference."""
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """What `step` would learn from a batch, and its mean loss; the network stays as it is.
+        """Return the gradient of a batch, and its mean loss, without changing the network.
 
-        By name, one array of the weight's shape for everything that learns: a trained weight's gradient, and what a
-        statistic of batch normalisation would lose by the step.
+        By name, one array of the weight's shape for everything that learns: a trained weight's gradient, and the
+        decrease that the step would cause in a statistic of batch normalisation.
         """
 
 

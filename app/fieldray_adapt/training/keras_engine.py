@@ -73,7 +73,7 @@ def _keras_layer(layer: Layer, sizes: Mapping[str, Shape]) -> Any:
 def layer_reader(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], names: Sequence[str]
 ) -> Callable[[Batch], dict[str, NDArray[np.float32]]]:
-    """What gives the outputs of layers, by their names, for images (n, height, width, channels) float32 in 0..1."""
+    """Return a function from images (n, height, width, channels) float32 in 0..1 to the outputs of layers by name."""
     import keras
 
     keras.config.set_dtype_policy("float32")  # whatever a training before it left
@@ -146,7 +146,7 @@ class KerasGradients:
         self._take: Any = None
 
     def take(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
-        """What a step would learn, see `Engine.gradient`; the arguments are those of `train_on_batch`."""
+        """Return the gradient of a batch, see `Engine.gradient`; the arguments are those of `train_on_batch`."""
         import tensorflow as tf
 
         if self._take is None:
@@ -177,7 +177,7 @@ _LEAST_KNOWN: Final = 1e-6
 
 
 class KerasState:
-    """What a checkpoint keeps of a Keras `model` and its optimiser (see `engine.Trainable`)."""
+    """The checkpoint state of a Keras `model` and its optimiser (see `engine.Trainable`)."""
 
     model: Any
     _optimiser: Any
@@ -195,7 +195,7 @@ class KerasState:
         return {str(index): np.asarray(variable) for index, variable in enumerate(self._optimiser.variables)}
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse."""
+        """Restore the optimiser's variables from `optimiser_state`."""
         for index, variable in enumerate(self._optimiser.variables):
             variable.assign(state[str(index)])
 
@@ -226,14 +226,14 @@ class KerasEngine(KerasState):
         self._gradients = KerasGradients(self.model, trained=self._trained)
 
     def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
-        """One AdamW step; the batch's mean loss before it; see `Engine`."""
+        """Perform one AdamW step. Returns the batch's mean loss before the step; see `Engine`."""
         self._optimiser.learning_rate = learning_rate
         if self._trained is self.model:
             return float(self.model.train_on_batch(images, targets))
         return float(self._trained.train_on_batch(images, self._wanted(targets, lungs))[0])
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """What a step would learn, and the mean loss; see `Engine`."""
+        """Return the gradient and the mean loss of a batch; see `Engine`."""
         return self._gradients.take(images, self._wanted(targets, lungs))
 
     def logits(self, images: Batch) -> Batch:

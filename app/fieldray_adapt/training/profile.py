@@ -54,7 +54,7 @@ class ProfileRow(Struct, frozen=True, kw_only=True):
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """profile.json: what was measured, and by side the batch size to train with."""
+    """The document profile.json: measured times, and the best batch size by side."""
 
     rows: tuple[ProfileRow, ...]
     proposed_batch_size: dict[str, int]
@@ -176,8 +176,9 @@ def time_networks(
     settings: EngineSettings,
     rounds: int,
 ) -> dict[str, dict[str, float]]:
-    """Median milliseconds per image of every network by kind, timed alternating, so that what else the machine does
-    falls on all alike.
+    """Return the median milliseconds per image of every network by kind.
+
+    Networks are timed in turn, so that other load on the machine affects all of them equally.
 
     Parameters
     ----------
@@ -219,7 +220,7 @@ def _median_seconds(run: Callable[[], object]) -> float:
 
 
 def _file_run(data: bytes) -> Callable[[], object]:
-    """Runs of a TensorFlow Lite file on one thread, with an image copied in and the scores read each time."""
+    """Return a function that runs a TensorFlow Lite file on one thread, input and output copies included."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=data, num_threads=1)
@@ -250,7 +251,7 @@ def profile_step(run: Run) -> Facts:
 
 
 def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: Progress) -> None:
-    """Profile a study's original; profile/profile.json of its run folder, and the proposal said."""
+    """Profile a study's original; writes profile/profile.json to its run folder, and reports the proposal."""
     specification = vgg16_dense(dropout=recipe.original.dropout).scaled(recipe.original.width)
     settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
     found = _profiled(specification, recipe.profile, settings=settings, progress=progress)

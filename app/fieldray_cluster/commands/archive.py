@@ -1,4 +1,4 @@
-"""`fieldray archive`: very many images, by several processes on this computer or on others."""
+"""`fieldray archive`: screen very many images by several processes on this computer or on others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING_THERE: Final = 4
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its own commands."""
+    """Add the command and its subcommands."""
     actions = add_commands(commands, "archive", summary)
     screen = add_command(
         actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
@@ -121,7 +121,7 @@ def _screened(
     spec: RunSpec,
     database: Path,
 ) -> tuple[ArchiveProgress, int]:
-    """Screen what is left; how far it is, and the number of the run that has it all. Raises FieldrayError."""
+    """Screen the remaining images. Returns the progress and the run that holds all results. Raises FieldrayError."""
     from fieldray_cluster.archive import Archive, PieceOptions
     from fieldray_cluster.archive_folder import open_run
 
@@ -179,7 +179,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _all_done(folder: ArchiveFolder, run_id: int) -> str:
-    """What is known of a folder that is done: of the images that were listed, not of those that came since."""
+    """Describe a finished folder by the images that were listed; images added since are not counted."""
     with folder.open_list() as images:
         listed = f"All images ({len(images)}) that were listed on {folder.listed_on.isoformat()} have results"
     return f"{listed}: run {run_id} of the history. Images added since then need another folder (--out)."

@@ -1,4 +1,4 @@
-"""`fieldray cluster`: computers that work together, and the options of commands that use them."""
+"""`fieldray cluster`: start, join, inspect and stop a cluster; and the options of commands that use one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TICK_S: Final = 0.5
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its own commands."""
+    """Add the command and its subcommands."""
     actions = add_commands(commands, "cluster", summary)
     start = add_command(actions, "start", "be the scheduler that the other computers join", run=run_start)
     start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
@@ -73,7 +73,7 @@ def add_cluster_options(parser: argparse._ActionsContainer) -> None:
 
 
 def connection_of(options: argparse.Namespace) -> ConnectionSettings:
-    """The cluster that those options name."""
+    """Return the settings of the cluster that the options name."""
     from fieldray_cluster.connection import ConnectionSettings
 
     return ConnectionSettings(address=options.cluster, workers=options.workers, certificates=options.certificates)
@@ -105,7 +105,10 @@ def cluster_modules() -> Iterator[None]:
 
 
 def run_start(options: argparse.Namespace, console: Console) -> int:
-    """Run a scheduler until Ctrl-C or `cluster stop`. Returns exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run a scheduler until Ctrl-C or `cluster stop`.
+
+    Returns the exit code. Raises UsageProblem, EnvironmentProblem.
+    """
     with cluster_modules():
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
@@ -198,21 +201,21 @@ def run_certificates(options: argparse.Namespace, console: Console) -> int:
 
 
 def _to_look(options: argparse.Namespace, role: Role) -> ConnectionSettings:
-    """The cluster at an address, as it is, whatever its version."""
+    """Return connection settings for inspecting a cluster of any version."""
     from fieldray_cluster.connection import ConnectionSettings
 
     return ConnectionSettings(address=options.address, certificates=options.certificates, role=role, needs_worker=False)
 
 
 def _stay(*nodes: NodeProcess) -> None:
-    """Until all of them have ended; Ctrl-C ends them in order."""
+    """Wait until all processes have ended; Ctrl-C ends them in an orderly way."""
     with contextlib.suppress(KeyboardInterrupt):
         while not all(node.wait(_TICK_S) for node in nodes):
             pass
 
 
 def _add_member_options(parser: argparse.ArgumentParser) -> None:
-    """What a member of a cluster reaches, and how its connections are encrypted."""
+    """Add the options of a cluster member: networks it may reach, and encryption."""
     parser.add_argument(
         "--network",
         action="append",
@@ -237,9 +240,9 @@ def _add_certificates_option(parser: argparse._ActionsContainer) -> None:
 
 
 def _require_member(options: argparse.Namespace, console: Console) -> None:
-    """Require certificates or the wish to have none, and an address of this computer's own.
+    """Require certificates or an explicit option for no encryption, and an address of this computer.
 
-    Raises UsageProblem (cluster_unencrypted, cluster_host, those of the certificates).
+    Raises UsageProblem (cluster_unencrypted, cluster_host, the reasons of `require_certificates`).
     """
     from fieldray_cluster.connection import is_host
 

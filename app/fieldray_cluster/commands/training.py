@@ -1,6 +1,6 @@
-"""What `fieldray adapt` has of several workers: the options that divide a training, what measures it, what predicts it.
+"""The parts of `fieldray adapt` that use several workers: training options, `measure-cluster` and `estimate`.
 
-`fieldray adapt estimate` says whether training on several machines is worth it, from two measured times.
+`fieldray adapt estimate` predicts from two measured times whether training on several machines is worth it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LARGEST: Final = 1e9
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how a training is divided."""
+    """Add the options that say how a training is divided."""
     group = parser.add_argument_group("training by several workers")
     group.add_argument(
         "--workers", type=whole_number(1, 1000), default=1, metavar="N", help="number of workers (default: 1)"
@@ -100,7 +100,7 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
 
 
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add `measure-cluster`."""
+    """Add the command `measure-cluster`."""
     action = add_command(
         actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
     )
@@ -148,7 +148,7 @@ def _number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[
 
 
 def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add `estimate`."""
+    """Add the command `estimate`."""
     parser = add_command(
         actions, "estimate", "predict how much faster training is on several machines", run=run_estimate,
         epilog="Exit code: 0 done; 2 an option is missing or invalid.",
@@ -219,9 +219,9 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
 
 
 def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: Server | None, workers: int) -> None:
-    """Say what so many workers bring, as `--output single` does, and what would be best up to that number.
+    """Print the estimated speed-up with this number of workers, and the best choice up to that number.
 
-    server  that was asked for; with None what is best is looked for among all
+    server  the kind of parameter server; None compares all kinds
     """
     asked, server = server, server or _USUAL_SERVER
     one = estimated(measured, mode=mode, server=server, workers=workers)
@@ -265,7 +265,7 @@ def _measured(options: argparse.Namespace) -> Measured:
 
 
 def _require_possible(measured: Measured, workers: int) -> None:
-    """Raises UsageProblem for what does not go together."""
+    """Require that the measurements and the number of workers fit each other. Raises UsageProblem."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
     limit = _MOST_WORKERS_PLACED if measured.tensors else _MOST_WORKERS

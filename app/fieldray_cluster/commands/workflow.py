@@ -1,4 +1,4 @@
-"""`fieldray workflow`: experiments over the machines of a cluster, and sweeps for the best values of a recipe."""
+"""`fieldray workflow`: run experiments on the machines of a cluster, and sweeps for the best values of a recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STOPPED: Final = 130
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its own commands."""
+    """Add the command and its subcommands."""
     actions = add_commands(commands, "workflow", summary)
     for name, (text, run) in _COMMANDS.items():
         action = add_command(actions, name, text, run=functools.partial(_run, run))
@@ -101,7 +101,7 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
 
 
 def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Namespace, console: Console) -> int:
-    """With what the cluster raises as it is to be shown: a missing module by its name, all problems of a recipe."""
+    """Run a command and convert cluster errors: a missing module to its name, a bad recipe to all its problems."""
     try:
         with cluster_modules():
             return run(options, console)

@@ -1,15 +1,14 @@
-"""Weights and gradients between a worker and a parameter server: numbers as they lie in memory, over one connection.
+"""The channel for weights and gradients between a worker and a parameter server: raw numbers over one connection.
 
-A message is a header (JSON, after its length) and the numbers that it announces. They are sent from the array they are
-in and received into the array that is used: nothing is pickled, nothing is copied on the way. Connections are made
-between the cluster's own processes, encrypted where the cluster is (see `certificates`), and begin with the session's
-token, which only those know who got it through Dask. Before the token nothing is believed: no numbers are taken, the
-time is limited, and so is how many may try at once.
+A message is a header (JSON, after its length) and the numbers that it announces. Numbers are sent from their array and
+received into their final array, without pickling or copying. Connections are made between the cluster's own processes,
+encrypted if the cluster is (see `certificates`), and begin with the session's token, which Dask gave only to members of
+the session. Before the token no numbers are accepted, and time and number of attempts are limited.
 
-Nobody waits for a computer that has lost its power or its link: the system asks an idle connection for a sign of life,
-and ends one whose data nobody confirms. Whoever waits longer than a tick may do something meanwhile (`receive`), or ask
-whether the other side is still there (`has_ended`). Both read from the connection: that its descriptor is readable says
-nothing of a message where it is encrypted.
+No process waits forever for a computer that lost power or its link: the system probes an idle connection, and ends one
+whose data is not acknowledged. A process that waits longer than a tick can do other work meanwhile (`receive`), or
+check whether the other side still exists (`has_ended`). Both read from the connection, because a readable descriptor
+does not mean a message on an encrypted connection.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _SIGNS_OF_LIFE: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """A received message: facts and numbers."""
+    """A received message: header and numbers."""
 
     header: Mapping[str, Any]
     values: Vector = field(default_factory=lambda: _NOTHING)
@@ -74,16 +73,16 @@ class Channel:
         self._connection, self._largest = connection, largest
 
     def send(self, header: Mapping[str, Any], values: Vector = _NOTHING) -> None:
-        """Send a message; `values` in one piece, float32."""
+        """Send a message; `values` is one contiguous float32 array."""
         facts = msgspec.json.encode({**header, "values": len(values)})
         self._connection.sendall(_LENGTH.pack(len(facts)) + facts)
         if len(values):
             self._connection.sendall(np.ascontiguousarray(values, np.float32).data.cast("B"))
 
     def receive(self, *, meanwhile: Callable[[], None] | None = None) -> Message:
-        """Wait for a message. Its numbers are in an own array.
+        """Wait for a message. Its numbers are in an array of their own.
 
-        meanwhile   called again and again during the wait, which it can end by raising
+        meanwhile   called repeatedly during the wait; may end the wait by raising
         """
         self._connection.settimeout(None if meanwhile is None else _TICK_S)
         try:
@@ -102,7 +101,7 @@ class Channel:
             late.cancel()
 
     def has_ended(self) -> bool:
-        """Whether the other side is gone, or speaks although it is this side's turn; does not wait."""
+        """Return whether the other side has closed, or sent data out of turn; does not wait."""
         try:
             self._connection.settimeout(0)
             try:
@@ -156,20 +155,20 @@ class Channel:
 
 
 def _nothing() -> None:
-    """While a message is awaited."""
+    """Do nothing while waiting for a message."""
 
 
 def connect(
     address: tuple[str, int], *, token: str, role: str, largest: int, encryption: ssl.SSLContext | None = None
 ) -> Channel:
-    """A channel to a listener, as a `role` of its session. Raises OSError.
+    """Open a channel to a listener, as a `role` of its session. Raises OSError.
 
     Parameters
     ----------
     largest
-        The most numbers that one message may have.
+        The largest count of numbers in one message.
     encryption
-        The cluster's; None where connections are not encrypted.
+        The cluster's TLS context; None for unencrypted connections.
     """
     connection: socket.socket = socket.create_connection(address, timeout=_HELLO_S)
     try:
@@ -193,10 +192,10 @@ def open_channels(
     largest: Sequence[int],
     encryption: ssl.SSLContext | None = None,
 ) -> Iterator[list[Channel]]:
-    """Channels to the servers of a session, ended with the block. Raises OSError.
+    """Open channels to the servers of a session, closed at the end of the block. Raises OSError.
 
-    Where the servers are is for the cluster to say, not for a person: to these addresses alone, and within the block
-    alone, this process may connect beside the networks that it was told of.
+    The cluster, not a person, gives the servers' addresses. During the block this process may connect to these
+    addresses in addition to its configured networks.
     """
     with contextlib.ExitStack() as ends:
         ends.enter_context(reaching([host for host, _ in addresses]))
@@ -208,9 +207,9 @@ def open_channels(
 
 
 class Listener(socketserver.ThreadingTCPServer):
-    """Takes connections of one session, and gives each to `serve` in a thread of its own until it is closed.
+    """Accepts connections of one session, and runs `serve` for each in its own thread, until it is closed.
 
-    A process that does not close it ends no sooner than its peers do. None of its own threads may close it.
+    An unclosed listener keeps its process alive as long as its peers. Its own threads must not close it.
     """
 
     request_queue_size = 2 * _MOST_UNGREETED
@@ -234,7 +233,7 @@ class Listener(socketserver.ThreadingTCPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """End every connection, and wait for their threads."""
+        """Close every connection, and wait for the connections' threads."""
         self.shutdown()
         with self._guard:
             self._is_closed = True
@@ -249,7 +248,7 @@ class Listener(socketserver.ThreadingTCPServer):
         return self._ungreeted.acquire(blocking=False)
 
     def finish_request(self, request: Any, _client_address: object) -> None:
-        """Serve a connection that knows the token; any other is closed. An end of the other side is no problem here."""
+        """Serve a connection that sends the token; close any other. A disconnect of the other side is no error."""
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as ends:
             known = ends.enter_context(contextlib.ExitStack())
             known.callback(self._ungreeted.release)
@@ -273,10 +272,12 @@ class Listener(socketserver.ThreadingTCPServer):
 def round_trips(
     channel: Channel, *, values: int, repeats: int, meanwhile: Callable[[], None] | None = None
 ) -> list[tuple[float, float]]:
-    """Seconds to and back of transfers of so many numbers, by this computer's clock alone.
+    """Time transfers of `values` numbers to the other side (`echo`) and back.
 
-    The other side is `echo`. To it: until its short answer; back: from a short question to the last number. Each has
-    one latency of a short message too many, which is measured with no numbers at all and left in.
+    Returns seconds (there, back) by this clock.
+
+    There: until the other side's short answer. Back: from a short question to the last number. Each time includes the
+    latency of one short message; a measurement with no numbers shows that latency, and it is not subtracted.
     """
     sent, times = np.zeros(values, np.float32), []
     for _ in range(repeats):
@@ -291,7 +292,7 @@ def round_trips(
 
 
 def echo(channel: Channel, _role: str) -> None:
-    """The other side of `round_trips`, until it ends."""
+    """Answer `round_trips` until the channel ends."""
     while True:
         wanted = int(channel.receive().header.get("wants", 0))
         channel.send({}, np.zeros(min(wanted, 2**28), np.float32))

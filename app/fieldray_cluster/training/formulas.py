@@ -40,7 +40,7 @@ _NO_GAIN: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The best and the worst case in seconds, as in 4.10 and 4.19.
+    """The best and the worst case in seconds, as in 4.10 and 4.19 of Šlampa (2017).
 
     With fewer batches than workers the source's best case of asynchronous training exceeds its worst one.
     """
@@ -50,11 +50,14 @@ class Span:
 
     @property
     def mean_s(self) -> float:
-        """4.11 and 4.20: the mean of the times. The mean of their speed-ups would be another number, and wrong."""
+        """Return the mean of best and worst time (4.11 and 4.20).
+
+        The mean of the two speed-ups would be a different, wrong number.
+        """
         return (self.best_s + self.worst_s) / 2
 
     def times(self, factor: float) -> Span:
-        """4.2: so many iterations, all of which take the same time."""
+        """Multiply the times by the number of equal iterations (4.2)."""
         return Span(factor * self.best_s, factor * self.worst_s)
 
 
@@ -100,7 +103,7 @@ class Measured:
 
     @property
     def serial_s(self) -> float:
-        """The time of one machine, which computes the gradients of all batches one after another."""
+        """Return the time in seconds of one machine that computes the gradients of all batches."""
         return self.batches * self.gradient_s
 
 
@@ -174,7 +177,7 @@ class Asynchronous:
         return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
     def span(self, server: Server) -> Span:
-        """Best and worst case; equal with distributed servers, for which the source has one formula."""
+        """Return best and worst case; they are equal with distributed servers, for which the source has one formula."""
         if server == "central":
             return self.central
         tensors = self.measured.tensors
@@ -197,7 +200,7 @@ def span_of(measured: Measured, *, mode: Mode, server: Server, workers: int, is_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """One way to train, and how long it would take.
+    """One way to train, and the estimated duration.
 
     Attributes
     ----------
@@ -245,10 +248,10 @@ def estimates(measured: Measured, *, mode: Mode, server: Server, most_workers: i
 def advice(
     measured: Measured, *, mode: Mode, most_workers: int, servers: Sequence[Server] = SERVERS
 ) -> Iterator[Reason]:
-    """What is best for one mode, in sentences: of all servers, 1 to `most_workers` workers, and one machine.
+    """Yield sentences on the best choice for one mode, among all servers, 1 to `most_workers` workers, and one machine.
 
-    The fastest, with the fewest workers where several are equal; with how few nine tenths of it are reached; and what
-    two workers bring.
+    They name the fastest choice (of equal ones, the fewest workers), the smallest number of workers that reaches nine
+    tenths of its speed-up, and the speed-up of two workers.
     """
     known = [
         one for server in servers for one in estimates(measured, mode=mode, server=server, most_workers=most_workers)
@@ -268,7 +271,7 @@ def advice(
 
 
 def _fastest(known: Sequence[Estimate]) -> Estimate:
-    """The largest speed-up; of equal ones that with the fewest workers."""
+    """Return the estimate with the largest speed-up; of equal ones, the one with the fewest workers."""
     return min(known, key=lambda one: (-round(one.speed_up, 9), one.workers))
 
 
@@ -329,12 +332,12 @@ def placed_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[Runs
 
 
 def loads_of(placement: Sequence[Runs]) -> list[int]:
-    """How many elements each server holds."""
+    """Return the number of elements that each server holds."""
     return [sum(stop - start for start, stop in runs) for runs in placement]
 
 
 def shares_of(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
-    """The part of all elements that each server holds where tensors are placed whole, 0 to 1; they sum to 1."""
+    """Return the share (0 to 1) of all elements on each server when tensors are placed whole; the shares sum to 1."""
     return tuple(load / sum(sizes) for load in loads_of(placed_whole(sizes, servers=servers)))
 
 
@@ -359,7 +362,7 @@ _AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
 
 
 def vgg16e() -> tuple[int, ...]:
-    """VGG-16E: 143,667,240 parameters with 1000 classes."""
+    """Return the tensor sizes of VGG-16E: 143,667,240 parameters with 1000 classes."""
     sizes, inputs = list[int](), _CHANNELS
     for channels, count in _VGG_GROUPS:
         for _ in range(count):
@@ -370,10 +373,10 @@ def vgg16e() -> tuple[int, ...]:
 
 
 def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
-    """A network that is trained, without what batch normalisation notes.
+    """Return the tensor sizes of a trained network, without the statistics of batch normalisation.
 
     With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, GoogLeNet 6,998,552, and
-    13,378,280 if it `has_auxiliary_heads`.
+    13,378,280 with `has_auxiliary_heads`.
     """
     from fieldray_adapt.networks.architectures import NETWORKS
     from fieldray_adapt.networks.specification import weight_shapes
@@ -391,7 +394,7 @@ def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: 
 
 
 def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
-    """A kernel and a bias; a dense layer is a convolution whose window is the whole image."""
+    """Return the sizes of a kernel and a bias; a dense layer is a convolution over the whole image."""
     return [kernel * kernel * inputs * outputs, outputs]
 
 

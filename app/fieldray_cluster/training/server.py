@@ -50,19 +50,19 @@ class ServerEnded(Exception):
 
 
 class ConnectionReplaced(ConnectionError):
-    """The other side of a connection is gone, or its worker has a newer one."""
+    """The other side of a connection is gone, or its worker has opened a newer connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What a server is told.
+    """The settings of a parameter server.
 
     Attributes
     ----------
     plan
-        By which all of them train.
+        The plan of the training.
     updates_per_epoch
-        After so many a snapshot is kept for the driver.
+        The number of updates after which a snapshot is kept for the driver.
     """
 
     layout: Layout
@@ -73,9 +73,10 @@ class Service:
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The header of a gradient; `version` is that of the weights it was taken at, `weight` what it counts.
+    """The header of a gradient.
 
-    `number` is the worker's own count of its gradients, `loss` that of its batch, None where it had none.
+    `version` is the version of the weights that the gradient was computed at, `weight` its weight in a mean. `number`
+    is the worker's own count of its gradients, `loss` the loss of its batch, None without a batch.
     """
 
     worker: int
@@ -87,7 +88,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class _WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker may ask: for weights, of a version or the newest, or to take a gradient in."""
+    """A worker's request: to fetch weights, of a version or the newest, or to send a gradient."""
 
     version: int | None = None
     gradient: Push | None = None
@@ -100,7 +101,7 @@ class _DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WorkerConnection:
-    """A connection of a worker; `has_ended` looks, without waiting, whether its other side is gone."""
+    """A worker's connection; `has_ended` checks, without waiting, whether the other side is gone."""
 
     worker: int
     has_ended: Callable[[], bool] = lambda: False
@@ -108,16 +109,16 @@ class WorkerConnection:
 
 
 class Turns:
-    """Who transfers in one direction: one at a time, in the order of asking."""
+    """The queue for one direction of transfer: one worker at a time, in the order of asking."""
 
     def __init__(self) -> None:
         self._changed, self._waiting = threading.Condition(), deque[object]()
 
     @contextlib.contextmanager
     def turn(self, has_ended: Callable[[], bool]) -> Iterator[None]:
-        """Wait for one's turn, which lasts as long as the block. Raises ConnectionReplaced.
+        """Wait for a turn, which lasts as long as the block. Raises ConnectionReplaced.
 
-        has_ended   looks whether who waits is gone
+        has_ended   checks whether the waiting worker is gone
         """
         own = object()
         with self._changed:
@@ -154,7 +155,7 @@ class ParameterServer:
         self._is_over = False
 
     def attach(self, connection: WorkerConnection) -> None:
-        """Take a worker's connection, and end an older one. Raises ValueError where there is no such worker."""
+        """Register a worker's connection, and end an older one. Raises ValueError for an unknown worker."""
         if not 0 <= connection.worker < self._plan.workers:
             raise ValueError(f"worker {connection.worker} of {self._plan.workers}")
         with self._changed:
@@ -165,7 +166,8 @@ class ParameterServer:
             older.end()
 
     def pull(self, connection: WorkerConnection, *, version: int | None = None) -> tuple[int, int, Vector]:
-        """Version, how many of this worker's gradients are done, and the values; the version before on request.
+        """Return the version, the number of this worker's applied gradients, and the values; the version before on
+        request.
 
         Raises ConnectionReplaced.
         """
@@ -177,7 +179,7 @@ class ParameterServer:
             return self._version, self._done[connection.worker], self._shard.state.values
 
     def push(self, connection: WorkerConnection, push: Push, gradient: Vector) -> tuple[int, Vector]:
-        """Take in a gradient, at once or with the others'; the version after it and its values.
+        """Apply a gradient, at once or together with the other workers'. Returns the new version and its values.
 
         Raises ServerEnded, ConnectionReplaced, ValueError (not the shard's length).
         """
@@ -191,7 +193,7 @@ class ParameterServer:
             return self._version, self._shard.state.values
 
     def detach(self, connection: WorkerConnection) -> None:
-        """The worker is done, or gone: nobody waits for its weights to become too old."""
+        """Remove a worker that is done or lost, so that no other worker waits for its gradients."""
         with self._changed:
             if self._connections.get(connection.worker) is connection:
                 del self._connections[connection.worker]
@@ -201,16 +203,18 @@ class ParameterServer:
     def snapshot(
         self, epoch: int, *, has_ended: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, Any], ShardState]:
-        """Facts and state after an epoch, counted from 1; waits for them. Raises ServerEnded, ConnectionReplaced.
+        """Return the facts and the state after an epoch, counted from 1; waits for the epoch's end.
 
-        has_ended   looks whether the driver is gone
+        has_ended   checks whether the driver is gone
+
+        Raises ServerEnded, ConnectionReplaced.
         """
         with self._changed:
             self._wait_until(lambda: epoch in self._snapshots, has_ended)
             return self._snapshots.pop(epoch)
 
     def end(self) -> None:
-        """End the session: whoever waits here is told so."""
+        """End the session, which wakes every waiting thread with ServerEnded."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -273,7 +277,7 @@ class ParameterServer:
         self._changed.notify_all()
 
     def _wait_in(self, connection: WorkerConnection, ready: Callable[[], bool]) -> None:
-        """Wait as the worker of a connection, as long as it is the newest."""
+        """Wait on behalf of a worker's connection, as long as it is the worker's newest."""
 
         def check() -> bool:
             self._require_newest(connection)
@@ -291,9 +295,9 @@ class ParameterServer:
 
 
 class ServedShard:
-    """A parameter server at an address, until it is closed, its driver's connection ends, or no driver comes.
+    """A parameter server at an address, until it is closed, its driver disconnects, or no driver connects.
 
-    `ended` is called when it has closed.
+    `ended` is called after closing.
     """
 
     def __init__(
@@ -318,7 +322,7 @@ class ServedShard:
         self._waiting.start()
 
     def close(self) -> None:
-        """End it and every connection."""
+        """End the server and every connection."""
         self._waiting.cancel()
         if self._waiting is not threading.current_thread():
             self._waiting.join()
@@ -327,7 +331,7 @@ class ServedShard:
         self._ended()
 
     def _serve(self, channel: Channel, role: str) -> None:
-        """Raises OSError, ValueError (not a message of this session): with either the connection ends."""
+        """Serve one connection until it ends by OSError or ValueError (not a message of this session)."""
         try:
             if role == DRIVER:
                 self._serve_driver(channel)
@@ -340,7 +344,7 @@ class ServedShard:
                 channel.send({_DEATH: True})
 
     def _serve_driver(self, channel: Channel) -> None:
-        """Snapshots as they are asked for. With the driver the session ends."""
+        """Send snapshots on request. The session ends when the driver disconnects."""
         self._waiting.cancel()
         try:
             while True:
@@ -368,13 +372,13 @@ class ServedShard:
             self._server.detach(connection)
 
     def _taken(self, channel: Channel) -> Vector:
-        """A gradient's numbers, when their turn comes."""
+        """Receive a gradient's numbers when it is the worker's turn."""
         with self._inward.turn(channel.has_ended):
             channel.send({"go": True})
             return channel.receive().values
 
     def _give(self, channel: Channel, header: Mapping[str, Any], values: Vector) -> None:
-        """Weights, when their turn comes; it lasts until the worker says that it has them."""
+        """Send weights when it is the worker's turn, which lasts until the worker confirms them."""
         if not self._takes_turns or not len(values):
             channel.send(header, values)
             return

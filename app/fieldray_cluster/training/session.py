@@ -1,7 +1,7 @@
-"""A training by the workers of a cluster, as its driver sees it: servers and workers are started, epochs come back.
+"""The driver's side of a training on a cluster: it starts servers and workers and receives the epochs.
 
-Dask places and replaces, the weights travel by channels of their own (`channel`). A worker whose process died is given
-to another process, and takes up where the servers are. A server that dies ends the session: what it held is gone; the
+Dask places and replaces workers; weights travel by separate channels (`channel`). When a worker's process dies, another
+process takes over at the servers' current state. When a server dies, its weights are lost and the session ends; the
 training resumes from the checkpoint of the last epoch.
 """
 
@@ -54,7 +54,7 @@ _LIVES: Final = 3
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Epoch:
-    """What an epoch came to.
+    """The result of an epoch.
 
     Attributes
     ----------
@@ -63,9 +63,9 @@ class Epoch:
     loss
         The mean of the batches' losses.
     staleness
-        How many gradients came so many updates late, over all servers.
+        The number of gradients by staleness (updates of delay), over all servers.
     began, ended
-        When the first update was made, and when the last server was done with it, in seconds since 1970.
+        Time of the first update, and when the last server finished the epoch, in seconds since 1970.
     """
 
     number: int
@@ -77,7 +77,7 @@ class Epoch:
 
 
 def opened(plan: Plan) -> AbstractContextManager[Client]:
-    """A client of a plan's cluster: the one at its address, or processes of this computer, ended with the block.
+    """Open a client of a plan's cluster: the one at its address, or local processes that end with the block.
 
     Raises UsageProblem, EnvironmentProblem.
     """
@@ -96,7 +96,7 @@ def epochs(
     first_epoch: int = 0,
     say: Say = lambda _line: None,
 ) -> Generator[Epoch, None, None]:
-    """Train from a state on, an epoch after another. Training goes on while the caller looks at one.
+    """Train from a state on, and yield each epoch. Training continues while the caller evaluates an epoch.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
     training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
@@ -112,12 +112,12 @@ def epochs(
 
 
 def registry_of(client: Client, say: Say = lambda _line: None) -> WorkerRegistry:
-    """The processes of the cluster that may be given work. Raises NodesUnfit, ConnectionLost."""
+    """Return the cluster's processes that may get work. Raises NodesUnfit, ConnectionLost."""
     return WorkerRegistry(client, note=lambda node, why: say(f"{node}: {why.text}"))
 
 
 def addresses_of_workers(registry: WorkerRegistry, plan: Plan) -> list[str]:
-    """Where the workers, then where the servers are; a server shares a process with a worker where it must.
+    """Return the addresses of the workers, then of the servers; they share processes if there are too few.
 
     Raises UsageProblem (training_few_workers), ConnectionLost.
     """
@@ -183,7 +183,10 @@ class _Session:
             self._send_out(worker, address)
 
     def _served(self, host: str, runs: Runs, state: ShardState) -> tuple[str, int]:
-        """Begin to serve a share in a process; where. The host is the process's own, whatever it says of itself."""
+        """Start a parameter server for a shard in a process. Returns its host and port.
+
+        The host is the known host of the process, not an address that the process reports.
+        """
         plan = self._plan
         service = Service(
             layout=self._layout,
@@ -218,7 +221,7 @@ class _Session:
             raise EnvironmentProblem(reason("training_server_lost")) from error
 
     def close(self) -> None:
-        """End servers and workers; the cluster's processes stay."""
+        """End servers and workers; the cluster's processes remain."""
         self._ends.close()
         try:
             self._registry.look(at_once=True)
@@ -255,7 +258,7 @@ class _Session:
             raise EnvironmentProblem(reason("training_host_busy", host=host_of(host))) from error
 
     def _look(self) -> None:
-        """While an epoch is awaited: replace workers. Raises EnvironmentProblem, UsageProblem."""
+        """Replace lost workers during an epoch. Raises EnvironmentProblem, UsageProblem."""
         self._registry.look()
         there = self._registry.workers
         if not there.keys() >= set(self._hosts):
@@ -267,9 +270,9 @@ class _Session:
                 break
 
     def _has_failed(self, worker: int, future: Future[Any]) -> bool:
-        """Whether a worker that has ended has to be replaced.
+        """Return whether a worker that has ended must be replaced.
 
-        Raises UsageProblem where its loss was no number, or it cannot read what it is to learn from.
+        Raises UsageProblem if its loss was not finite, or if it cannot read the training arrays.
         """
         try:
             with noticing_loss():
@@ -302,7 +305,7 @@ class _Session:
 
 
 def epoch_of(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> Epoch:
-    """An epoch by what its servers say of it; each gradient's loss is known to all of them.
+    """Make an epoch from the servers' facts; each gradient's loss is known to all servers.
 
     Raises UsageProblem (training_diverged_weights).
     """

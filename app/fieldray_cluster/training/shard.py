@@ -1,10 +1,10 @@
-"""A server's shard of the weights: one run of numbers, its update by AdamW, and the running mean of the weights.
+"""A server's shard of the weights: its elements, their update by AdamW, and the running mean of the weights.
 
-The whole network is one vector, its tensors one after another in the order of their names; a shard is what a placement
-gives a server of it (`formulas`). AdamW goes element by element (arXiv:1711.05101, with Keras's
-order: first the decay, then Adam's step), so it does not matter how the vector is cut. What couples all elements is the
-largest norm of a gradient: a server that holds everything applies it to the mean of the workers' gradients, exactly as
-one process would; where there are several servers, or no mean, each worker applies it to its own.
+The network is one vector, with the tensors in the order of their names; a shard is the part that a placement gives to a
+server (`formulas`). AdamW works on each element (arXiv:1711.05101, in Keras's order: first the decay, then Adam's
+step), so the division of the vector does not change the result. Only gradient clipping by norm couples all elements. A
+server that holds everything clips the mean of the workers' gradients, exactly as one process would. With several
+servers, or without a mean, each worker clips its own gradient.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _YOUNG: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a network's weights lie in one vector: names and shapes, in order."""
+    """The arrangement of a network's weights in one vector: names and shapes, in order."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -42,16 +42,16 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Elements of each tensor."""
+        """Return the number of elements of each tensor."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
     def size(self) -> int:
-        """Elements of all tensors."""
+        """Return the number of elements of all tensors."""
         return sum(self.sizes)
 
     def vector(self, weights: Mapping[str, NDArray[np.float32]]) -> Vector:
-        """Weights, or a gradient, as one vector; what is missing is 0."""
+        """Join weights, or a gradient, to one vector; missing tensors are 0."""
         parts = [
             np.ravel(weights[name]).astype(np.float32, copy=False) if name in weights else np.zeros(size, np.float32)
             for name, size in zip(self.names, self.sizes, strict=True)
@@ -59,7 +59,7 @@ class Layout:
         return np.concatenate(parts)
 
     def weights(self, vector: Vector) -> Weights:
-        """The inverse: views of the vector."""
+        """Split a vector into weights: views of the vector, the inverse of `vector`."""
         found, start = Weights(), 0
         for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
             found[name] = vector[start : start + size].reshape(shape)
@@ -67,19 +67,19 @@ class Layout:
         return found
 
     def ranges(self, servers: int, *, evenly: bool) -> tuple[Runs, ...]:
-        """What each server holds: whole tensors, as printed, or equal shards."""
+        """Return the runs of each server: equal shards if `evenly`, else whole tensors as printed in algorithm 3.7."""
         return (placed_evenly_corrected if evenly else placed_whole)(self.sizes, servers=servers)
 
 
 def gathered(vector: Vector, runs: Runs) -> Vector:
-    """The elements of some runs, one after another."""
+    """Join the elements of some runs of a vector."""
     if len(runs) == 1:
         return vector[runs[0][0] : runs[0][1]]
     return np.concatenate([vector[start:stop] for start, stop in runs]) if runs else np.zeros(0, np.float32)
 
 
 def scatter(values: Vector, runs: Runs, *, into: Vector) -> None:
-    """The inverse: write them to their places in the whole vector."""
+    """Write values to the runs of the whole vector: the inverse of `gathered`."""
     begin = 0
     for start, stop in runs:
         into[start:stop] = values[begin : begin + stop - start]
@@ -93,13 +93,13 @@ class Rule:
     Attributes
     ----------
     weight_decay
-        Of kernels.
+        Decay of kernels.
     clip
-        The largest norm of a gradient, 0 for any.
+        The largest norm of a gradient, 0 for no limit.
     frozen
-        Names of layers that stay as they are.
+        Names of layers that are not trained.
     average_every, average_least
-        Updates between two that the running mean takes in, and the newest's least share in it.
+        Updates between two samples of the running mean, and the smallest weight of a new sample.
     """
 
     weight_decay: float
@@ -110,7 +110,7 @@ class Rule:
 
 
 def clipped(gradient: Vector, layout: Layout, clip: float) -> Vector:
-    """A whole gradient of at most that norm; the changes of statistics are none of it."""
+    """Scale a whole gradient to a norm of at most `clip`; changes of statistics are not scaled and do not count."""
     if not clip:
         return gradient
     trained = [part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTICS)]
@@ -127,7 +127,7 @@ def clipped(gradient: Vector, layout: Layout, clip: float) -> Vector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardState:
-    """What a shard has come to: `values`, their running mean, Adam's two moments, and the number of updates."""
+    """The state of a shard: `values`, their running mean, Adam's two moments, and the number of updates."""
 
     values: Vector
     average: Vector
@@ -137,29 +137,32 @@ class ShardState:
 
     @classmethod
     def new(cls, values: Vector, average: Vector | None = None) -> ShardState:
-        """Before the first update."""
+        """Return the state before the first update."""
         zeros = np.zeros_like(values)
         return cls(values, values if average is None else average, zeros, zeros)
 
     @property
     def is_finite(self) -> bool:
-        """Whether all of it are numbers: one that is not would be with the training for good."""
+        """Return whether all values are finite: a value that is not would stay for the rest of the training."""
         return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
 
     def part(self, runs: Runs) -> ShardState:
-        """The state of some runs of it."""
+        """Return the state of some runs of this shard."""
         values, average, first, second = (
             gathered(one, runs) for one in (self.values, self.average, self.first, self.second)
         )
         return ShardState(values, average, first, second, self.steps)
 
     def joined(self) -> Vector:
-        """The four vectors one after another, as they travel."""
+        """Join the four vectors to one for sending."""
         return np.concatenate([self.values, self.average, self.first, self.second])
 
 
 class Shard:
-    """The elements of some runs at learning. Every update makes new arrays: who has the old ones may read on."""
+    """A trainable shard.
+
+    Every update makes new arrays, so that a thread with the old arrays may continue to read.
+    """
 
     def __init__(self, state: ShardState, *, layout: Layout, runs: Runs, rule: Rule) -> None:
         self.state, self._rule = state, rule
@@ -174,7 +177,7 @@ class Shard:
         self._decay = np.where(own == 2, np.float32(rule.weight_decay), np.float32(0))
 
     def update(self, gradient: Vector, *, rate: float) -> None:
-        """One step of AdamW with a gradient of these elements; a statistic loses what its gradient says."""
+        """Apply one step of AdamW to these elements; a statistic is reduced by its gradient."""
         if self._is_whole:
             gradient = clipped(gradient, self._layout, self._rule.clip)
         # What is no number any more is found in the state (`is_finite`).

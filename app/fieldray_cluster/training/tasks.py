@@ -1,8 +1,8 @@
-"""How a training is divided, and what is trained, as a worker gets it: any part of any batch of any epoch.
+"""The division of a training, and a training task as a worker receives it: any part of any batch of any epoch.
 
-All randomness depends on (seed, epoch, step, place in the batch), so whoever takes a part of a batch has the same
-images, changed alike, as one process that takes all of it; and a worker that replaces another one takes up anywhere.
-(A training by one process draws from one row of numbers instead, and so other ones.)
+All randomness depends on (seed, epoch, step, place in the batch). So workers with parts of a batch get the images and
+augmentations of one process with the whole batch, and a replacement worker can continue anywhere. (A training by one
+process draws from one sequence of random numbers, and so gets different ones.)
 """
 
 from __future__ import annotations
@@ -85,29 +85,29 @@ class Plan:
 
     @property
     def waits(self) -> bool:
-        """Whether workers wait for each other."""
+        """Return whether workers wait for each other."""
         return self.mode != "async"
 
     @property
     def servers(self) -> int:
-        """How many hold the weights."""
+        """Return the number of parameter servers."""
         return self.workers if self.server == "distributed" else 1
 
     def updates(self, batches: int) -> int:
-        """Updates in an epoch of so many batches; joined batches that do not divide evenly leave a smaller last one."""
+        """Return the updates in an epoch with this number of batches; the last joined batch may be smaller."""
         return -(-batches // self.workers) if self.mode == "sync-join" else batches
 
     def numbers(self, batches: int, worker: int) -> int:
-        """Gradients that a worker gives in an epoch, where its turn comes also those of no batch."""
+        """Return the number of gradients that a worker sends in an epoch, including turns without a batch."""
         return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates(batches)
 
     def batch(self, batches: int, worker: int, number: int) -> int | None:
-        """Which batch of the epoch a worker's gradient of that number is of; None where none is left for it."""
+        """Return the batch of the epoch for a worker's gradient of that number; None if no batch is left."""
         found = number if self.mode == "sync-split" else number * self.workers + worker
         return found if found < batches else None
 
     def part(self, size: int, worker: int) -> slice:
-        """Which of a batch's `size` samples are the worker's."""
+        """Return the worker's slice of a batch's `size` samples."""
         if self.mode != "sync-split":
             return slice(0, size)
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
@@ -118,7 +118,7 @@ class Plan:
         Parameters
         ----------
         sizes
-            Of what a batch has: images, or masks and images for the checks.
+            The sizes of a batch: number of images, or of masks and of images for the checks.
         """
         least = min((size for size in sizes if size), default=0)
         if self.mode == "sync-split" and self.workers > least:
@@ -129,7 +129,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientResult:
-    """A gradient by the weights' names, the mean loss, and how much the gradient counts beside others."""
+    """A gradient by the weights' names, the mean loss, and the gradient's weight in a mean."""
 
     gradient: Weights
     loss: float
@@ -137,7 +137,7 @@ class GradientResult:
 
 
 class Replica(ABC):
-    """A network in a worker, with the images that it learns from."""
+    """A network in a worker, with its training images."""
 
     def __init__(self, network: Trainable) -> None:
         self._network = network
@@ -152,19 +152,19 @@ class Replica(ABC):
 
     @abstractmethod
     def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
-        """The gradient of a worker's part of a batch."""
+        """Compute the gradient of a worker's part of a batch."""
 
 
 class OtherArrays(OSError):
-    """A file of arrays is not the one that the driver wrote."""
+    """A file of arrays differs from the one that the driver wrote."""
 
 
 def write_arrays(path: Path, holder: Any) -> str:
-    """Write the arrays and texts of a dataclass to a file that `read_arrays` reads; the file's SHA-256.
+    """Write the arrays and texts of a dataclass to a file that `read_arrays` reads. Returns the file's SHA-256.
 
-    The file is there whole or not at all: a worker that reads the one before meanwhile has that to its end. One
-    process writes there, the one that holds the run; what it could not complete the next one replaces, whatever
-    computer it is on. Raises StorageProblem (disk_full, not_writable).
+    The file is replaced whole; a worker that still reads the previous file can finish. Only the process that holds the
+    run writes there. A later process, on any computer, replaces an incomplete file. Raises StorageProblem (disk_full,
+    not_writable).
     """
     found: dict[str, Any] = {one.name: getattr(holder, one.name) for one in fields(holder)}
     unfinished = path.with_name(f"{path.name}.part")
@@ -184,7 +184,9 @@ def write_arrays(path: Path, holder: Any) -> str:
 
 @contextlib.contextmanager
 def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
-    """`write_arrays` as long as the block lasts: they are of patients, and nobody else's."""
+    """Keep the arrays of `write_arrays` in a file during the block, then delete the file: the arrays are patient
+    data.
+    """
     try:
         yield write_arrays(path, holder)
     finally:
@@ -192,7 +194,7 @@ def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
 
 
 def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
-    """What `write_arrays` wrote, by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
+    """Read the arrays of `write_arrays` by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise OtherArrays(str(path))
@@ -203,7 +205,7 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedClassifier:
-    """A classifier's training."""
+    """The training of a classifier."""
 
     specification: Specification
     schedule: Schedule
@@ -220,33 +222,33 @@ class DividedClassifier:
 
     @property
     def batches(self) -> int:
-        """In an epoch."""
+        """Return the number of batches in an epoch."""
         return max(1, self._drawn // self.schedule.batch_size)
 
     @property
     def epochs(self) -> int:
-        """All of them."""
+        """Return the number of epochs."""
         return self.schedule.epochs
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Images in a batch."""
+        """Return the number of images in a batch."""
         return (min(self.schedule.batch_size, self._drawn),)
 
     @property
     def rule(self) -> Rule:
-        """AdamW, and the running mean over the recipe's span."""
+        """Return the update rule: AdamW, and the running mean over the recipe's span."""
         horizon = max(self.schedule.average_epochs * self.batches, 1.0)
         return Rule(
             weight_decay=self.settings.weight_decay, frozen=self.settings.frozen, average_least=min(1.0, 1 / horizon)
         )
 
     def rate(self, epoch: int, share: float) -> float:
-        """The learning rate when a share of an epoch is done."""
+        """Return the learning rate at a share of an epoch."""
         return self.schedule.rate(epoch + share)
 
     def open(self) -> Replica:
-        """The network, with weights that do not count yet, and its images. Raises OSError, OtherArrays."""
+        """Load the network, with placeholder weights, and its images. Raises OSError, OtherArrays."""
         arrays = read_arrays(self.arrays, self.arrays_sha256)
         samples = Samples(
             images=arrays["images"],
@@ -297,7 +299,7 @@ class _ClassifierReplica(Replica):
         return GradientResult(gradient, loss, self._weight(targets))
 
     def _weight(self, targets: NDArray[np.float32]) -> float:
-        """What the loss is a mean over: known targets with their labels' weights, or images."""
+        """Return the denominator of the mean loss: known targets weighted by label, or the number of images."""
         settings = self._task.settings
         if settings.loss == "categorical":
             return float(len(targets))
@@ -317,23 +319,23 @@ class DividedLungs:
 
     @property
     def batches(self) -> int:
-        """In an epoch."""
+        """Return the number of batches in an epoch."""
         return self.recipe.training.steps_per_epoch
 
     @property
     def epochs(self) -> int:
-        """The number of epochs of this stage."""
+        """Return the number of epochs of this stage."""
         return self.recipe.training.stages[self.stage].epochs
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Images with masks and images for the checks in a batch."""
+        """Return the number of images with masks, and of images for the checks, in a batch."""
         training = self.recipe.training
         return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
 
     @property
     def rule(self) -> Rule:
-        """AdamW with a clipped gradient, and the running mean."""
+        """Return the update rule: AdamW with a clipped gradient, and the running mean."""
         return Rule(
             weight_decay=self.recipe.training.weight_decay,
             clip=CLIP,
@@ -342,11 +344,11 @@ class DividedLungs:
         )
 
     def rate(self, epoch: int, share: float) -> float:
-        """The learning rate when a share of an epoch of this stage is done."""
+        """Return the learning rate at a share of an epoch of this stage."""
         return rates(self.recipe.training.stages[self.stage], epoch)(share)
 
     def open(self) -> Replica:
-        """The network and its images. Raises OSError, OtherArrays."""
+        """Load the network and its images. Raises OSError, OtherArrays."""
         arrays: dict[str, Any] = dict(read_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
         return _LungReplica(self, LungData(**arrays))
 

@@ -1,12 +1,11 @@
-"""Trains a recipe's network by a plan, in place of `train.train` and `lungs.train.train` of `fieldray_adapt`.
+"""Training of a recipe's network on a cluster, in place of `train.train` and `lungs.train.train` of `fieldray_adapt`.
 
-After each epoch the driver looks at the validation images with the averaged weights, as local training does, and keeps
-a checkpoint; a training that was stopped resumes from it. The file of the arrays that workers learn from is in the run
-folder, which every computer of the cluster has to see, as for workflows.
+After each epoch the driver evaluates the averaged weights on the validation images, as local training does, and writes
+a checkpoint; a stopped training resumes from it. The file of the workers' training arrays is in the run folder, which
+every computer of the cluster must see, as for workflows.
 
-What decides whether several workers are worth it is measured on the recipe's own network and the cluster's own links:
-the time of a gradient in this process; that of a transfer between this process and one of the cluster, through the
-channel that training uses, both ways. Both go to the estimator.
+To estimate whether several workers are worth it, two times are measured on the recipe's own network and the cluster's
+links: the time of a gradient in this process, and the transfer time through the training channel, in both directions.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ ARRAYS: Final = "arrays.npz"
 
 @dataclass(slots=True)
 class _Divided:
-    """The state of a divided training, as a checkpoint takes it."""
+    """The state of a divided training, as stored in a checkpoint."""
 
     layout: Layout
     state: ShardState
@@ -78,7 +77,7 @@ class _Divided:
 
 
 class DividedTrainer:
-    """A `Trainer` by a plan; `open_cluster` opens the cluster when there is something to train."""
+    """A `Trainer` that follows a plan; `open_cluster` opens the cluster when training starts."""
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class DividedTrainer:
         self._plan, self._open, self._say = plan, open_cluster, say
 
     def facts(self) -> Facts:
-        """How the status names it."""
+        """Return the facts of the plan for the status."""
         return {"workers": self._plan.workers, "mode": self._plan.mode, "server": self._plan.server}
 
     def classifier(
@@ -104,7 +103,7 @@ class DividedTrainer:
         folder: Path,
         progress: Progress = lambda _: None,
     ) -> tuple[Weights, list[EpochFigures]]:
-        """Train a classifier, or resume it; the averaged weights, and figures by epoch. See `train.train`."""
+        """Train or resume a classifier. Returns the averaged weights, and figures by epoch. See `train.train`."""
         schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
         key = digest(specification, weights, training, validation, schedule, augmentation, settings, self._key())
         own = open_engine(specification, weights, settings=settings, name=options.engine)
@@ -132,7 +131,10 @@ class DividedTrainer:
     def lung_fields(
         self, recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
     ) -> tuple[Weights, list[EpochFigures]]:
-        """Train a lung-field network, or resume it; the averaged weights, and figures by epoch. See `lungs.train`."""
+        """Train or resume a lung-field network.
+
+        Returns the averaged weights, and figures by epoch. See `lungs.train`.
+        """
         key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images)
         key = digest(key, asdict(recipe.checks_augmentation), data.masks, data.image_parts, data.chests, self._key())
         key = digest(key, data.chest_parts, bool(data.masks_are_chests))
@@ -171,14 +173,14 @@ class DividedTrainer:
         return average, course.history
 
     def _note(self, layers: Sequence[Layer]) -> None:
-        """Say where the workers' parts do not make up what one process would come to."""
+        """Report layers for which the workers' parts differ from the result of one process."""
         if any(layer.batch_norm for layer in layers):
             self._say(reason("training_batch_norm").text)
         if any(layer.kind == "dropout" for layer in layers):
             self._say(reason("training_dropout").text)
 
     def _key(self) -> str:
-        """What of the plan decides the result; not where the cluster is."""
+        """Return the key of the plan's values that decide the result; the cluster's address is not one of them."""
         return digest(replace(self._plan, address=None, certificates=None, takes_turns=False))
 
 
@@ -201,7 +203,10 @@ class _Course:
         progress: Progress,
         first: int = 0,
     ) -> Weights:
-        """Train a task whose first epoch is number `first` of the whole training, from 0; the averaged weights."""
+        """Train a task whose first epoch has number `first` of the whole training, from 0.
+
+        Returns the averaged weights.
+        """
         layout = Layout.of(weights)
         divided = _Divided(layout, ShardState.new(layout.vector(weights)))
         if kept := self._checkpoint.restore(divided, key=key):
@@ -251,9 +256,9 @@ _PATIENCE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Medians in seconds: a batch's gradient, a transfer of all weights there and back, and of next to nothing.
+    """Median times in seconds: a batch's gradient, a transfer of all weights there and back, and of a short message.
 
-    `elements` are the network's numbers (4 bytes each), `batches` those of an epoch.
+    `elements` is the number of the network's weights (4 bytes each), `batches` the number in an epoch.
     """
 
     gradient_s: float
@@ -265,11 +270,11 @@ class Costs:
 
     @property
     def transfer_s(self) -> float:
-        """One way, the mean of both."""
+        """Return the time of a one-way transfer, as the mean of both directions."""
         return (self.there_s + self.back_s) / 2
 
     def lines(self) -> Iterator[str]:
-        """What was measured, for a person."""
+        """Yield the measured times as lines for a person."""
         rate = 32e-6 * self.elements / max(self.transfer_s - self.latency_s, 1e-9)
         yield f"Gradient of a batch (t_grad): {self.gradient_s:.4g} s"
         yield (
@@ -280,7 +285,7 @@ class Costs:
 
 
 def measure_costs(path: Path, plan: Plan, *, repeats: int) -> Costs:
-    """Measure for a recipe, whose data step is done first. Raises UsageProblem, EnvironmentProblem."""
+    """Measure a recipe's costs; performs its data step first. Raises UsageProblem, EnvironmentProblem."""
     with task_of(path) as task:
         replica = task.open()
     layout = Layout.of(replica.weights())
@@ -290,9 +295,9 @@ def measure_costs(path: Path, plan: Plan, *, repeats: int) -> Costs:
 
 
 def step_s(task: DividedTask, repeats: int) -> float:
-    """A task: the median time of what a worker does for a gradient beside transfers, in seconds.
+    """Return the median time in seconds of a worker's gradient without transfers. Runs as a task.
 
-    It sets the weights, computes the gradient of a whole batch, and puts it in one row to be sent.
+    It sets the weights, computes the gradient of a whole batch, and joins it to one vector.
     """
     use_threads(cores_of_worker())
     replica = task.open()
@@ -308,7 +313,9 @@ def step_s(task: DividedTask, repeats: int) -> float:
 
 
 def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) -> float:
-    """Median seconds of work on one batch after another, without the first one, which makes the network's graph."""
+    """Return the median seconds of work on consecutive batches, without the first one, which traces the network's
+    graph.
+    """
     times = []
     for step in range(repeats + 1):
         began_s = time.perf_counter()
@@ -318,7 +325,10 @@ def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) ->
 
 
 def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
-    """Medians there, back, and of a short message. Raises EnvironmentProblem where the other side is lost."""
+    """Return median seconds there, back, and of a short message.
+
+    Raises EnvironmentProblem if the other side is lost.
+    """
     token = secrets.token_hex(16)
     with opened(plan) as client:
         registry = registry_of(client)
@@ -346,7 +356,7 @@ def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def task_of(path: Path) -> Iterator[DividedTask]:
-    """What a recipe trains, while its run folder is held; its data step is performed. Raises UsageProblem."""
+    """Yield a recipe's training task while its run folder is held; performs the data step. Raises UsageProblem."""
     document = Document.read(path)
     schema = kind_of(document).schema
     if schema not in (Recipe, LungRecipe):

@@ -1,6 +1,6 @@
-"""What a process of the cluster does for a divided training: it serves a shard, or it takes gradients.
+"""A cluster process in a divided training: it serves a shard, or it computes gradients.
 
-A worker fetches weights from the servers, takes a gradient of its part, and gives it to them.
+A worker fetches weights from the servers, computes the gradient of its part, and sends it to them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _SERVED: Final[dict[str, ServedShard | Listener]] = {}
 
 
 class _ServerLost(Exception):
-    """A server does not answer, or ends the session."""
+    """A server does not answer, or ended the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What one worker of a session is told.
+    """The settings of one worker of a session.
 
     Attributes
     ----------
     servers
-        Address and runs of each.
+        Address and runs of each server.
     first_epoch
-        Epochs of the task that were trained before.
+        The number of epochs of the task that were trained before.
     """
 
     task: DividedTask
@@ -56,16 +56,16 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResult:
-    """How a worker ended: with all its work, or for one of the reasons below.
+    """The end of a worker's work: complete, or for one of these reasons.
 
     Attributes
     ----------
     was_lost
-        A server was gone, or another process has taken this one's place.
+        A server was lost, or another process has replaced this one.
     diverged
-        Epoch and step, from 1, of a loss that is no number.
+        Epoch and step, from 1, of a loss that is not finite.
     unread
-        The code of the reason why the arrays of the task could not be read here; empty where they could.
+        The code of the reason why the arrays of the task could not be read here; empty if they could.
     """
 
     was_lost: bool = False
@@ -74,7 +74,7 @@ class WorkerResult:
 
 
 def listening_context() -> ssl.SSLContext | None:
-    """With what this process of the cluster takes connections; None where they are not encrypted."""
+    """Return the TLS context for connections to this process; None for unencrypted connections."""
     context: ssl.SSLContext | None = get_worker().security.get_listen_args("worker").get("ssl_context")
     return context
 
@@ -85,7 +85,7 @@ def host_here() -> str:
 
 
 def start_server(service: Service, state: ShardState, *, token: str) -> tuple[str, int]:
-    """A task: begin to serve a share in this process; where. It ends with the driver's connection."""
+    """Start a parameter server in this process as a task. Returns its address. It ends when the driver disconnects."""
     served = ServedShard(
         service,
         state,
@@ -99,7 +99,7 @@ def start_server(service: Service, state: ShardState, *, token: str) -> tuple[st
 
 
 def start_echo(elements: int, token: str) -> tuple[str, int]:
-    """A task: begin to answer `round_trips` in this process; where."""
+    """Start answering `round_trips` in this process as a task. Returns the address."""
     _SERVED[token] = echoing = Listener(
         host_here(), token=token, largest=elements, serve=echo, encryption=listening_context()
     )
@@ -107,13 +107,13 @@ def start_echo(elements: int, token: str) -> tuple[str, int]:
 
 
 def stop_server(token: str) -> None:
-    """A task: end what a session has in this process."""
+    """End all servers of a session in this process. Runs as a task."""
     if served := _SERVED.pop(token, None):
         served.close()
 
 
 def work(spec: WorkerSpec) -> WorkerResult:
-    """A task: all gradients of a worker that are not done yet."""
+    """Compute the remaining gradients of a worker. Runs as a task."""
     use_threads(cores_of_worker())
     return perform(spec, encryption=connecting_context(get_worker()))
 
@@ -147,7 +147,9 @@ def perform(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> Wo
 
 @contextlib.contextmanager
 def _noticing_loss() -> Iterator[None]:
-    """Around the work of channels alone: other files and devices have problems of their own. Raises _ServerLost."""
+    """Convert connection errors within the block to _ServerLost; for channel work only, not for other files or
+    devices.
+    """
     try:
         yield
     except (OSError, ValueError) as error:
@@ -189,7 +191,7 @@ class _Work:
         return WorkerResult()
 
     def _fetch(self) -> int:
-        """Fetch the weights; the number of the gradient to begin with."""
+        """Fetch the weights. Returns the number of the gradient to begin with."""
         for index in self._order:
             self._channels[index].send({})
         # At once: where transfers take turns, one worker has its turn at a server that the other one waits for.
@@ -216,7 +218,9 @@ class _Work:
         return int(message.header.get("done", 0))
 
     def _exchange(self, header: dict[str, Any], gradient: Vector, *, is_last: bool) -> None:
-        """Give the gradient to every server, then wait for the weights of each; after the last one for a word."""
+        """Send the gradient to every server, then receive the weights of each; after the last gradient only a
+        confirmation.
+        """
         spec = self._spec
         if len(self._channels) > 1 or not spec.plan.waits:
             gradient = clipped(gradient, spec.layout, spec.task.rule.clip)

@@ -1,8 +1,10 @@
-"""A command's guard: `guard ORDER`, the order as JSON. It runs the command, and ends it with everything it started.
+"""The guard process of a command: `guard ORDER`, with the order as JSON.
 
-The guard's input is a pipe of the worker. When it closes, because the worker wants the command's end or is gone itself,
-the command is asked to end, and made to a little later: a command that outlived its worker would work beside its own
-repetition. How it ended goes to standard output as JSON.
+It runs the command and ends all its processes.
+
+The guard's input is a pipe of the worker. The pipe closes when the worker stops the command or dies. The guard then
+asks the command to end, and kills it a little later: a surviving command would run at the same time as its own
+repetition. The guard writes the result to standard output as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _IS_WINDOWS: Final = sys.platform == "win32"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command of an order and tell how it ended; 0 whatever came of it."""
+    """Run the command of an order and print how it ended. Returns 0 whatever the command's result."""
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
     sys.stdout.write(json.dumps(_guarded(order)))
     sys.stdout.flush()
@@ -60,7 +62,7 @@ def _end_with_input(process: subprocess.Popen[bytes], over: threading.Event) -> 
 
 
 def _signal(process: subprocess.Popen[bytes], name: str) -> None:
-    """To the command and everything that it started and that stayed in its group."""
+    """Send a signal to the command's process group."""
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
             process.kill()
@@ -69,7 +71,7 @@ def _signal(process: subprocess.Popen[bytes], name: str) -> None:
 
 
 def _usage() -> dict[str, float]:
-    """CPU time of the command and its children together, and the largest memory of one process."""
+    """Return the CPU time of the command and its children together, and the largest memory of one process."""
     if sys.platform == "win32":
         return {}
     import resource

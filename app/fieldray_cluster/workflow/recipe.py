@@ -1,8 +1,8 @@
 """The recipe of a workflow: experiments with dependencies, their commands and parameters, as one typed TOML document.
 
-An experiment is one command with placeholders and many tasks, one for each sample of its parameters. The same document
-says on which cluster: another address, another number of workers, machines that may be taken away are one line each. A
-recipe with a table `[sweep]` looks for the best values of a recipe of `fieldray adapt` instead.
+An experiment is one command with placeholders, run once for each sample of its parameters. The recipe also names the
+cluster: address, number of workers and machines that may be taken away are one line each. A recipe with a table
+`[sweep]` searches for the best values of a recipe of `fieldray adapt` instead.
 
 Source: D. Buniatyan's Hyper. The key names, retries and preemption are this program's own.
 
@@ -47,16 +47,16 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """Values that a placeholder takes: one constant, several discrete ones, or a continuous range.
+    """Values of a placeholder: one constant, several discrete ones, or a continuous range.
 
     Attributes
     ----------
     values
         One value is a constant; empty for a range.
     low, high
-        Of a range, both within it.
+        Limits of a range, both included.
     scale
-        Whether numbers are drawn evenly between them (linear), or their logarithms are (log).
+        Whether numbers are drawn evenly between the limits (linear), or their logarithms are (log).
     """
 
     values: tuple[Value, ...] = ()
@@ -75,12 +75,12 @@ class Parameter:
 
     @property
     def is_range(self) -> bool:
-        """Whether it is continuous."""
+        """Return whether the parameter is a continuous range."""
         return not self.values
 
     @classmethod
     def from_document(cls, value: object) -> Parameter:
-        """From a TOML value: a list is discrete, a table is a range, anything else a constant. Raises ValueError."""
+        """Parse a TOML value: a list is discrete, a table is a range, anything else a constant. Raises ValueError."""
         if _is_value(value):
             return cls(values=(value,), is_constant=True)
         if isinstance(value, list):
@@ -103,12 +103,12 @@ class Parameter:
 
 
 def combinations(parameters: Mapping[str, Parameter]) -> int:
-    """Size of the product of the discrete parameters; 1 where there is none."""
+    """Return the size of the product of the discrete parameters; 1 without discrete parameters."""
     return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
 
 
 def samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
-    """The values of `count` tasks, each a value by parameter; the same seed gives the same."""
+    """Draw the values of `count` tasks, each a value by parameter; equal seeds give equal values."""
     generator = random.Random(f"{seed}")
     discrete = {name: known.values for name, known in parameters.items() if not known.is_range}
     chosen = _spread(combinations(parameters), count, generator)
@@ -123,14 +123,14 @@ def samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str)
 
 
 def _spread(size: int, count: int, generator: random.Random) -> list[int]:
-    """`count` numbers below `size`, none of them more than once more often than another, in a random order."""
+    """Draw `count` numbers below `size` in random order; their frequencies differ by at most one."""
     rounds, left = divmod(count, size)
     found = [number for _ in range(rounds) for number in generator.sample(range(size), size)]
     return found + generator.sample(range(size), left)
 
 
 def _combination(discrete: Mapping[str, Sequence[Value]], number: int) -> dict[str, Value]:
-    """The combination of that number, the last parameter counting fastest, as in `itertools.product`."""
+    """Return the combination of that number, the last parameter counting fastest, as in `itertools.product`."""
     found = {}
     for name in reversed(tuple(discrete)):
         number, index = divmod(number, len(discrete[name]))
@@ -185,7 +185,7 @@ def _command_problem(text: str) -> str | None:
 
 @table
 class RetryPolicy:
-    """How a task is tried, of an experiment or of a sweep's trials."""
+    """The retry rules of a task, of an experiment or of a sweep's trials."""
 
     workers: int = key("Tasks at the same time at most; 0: as many as there are workers.", default=0, low=0)
     retries: int = key("How often a command that ended with an error is tried again.", default=0, low=0)
@@ -203,7 +203,7 @@ class RetryPolicy:
 
 @table
 class Experiment(RetryPolicy):
-    """One command, and the values that its tasks are run with."""
+    """One command, and the parameter values of its tasks."""
 
     command: str = key(
         "Words as in a shell, but no shell runs them. {{name}} becomes a parameter's value, within one word whatever "
@@ -234,13 +234,13 @@ class Experiment(RetryPolicy):
 
     @property
     def tasks(self) -> int:
-        """How many tasks it has."""
+        """Return the number of the experiment's tasks."""
         return self.samples or combinations(self.parameters)
 
 
 @table
 class Pruning:
-    """When a trial is ended early: where its best figure so far is below the median of the others' at that epoch."""
+    """Early end of trials: a trial ends if its best figure is below the median of the others' at that epoch."""
 
     trials: int = key("Trials that are never ended early, the first ones.", default=4, low=1)
     epochs: int = key("Epochs of each trial that are always trained.", default=1, low=0)
@@ -268,7 +268,7 @@ class Sweep(RetryPolicy):
 
 @table
 class Cluster:
-    """Where the tasks are run."""
+    """The cluster on which the tasks run."""
 
     address: str | None = key(
         "The scheduler, for example tcp://10.0.0.5:8786; processes of this computer by default.", default=None
@@ -280,7 +280,7 @@ class Cluster:
 
 @table
 class Workflow:
-    """Experiments, or a sweep, and the cluster that they are run on."""
+    """Experiments, or a sweep, and the cluster on which they run."""
 
     run: Path = key("Folder for everything that a run leaves; every node must see it.", default=Path("run"))
     seed: int = key("The same seed draws the same samples.", default=0)
@@ -293,7 +293,7 @@ class Workflow:
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
     def resolve_paths(self, base: Path) -> Workflow:
-        """This table with whole paths (see `tables.resolve_paths`)."""
+        """Return a copy with absolute paths (see `tables.resolve_paths`)."""
         sweep = self.sweep and resolve_paths(self.sweep, base)
         return replace(self, run=base / self.run, cluster=resolve_paths(self.cluster, base), sweep=sweep)
 
@@ -301,7 +301,7 @@ class Workflow:
 def read_workflow(path: Path) -> Workflow:
     """Read a recipe; its relative paths count from its folder.
 
-    Raises UsageProblem: recipe_unreadable, or recipe_problems with everything that is wrong, each with its line.
+    Raises UsageProblem: recipe_unreadable, or recipe_problems with all problems, each with its line.
     """
     document = Document.read(path)
     base, workflow = path.resolve().parent, parse(Workflow, document.tables)
@@ -319,7 +319,7 @@ def new_workflow(path: Path) -> None:
 
 
 def _problems(tables: Mapping[str, Any], base: Path) -> Iterator[Problem]:
-    """What is wrong between experiments, also where one of them is no experiment."""
+    """Yield problems between experiments; tolerates invalid experiments."""
     named = tables.get("experiments")
     known = {name: own for name, own in named.items() if isinstance(own, dict)} if isinstance(named, dict) else {}
     for name, experiment in known.items():
@@ -346,7 +346,7 @@ def _texts(experiment: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _input_problems(experiment: Mapping[str, Any], at: tuple[str, ...], base: Path) -> Iterator[Problem]:
-    """Inputs that are not there before the start: of an experiment that depends on none nobody will make them."""
+    """Yield missing inputs of an experiment without dependencies, which no other experiment can produce."""
     parameters = experiment.get("parameters")
     for text in _texts(experiment, "inputs"):
         unknown = (

@@ -1,4 +1,4 @@
-"""What a run or a sweep came to, as one HTML page, and a sweep's leaderboard as JSON."""
+"""The report of a run or a sweep as one HTML page, and a sweep's leaderboard as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _END_LINES: Final = 30
 
 
 def write_report(path: Path) -> Path:
-    """Write the page of a recipe's run into its folder, and a sweep's leaderboard beside it; where the page is.
+    """Write the page of a recipe's run into its folder, and a sweep's leaderboard next to it. Returns the page's path.
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
@@ -61,7 +61,7 @@ def write_report(path: Path) -> Path:
 
 
 def lead_of(states: Sequence[TaskState]) -> str:
-    """What became of the tasks, in a sentence or two."""
+    """Return a summary of the tasks' results in a sentence or two."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(counted(states).items()))
     seconds = sum(state.outcome.seconds for state in states)
     cpu_seconds = sum(state.outcome.cpu_seconds or 0.0 for state in states)
@@ -73,7 +73,7 @@ def lead_of(states: Sequence[TaskState]) -> str:
 
 
 def row_of(state: TaskState) -> dict[str, Any]:
-    """What is known of a task, for a table or a program; times in seconds, memory in MB."""
+    """Return a task's row for a table or a program; times in seconds, memory in MB."""
     outcome = state.outcome
     return {
         "task": state.task.name,
@@ -94,7 +94,7 @@ def row_of(state: TaskState) -> dict[str, Any]:
 
 
 def tasks_table(states: Sequence[TaskState]) -> Table:
-    """A row for each task, those that failed first."""
+    """Make a table with a row for each task, failed tasks first."""
     order = {"failed": 0, "blocked": 1, "stopped": 2, "running": 3}
     shown = sorted(states, key=lambda state: order.get(state.status, 4))[:_MOST_ROWS]
     head = ("status", "performances", "lost_workers", "node", "began", "seconds", "cpu_seconds", "memory_mb", "values")
@@ -108,7 +108,7 @@ def tasks_table(states: Sequence[TaskState]) -> Table:
 
 
 def output_end(state: TaskState) -> str:
-    """The last lines of what a task said last; empty where it said nothing."""
+    """Return the last lines of a task's last output; empty without output."""
     if state.output is None:
         return ""
     with state.output.open("rb") as stream:
@@ -128,7 +128,7 @@ def _outputs(states: Sequence[TaskState]) -> list[Part]:
 
 
 def _time(seconds: float) -> str | None:
-    """A time of a node's clock, in universal time."""
+    """Format a time of a node's clock in universal time."""
     if not seconds:
         return None
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -157,7 +157,7 @@ def _sweep_sections(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Sec
 
 
 def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str, Any]]:
-    """A row for each trial, the best first: its exact values, state, figure and curve, and the winner's pack."""
+    """Return a row for each trial, the best first: exact values, state, figure and curve, and the winner's pack."""
     from fieldray_cluster.workflow.sweep import PACKS, best_of, figures_of, name_of, values_of
 
     best, sign = best_of(study), -1 if sweep.direction == "maximize" else 1
@@ -208,5 +208,5 @@ def _curves(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Figure]:
 
 
 def _exact(value: Any) -> str:
-    """A number with as many digits as tell it from every other number."""
+    """Format a number with as many digits as distinguish it from every other number."""
     return repr(value) if isinstance(value, float) else value_text(value)

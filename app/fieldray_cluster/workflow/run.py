@@ -1,12 +1,11 @@
-"""A workflow's run: experiments become ready, their tasks go to the cluster, and what came of them is written down.
+"""A workflow's run: it starts ready experiments, sends their tasks to the cluster, and records the results.
 
-The driver holds the run folder's lock, keeps the journal, and resolves the dependencies itself: a parent's result that
-lived in a lost worker would be computed again by Dask, and one failed task would take all its descendants with it
-without a word.
+The driver holds the run folder's lock, writes the journal, and resolves the dependencies itself. Dask would recompute a
+parent's result if its worker was lost, and would fail all descendants of a failed task without a message.
 
-Edges run between experiments: every task of a child waits for all tasks of its parents. What makes a task what it is,
-is its key: the program's version, command, values, inputs, and the keys of the tasks before it. A task with the key of
-one that is done is done.
+Dependencies connect experiments: every task of a child waits for all tasks of its parents. A task is identified by its
+key: the program's version, command, values, inputs, and the keys of the tasks before it. A task whose key was completed
+before is not run again.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ class Task:
     command
         The words, with the values filled in.
     values
-        What was sampled, by parameter.
+        The sampled values, by parameter.
     folder
-        Its own; everything that is known of it lies there.
+        The task's own folder, with all its records.
     inputs
         Files and folders that it reads.
     """
@@ -75,9 +74,10 @@ class Task:
     inputs: tuple[Path, ...] = ()
 
     def key(self, before: str) -> str:
-        """The digest of what decides its result; `before` is that of all tasks that it waits for.
+        """Return the digest of all that decides the task's result; `before` is the digest of the tasks that it waits
+        for.
 
-        Its inputs are read now. Raises FileNotFoundError for one that is not there, OSError.
+        Reads the task's inputs. Raises FileNotFoundError for a missing input, OSError.
         """
         return result_key(self.command, dict(self.values), [state_of(path) for path in self.inputs], before)
 
@@ -87,13 +87,13 @@ Graph = Mapping[str, tuple[Task, ...]]
 
 
 def compiled(workflow: Workflow, *, here: Path) -> Graph:
-    """The graph of a workflow; `here` is its recipe's folder. Its reading has excluded cycles."""
+    """Build the graph of a workflow; `here` is its recipe's folder. `read_workflow` has excluded cycles."""
     order = graphlib.TopologicalSorter({name: own.depends_on for name, own in workflow.experiments.items()})
     return {name: _tasks(name, workflow.experiments[name], workflow, here) for name in order.static_order()}
 
 
 def filled(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
-    """The command's words with the values in place of the placeholders.
+    """Fill the values into the placeholders of a command. Returns its words.
 
     The template is split first and filled in afterwards: a value stays within its word, whatever spaces, quotes or
     semicolons are in it, and no shell ever sees it.
@@ -139,10 +139,10 @@ _STOPS: Final = "stops"
 
 
 def run_workflow(path: Path, *, say: Say) -> Counts:
-    """Run what is not done of a workflow; how many tasks there are of each status.
+    """Run the remaining tasks of a workflow. Returns the number of tasks by status.
 
-    Ends with a stop where `cancel` asks for it. A Ctrl-C stops what runs, too, and is raised again.
-    Raises UsageProblem (everything that is wrong with the recipe; run_in_use; nodes), EnvironmentProblem.
+    The run ends early if `cancel` asks for it. Ctrl-C stops running tasks and is raised again.
+    Raises UsageProblem (all problems of the recipe; run_in_use; nodes), EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if workflow.sweep:
@@ -168,7 +168,7 @@ class OpenRun:
     here
         The recipe's folder.
     stop
-        The file by which everything of it is stopped.
+        The file that stops all tasks of the run.
     """
 
     workflow: Workflow
@@ -179,11 +179,11 @@ class OpenRun:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody has asked for its end."""
+        """Return whether somebody asked to stop the run."""
         return self.stop.exists()
 
     def spec(self, task: str, key: str, command: tuple[str, ...], *, here: Path, module: str = "") -> TaskSpec:
-        """The next performance of a task."""
+        """Return the spec of the next attempt at a task."""
         return TaskSpec(
             task=task,
             key=key,
@@ -197,9 +197,9 @@ class OpenRun:
         )
 
     def work(self, source: TaskSource) -> None:
-        """Have the cluster's workers do what the source has, once more where the scheduler was lost on the way.
+        """Run the source's tasks on the cluster's workers; reconnects after the scheduler was lost.
 
-        Raises what `TaskRunner.drive` raises, UsageProblem and EnvironmentProblem of the cluster.
+        Raises as `TaskRunner.drive`, UsageProblem and EnvironmentProblem of the cluster.
         """
         cluster, run, say = self.workflow.cluster, self.workflow.run, self.say
 
@@ -215,7 +215,10 @@ class OpenRun:
 
 @contextlib.contextmanager
 def opened_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[OpenRun]:
-    """The run's folder for this driver alone. Raises UsageProblem (run_in_use, workflow_journal), StorageProblem."""
+    """Open the run's folder for this driver alone.
+
+    Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.
+    """
     with locked(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)
         for folder in (workflow.run / _STOPS, workflow.run / TASKS):
@@ -248,7 +251,7 @@ def _drivers(run: Path) -> list[Path]:
 
 
 def is_running(run: Path) -> bool:
-    """Whether a driver works in a run's folder."""
+    """Return whether a driver works in a run's folder."""
     if not run.is_dir():
         return False
     try:
@@ -260,24 +263,24 @@ def is_running(run: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """A task and the last that is known of it."""
+    """A task and its latest event."""
 
     task: Task
     event: Event | None = None
 
     @property
     def status(self) -> Status:
-        """What has become of it."""
+        """Return the status of the task."""
         return self.event.status if self.event else "waiting"
 
     @property
     def outcome(self) -> Outcome:
-        """How its last performance ended; empty where there was none."""
+        """Return the outcome of the last attempt; empty without one."""
         return self.event.outcome if self.event else Outcome()
 
     @property
     def output(self) -> Path | None:
-        """The file with its last output; None where there is none."""
+        """Return the file with the last attempt's output; None without one."""
         path = self.task.folder / f"output-{self.event.number}.txt" if self.event else None
         return path if path and path.is_file() else None
 
@@ -288,7 +291,7 @@ def states_of(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
 
 
 def as_run(path: Path) -> Workflow:
-    """The workflow of a recipe as it was run last: since then, the recipe may have been given other values.
+    """Return the workflow of a recipe as it was last run: the recipe may have been changed since.
 
     Raises UsageProblem (the recipe; workflow_no_run).
     """
@@ -300,7 +303,7 @@ def as_run(path: Path) -> Workflow:
 
 
 def read_states(path: Path) -> list[TaskState]:
-    """The states of the tasks of a recipe's last run, while it runs or afterwards.
+    """Return the states of the tasks of a recipe's last run, during or after the run.
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
@@ -322,13 +325,13 @@ def read_states(path: Path) -> list[TaskState]:
 
 
 def counted(states: Iterable[TaskState]) -> Counts:
-    """How many tasks there are of each status."""
+    """Count the tasks by status."""
     return Counter(state.status for state in states)
 
 
 @dataclass(slots=True)
 class _Stage:
-    """An experiment on its way: its tasks that are not over yet, by name, those of them that are out, and what came."""
+    """A running experiment: its unfinished tasks by name, those that are on workers, and the results."""
 
     keys: dict[str, str] = field(default_factory=dict)
     left: dict[str, Task] = field(default_factory=dict)
@@ -342,7 +345,7 @@ class _Stage:
 
 
 class _Progress:
-    """What is done of a graph, what may begin, and what is blocked: the source of a workflow's tasks."""
+    """The progress of a graph: finished, ready and blocked tasks; the task source of a workflow."""
 
     def __init__(self, run: OpenRun, graph: Graph) -> None:
         self._run, self._graph, self._journal = run, graph, run.journal
@@ -350,11 +353,11 @@ class _Progress:
 
     @property
     def is_over(self) -> bool:
-        """Whether no task is left that could be run."""
+        """Return whether no task is left that could be run."""
         return all(stage.is_over for stage in self._stages.values())
 
     def begin(self) -> None:
-        """Let tasks wait again whose connection was lost (see `TaskSource.begin`)."""
+        """Queue again the tasks whose connection was lost (see `TaskSource.begin`)."""
         for stage in self._stages.values():
             stage.out.clear()
 
@@ -381,7 +384,7 @@ class _Progress:
         self._run.say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
 
     def look(self) -> None:
-        """Begin what may begin: tell the tasks that are done from those that wait, and block what cannot be run."""
+        """Start ready experiments: separate finished tasks from those to run, and block tasks that cannot be run."""
         if self._run.is_stopped:  # children of what was stopped are not begun
             return
         for name, stage in self._stages.items():
@@ -394,7 +397,7 @@ class _Progress:
                 self._begin(name, stage, digest([parent.keys for parent in parents]))
 
     def stop_the_rest(self) -> None:
-        """Where the run was stopped, that is what becomes of the tasks that were not begun."""
+        """Mark all tasks that were not begun as stopped."""
         text = reason("workflow_stopped").text
         for stage in self._stages.values() if self._run.is_stopped else ():
             for name in sorted(stage.left):
@@ -422,7 +425,7 @@ class _Progress:
             self._enter(task.name, "blocked", text)
 
     def _enter(self, task: str, status: Status, problem: str) -> None:
-        """Write down what became of a task that nobody performed, and say it, unless all the rest was stopped."""
+        """Record and report the status of a task that was not performed; silent if all remaining tasks were stopped."""
         outcome = Outcome(problem=problem, was_stopped=status == "stopped")
         self._journal.add(Event(task=task, key="", status=status, outcome=outcome))
         if status != "stopped":

@@ -1,11 +1,11 @@
-"""The workers of a cluster at a run's tasks: tasks go out as Dask tasks, and each comes back with its last outcome.
+"""Runs the tasks of a run on a cluster's workers: each task is a Dask task and returns its last outcome.
 
-Attempts are counted here, and lost workers apart from them: where machines may be taken away, a lost worker is no fault
-of the task. One under which worker after worker is lost is believed to be the reason, and fails. A node that cannot
-work at all says nothing of the task either: the task waits for another one, and the node is given nothing any more.
+Attempts and lost workers are counted separately: where machines may be taken away, a lost worker is not the task's
+fault. A task that loses worker after worker is believed to be the cause, and fails. A node that cannot work at all is
+not the task's fault either: the task waits for another node, and the broken node gets no more work.
 
-Keys of Dask tasks belong to the scheduler, not to the client: they are made of random numbers, and a result is
-believed only if it is that of this very task.
+Dask task keys belong to the scheduler, not to the client. They are random, and a result is accepted only if it names
+exactly this task.
 """
 
 from __future__ import annotations
@@ -46,27 +46,32 @@ receives(TaskResult, TaskSpec, Outcome, Reason, type(Path()))
 
 
 class TaskSource(Protocol):
-    """What there is to do, and what becomes of it: the experiments of a workflow, or the trials of a sweep."""
+    """The source of tasks and the receiver of their results: the experiments of a workflow, or the trials of a
+    sweep.
+    """
 
     def begin(self) -> None:
-        """The workers are there; what was out when a connection was lost waits again."""
+        """Start, or restart after a lost connection: running tasks are queued again."""
 
     def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """What may begin now; None while nothing may, and for good where nothing is out either."""
+        """Return the next task that may begin, or None.
+
+        None while no task is running means that there are no more tasks.
+        """
 
     def end(self, task: str, event: Event) -> None:
-        """What came of a task that was out."""
+        """Record the end of a task."""
 
     def look(self) -> None:
-        """Is called again and again while tasks are out."""
+        """Called repeatedly while tasks are running."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """A task that is out, and what it has been through.
+    """A submitted task and its history.
 
-    future    None while no worker is there that could be given it
-    workers   the addresses of those that may perform it
+    future    None while no worker is available for it
+    workers   the addresses of workers that may perform it
     """
 
     spec: TaskSpec
@@ -78,10 +83,10 @@ class _Work:
 
 
 class TaskRunner:
-    """The workers of one client, at work for one driver, which holds the run folder's lock.
+    """Runs a driver's tasks on the workers of one client. The driver holds the run folder's lock.
 
-    work   is what workers run for a task
-    ask    is what they ask themselves before
+    work   the function that workers run for a task
+    ask    the check that workers run on themselves before
 
     Raises NodesUnfit, ConnectionLost.
     """
@@ -105,10 +110,10 @@ class TaskRunner:
         self._is_stopping = False
 
     def drive(self, source: TaskSource, stop: Path) -> None:
-        """Keep the workers busy until the source has nothing more, or the file `stop` is there.
+        """Keep the workers busy until the source has no more tasks, or the file `stop` exists.
 
-        Where a person ends it, or no node is left, everything that is out ends with it.
-        Raises KeyboardInterrupt, NodesUnfit, ConnectionLost, StorageProblem, what the source raises.
+        If a person ends the run, or no node is left, all running tasks are ended.
+        Raises KeyboardInterrupt, NodesUnfit, ConnectionLost, StorageProblem, and the exceptions of the source.
         """
         source.begin()
         try:
@@ -128,7 +133,7 @@ class TaskRunner:
 
     @property
     def room(self) -> int:
-        """How many more tasks could begin now; one at least while nothing else is out."""
+        """Return how many more tasks could begin now; at least one while no task is running."""
         threads = sum(int(worker["nthreads"]) for worker in self._registry.workers.values())
         return max(threads, 1) - len(self._out)
 
@@ -139,9 +144,9 @@ class TaskRunner:
         self._submit(work)
 
     def ended(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
-        """The tasks that came to their end meanwhile; waits for the first one so long.
+        """Return the tasks that ended meanwhile; waits up to `wait_s` seconds for the first one.
 
-        Those that are tried again are sent out again. Raises ConnectionLost, NodesUnfit, StorageProblem.
+        Tasks that are tried again are submitted again. Raises ConnectionLost, NodesUnfit, StorageProblem.
         """
         found, until_s = list[tuple[TaskSpec, Event]](), time.monotonic() + wait_s
         while self._out and not found:
@@ -158,7 +163,7 @@ class TaskRunner:
         return found
 
     def stop(self, stop: Path) -> list[tuple[TaskSpec, Event]]:
-        """End everything that is out by the file that its tasks name; what came of it."""
+        """End all running tasks by their stop file. Returns their outcomes."""
         self._is_stopping = True
         stop.touch()
         found = list[tuple[TaskSpec, Event]]()
@@ -182,7 +187,7 @@ class TaskRunner:
         self._send(work)
 
     def _send(self, work: _Work) -> None:
-        """Give it to the workers that fit, where there are any: an empty list would mean all of them to Dask."""
+        """Submit a task to the fitting workers, if there are any: Dask takes an empty list for all workers."""
         work.future, work.workers = None, frozenset(self._registry.workers)
         if work.workers:
             work.future = self._client.submit(
@@ -194,7 +199,7 @@ class TaskRunner:
             )
 
     def _put_on_workers(self) -> None:
-        """See which workers there are, and send again what none of them would begin: those it was for are gone."""
+        """Update the list of workers, and submit again tasks whose allowed workers are all gone."""
         if self._is_stopping:
             return
         self._registry.look()
@@ -207,7 +212,7 @@ class TaskRunner:
                 self._send(work)
 
     def _event_of(self, work: _Work) -> Event | None:
-        """What the end of a future means: the task's end, or None after it was sent out again. Raises NodesUnfit."""
+        """Convert the end of a future to the task's event; None if the task was submitted again. Raises NodesUnfit."""
         spec, result = work.spec, self._answer(work)
         outcome = result.outcome if result else None
         if result and result.of_node and not spec.stop.exists():
@@ -228,7 +233,7 @@ class TaskRunner:
         return Event(task=spec.task, key=spec.key, status=status, number=spec.number, lost=work.lost, outcome=outcome)
 
     def _tries_again(self, work: _Work, outcome: Outcome | None) -> bool:
-        """Send it out once more, if it may be tried again after an attempt that failed or a worker that was lost."""
+        """Submit a task again if its retry policy allows that after a failed attempt or a lost worker."""
         policy, spec = work.policy, work.spec
         preemptible = self._preemptible if policy.preemptible is None else policy.preemptible
         if outcome is None:
@@ -245,7 +250,7 @@ class TaskRunner:
         self._submit(work)
 
     def _answer(self, work: _Work) -> TaskResult | None:
-        """None where the worker was lost. Raises ConnectionLost."""
+        """Return the result of a task; None if the worker was lost. Raises ConnectionLost."""
         assert work.future is not None
         try:
             result = result_of(work.future)
@@ -261,6 +266,6 @@ class TaskRunner:
         return result
 
     def _lost(self, work: _Work) -> Outcome:
-        """The outcome of a task under which workers were lost, with the last one's name."""
+        """Return the outcome of a task that lost its workers, with the last worker's name."""
         so_far = begun(work.spec.folder, work.spec.number)
         return replace(so_far, problem=reason("workflow_worker_lost", count=work.lost).text)

@@ -1,8 +1,8 @@
-"""A sweep: Optuna proposes values for keys of a recipe, trials train with them, and the best one gets a pack.
+"""A sweep: Optuna proposes values for keys of a recipe, trials train with them, and the best trial gets a pack.
 
-Optuna's storage and the journal lie in the run's folder, so that a sweep that was killed resumes: trials
-that were under way are taken up again with their own values, from their own checkpoints. The driver alone talks to
-Optuna. It reads the figures that a trial writes after each epoch, and asks for the end of one that is poor.
+Optuna's storage and the journal are in the run's folder, so that a killed sweep resumes: interrupted trials continue
+with their values from their checkpoints. Only the driver uses Optuna. It reads the figures that a trial writes after
+each epoch, and stops poor trials early.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
-    """Run what is not done of a sweep, and make the pack of its winner; how it ended.
+    """Run the rest of a sweep, and make the pack of its winner. Returns how it ended.
 
-    trial   the words of another program that takes a trial's spec as its last argument; this program's own without
+    trial   command words of a substitute program that takes a trial's spec as its last argument; by default this
+            program
 
-    Raises UsageProblem (everything that is wrong with the two recipes; workflow_no_sweep, sweep_differs, sweep_none),
+    Raises UsageProblem (all problems of the two recipes; workflow_no_sweep, sweep_differs, sweep_none),
     EnvironmentProblem. A Ctrl-C stops the trials and is raised again.
     """
     workflow = read_workflow(path)
@@ -76,7 +77,7 @@ def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
 
 
 def read_study(run: Path) -> optuna.Study:
-    """The study of a sweep in its run folder as it is now; nothing there is changed, and a sweep may be under way.
+    """Read the current study of a sweep from its run folder, without changing it; the sweep may be running.
 
     Raises UsageProblem (workflow_no_run).
     """
@@ -95,7 +96,7 @@ def _storage(run: Path) -> JournalStorage:
 
 
 def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
-    """The study of a sweep to be continued, begun if absent; for whoever holds the folder's lock, and nobody else."""
+    """Open the study of a sweep, or create it; only for the holder of the folder's lock."""
     for left in run.glob(f"{STUDY}.lock*"):  # of a driver that was killed: the folder has a lock of its own
         left.unlink(missing_ok=True)
     study = optuna.create_study(
@@ -113,7 +114,7 @@ def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
 
 
 def figures_of(folder: Path, metric: str) -> Figures:
-    """(Epoch, figure) of a trial's training so far; `folder` is the trial's own."""
+    """Return (epoch, figure) pairs of a trial's training so far; `folder` is the trial's own."""
     try:
         rows = decoded((folder / "run" / "train" / HISTORY).read_bytes(), list[dict[str, Any]])
         found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]
@@ -123,17 +124,17 @@ def figures_of(folder: Path, metric: str) -> Figures:
 
 
 def name_of(number: int) -> str:
-    """The task of a trial, by Optuna's number of it, from 0."""
+    """Return the task name of a trial from Optuna's number, which starts at 0."""
     return f"trial-{number + 1:04d}"
 
 
 def values_of(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
-    """The exact values of a trial by the recipe's keys, constants too."""
+    """Return the exact values of a trial by the recipe's keys, constants included."""
     return {key: known.values[0] if known.is_constant else trial.params[key] for key, known in sweep.keys.items()}
 
 
 class _Trials:
-    """What to try next, what is under way, and what came of it: the source of a sweep's tasks."""
+    """The trials of a sweep: waiting, running and finished; the task source of a sweep."""
 
     def __init__(
         self, study: optuna.Study, run: OpenRun, sweep: Sweep, *, settings: str, trial: tuple[str, ...]
@@ -146,19 +147,19 @@ class _Trials:
 
     @property
     def is_over(self) -> bool:
-        """Whether every trial has ended, and the winner has its pack."""
+        """Return whether every trial has ended, and the winner has its pack."""
         return self._are_trials_over and self.end_of_sweep == "done"
 
     @property
     def end_of_sweep(self) -> End:
-        """How far it came."""
+        """Return how the sweep ended."""
         if self._run.is_stopped or not self._are_trials_over:
             return "stopped"
         best = best_of(self._study)
         return "done" if best and self._run.journal.is_done(WINNER, self._key(best, "run")) else "failed"
 
     def begin(self) -> None:
-        """Take up trials that were under way when the last driver ended, or ended since (see `TaskSource.begin`)."""
+        """Resume trials that were running when the last driver ended (see `TaskSource.begin`)."""
         self._out.clear()
         self._waiting, self._has_winner = [], False
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
@@ -170,7 +171,10 @@ class _Trials:
                 self._waiting.append(trial)
 
     def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """The next trial, and at last the winner's pack (see `TaskSource.next`). Raises UsageProblem (sweep_none)."""
+        """Return the next trial, and at last the winner's pack (see `TaskSource.next`).
+
+        Raises UsageProblem (sweep_none).
+        """
         if self._sweep.workers and len(self._out) >= self._sweep.workers:
             return None
         if self._waiting:
@@ -184,7 +188,10 @@ class _Trials:
         return self._spec(trial, "train", name_of(trial.number)), self._sweep
 
     def end(self, task: str, event: Event) -> None:
-        """Report a trial's end to Optuna. A trial asked to end is pruned; where all were asked, it is resumed later."""
+        """Report a trial's end to Optuna.
+
+        A stopped trial is pruned; if all trials were stopped, it is resumed later.
+        """
         if task == WINNER:
             best = best_of(self._study)
             self._run.say(f"{WINNER}: {name_of(best.number) if best else '-'}. {event.outcome.problem or event.status}")
@@ -210,7 +217,7 @@ class _Trials:
         self._run.say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
     def look(self) -> None:
-        """Ask poor trials to end (see `TaskSource.look`)."""
+        """Stop poor trials (see `TaskSource.look`)."""
         for task, own in self._out.items():
             if self._report(task, own) and own.should_prune():
                 write_atomically(self._folder(task) / STOP, b"")
@@ -221,7 +228,7 @@ class _Trials:
         return len(trials) >= self._sweep.trials and all(trial.state in _OVER for trial in trials)
 
     def _winner(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """The task that makes the pack of the best trial; None where it is done. Raises UsageProblem (sweep_none)."""
+        """Return the task for the pack of the best trial; None if it is done. Raises UsageProblem (sweep_none)."""
         self._has_winner, best = True, best_of(self._study)
         if best is None:
             raise UsageProblem(reason("sweep_none"))
@@ -253,7 +260,7 @@ class _Trials:
         )
 
     def _report(self, task: str, own: optuna.Trial) -> bool:
-        """Pass on the figures of the epochs that ended since; whether there were any."""
+        """Report the figures of newly finished epochs to Optuna. Returns whether there were any."""
         known = self._study.get_trials(deepcopy=False)[own.number].intermediate_values
         new = [row for row in self._figures(task) if row[0] not in known]
         for epoch, value in new:
@@ -271,13 +278,13 @@ class _Trials:
 
 
 def best_of(study: optuna.Study) -> FrozenTrial | None:
-    """The trial with the best figure of those that came to their end; None where there is none."""
+    """Return the best completed trial; None without one."""
     is_there = any(trial.state == TrialState.COMPLETE for trial in study.get_trials(deepcopy=False))
     return study.best_trial if is_there else None
 
 
 def _figure(value: object) -> float | None:
-    """A validation figure as one number: of a list the mean of those that are known."""
+    """Return a validation figure as one number: for a list, the mean of its known values."""
     numbers = [value] if isinstance(value, int | float) else value if isinstance(value, Sequence) else []
     known = [float(number) for number in numbers if isinstance(number, int | float) and math.isfinite(number)]
     return sum(known) / len(known) if known else None
@@ -294,7 +301,7 @@ def _distributions(keys: Mapping[str, Parameter]) -> dict[str, BaseDistribution]
 
 
 def _settings(workflow: Workflow, sweep: Sweep, document: Document) -> str:
-    """The key of what all trials have in common: another recipe, other keys or other data are another sweep.
+    """Return the key of everything common to all trials: another recipe, other keys or other data make another sweep.
 
     Raises UsageProblem (workflow_input_missing).
     """
@@ -306,7 +313,7 @@ def _settings(workflow: Workflow, sweep: Sweep, document: Document) -> str:
 
 
 def _data_of(document: Document, run: Path) -> list[Path]:
-    """The files and folders that a recipe reads, but those that the sweep writes into: they change with each trial."""
+    """Return a recipe's input files and folders, without the sweep's own output, which changes with each trial."""
     base, found = document.path.resolve().parent, list[Path]()
 
     def add(table: object) -> None:
@@ -322,7 +329,7 @@ def _data_of(document: Document, run: Path) -> list[Path]:
 
 
 def _require_sweepable(document: Document, sweep: Sweep) -> None:
-    """Look whether every value that may be tried fits the recipe. Raises UsageProblem, RecipeProblems with all."""
+    """Check that every value to be tried fits the recipe. Raises UsageProblem, RecipeProblems with all problems."""
     schema, lines = kind_of(document).schema, list[str]()
     tried = {key: list(known.values) or [known.low, known.high] for key, known in sweep.keys.items()}
     first: dict[str, Value] = {key: values[0] for key, values in tried.items()}

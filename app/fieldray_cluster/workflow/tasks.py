@@ -1,15 +1,15 @@
-"""A task of a run, as its worker and its journal know it.
+"""A task of a run: its execution by a worker, and its entries in the journal.
 
-A worker runs the task's command under a guard, once, with all that is known of it in the task's folder. A task that was
-done is not done again: a worker that is told to perform it answers with what is written there. So is a performance
-whose answer was lost with its worker, however it ended: Dask has it repeated by itself. Two that are told at once (the
-driver was killed and began again) wait for each other.
+A worker runs the task's command under a guard, and keeps all records in the task's folder. A finished task is not
+repeated: a worker that gets it again answers with the recorded outcome. The same holds for an attempt whose answer was
+lost with its worker, since Dask repeats such attempts. Two workers with one task (after a driver was killed and
+restarted) wait for each other.
 
-A worker believes that it sees the run's folder only if the journal and its driver's own file are there, and makes
-nothing above the task's folder: on a share that is not mounted it would write where nobody looks.
+A worker trusts the run's folder only if the journal and the driver's own file are there, and creates nothing above
+the task's folder: on a share that is not mounted it would write to the wrong disk.
 
-The journal has one JSON line per event, on the disk before anything goes on. A run that was killed at any moment is
-taken up from there. A last line that was cut short is no event.
+The journal has one JSON line per event, flushed to the disk before anything continues. A killed run resumes from the
+journal. An incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one performance of a task ended.
+    """The end of one attempt at a task.
 
     Attributes
     ----------
     exit_code
-        Of the command; a negative one is the signal that ended it. None where it did not run to its end.
+        The command's exit code; a negative one is the signal that ended it. None if it did not run to its end.
     node
         The worker that performed it.
     began
-        When, in seconds since 1970 by the node's clock.
+        Start time in seconds since 1970 by the node's clock.
     seconds, cpu_seconds, memory_mb
-        Time by the clock, time of CPUs, and the largest memory of one of its processes; None where not known.
+        Elapsed time, CPU time, and the largest memory of one of its processes; None if unknown.
     problem
-        Why it ended, for a person; empty where it ended well.
+        Why it ended, for a person; empty after success.
     was_stopped
         Whether somebody asked for its end.
     """
@@ -75,20 +75,20 @@ class Outcome:
 
     @property
     def is_done(self) -> bool:
-        """Whether the command ended well."""
+        """Return whether the command succeeded."""
         return self.exit_code == 0 and not self.was_stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A line of the journal: what a task came to.
+    """A line of the journal: a task's new status.
 
     Attributes
     ----------
     number
-        Of the performance, from 1 through all runs; its output is named after it. 0 where none began.
+        The number of the attempt, from 1 through all runs; its output is named after it. 0 if none began.
     lost
-        How many workers were lost under the task in this run.
+        The number of workers lost under the task in this run.
     """
 
     task: str
@@ -125,7 +125,7 @@ class Journal:
         self._stream.close()
 
     def add(self, event: Event) -> None:
-        """Write an event down; it is on the disk when this returns. Raises StorageProblem."""
+        """Write an event and flush it to the disk. Raises StorageProblem."""
         try:
             self._stream.write(json.dumps(asdict(event), ensure_ascii=False).encode() + b"\n")
             self._stream.flush()
@@ -136,12 +136,12 @@ class Journal:
         self.ended += event.status != "running"
 
     def is_done(self, task: str, key: str) -> bool:
-        """Whether the task was done with this very key."""
+        """Return whether the task was completed with this key."""
         known = self.latest.get(task)
         return known is not None and known.status in ("done", "pruned") and known.key == key
 
     def next_number(self, task: str) -> int:
-        """The number of the task's next performance."""
+        """Return the number of the task's next attempt."""
         return self.numbers.get(task, 0) + 1
 
     def _note(self, event: Event) -> None:
@@ -164,7 +164,7 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 
 def _cut_unfinished(path: Path) -> None:
-    """Take away what a power cut left of a last line, or the next event would be written behind it."""
+    """Remove an incomplete last line after a power failure, so that the next event starts on a line of its own."""
     if path.is_file() and (data := path.read_bytes()) and not data.endswith(b"\n"):
         with path.open("r+b") as stream:
             stream.truncate(data.rfind(b"\n") + 1)
@@ -181,24 +181,24 @@ _TICK_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task as a worker is told of it.
+    """A task as sent to a worker.
 
     Attributes
     ----------
     key
-        What decides its result; an outcome with the same key stands for it.
+        The digest of all that decides the result; an outcome with an equal key is used instead of a new attempt.
     number
-        Of this performance.
+        The number of this attempt.
     command
-        The words; `fieldray` in front is the program of the node.
+        The words; `fieldray` in front is the node's program.
     module
-        A module of this program that gets the words instead.
+        A module of this program that receives the words instead.
     here
-        Where the command is run.
+        The working directory of the command.
     run
         The run's folder, with its journal.
     stop
-        A file: when it appears, the command is ended. Its name is the driver's own.
+        A file that ends the command when it appears. Its name is the driver's own.
     """
 
     task: str
@@ -213,17 +213,17 @@ class TaskSpec:
 
     @property
     def output(self) -> Path:
-        """The file of all that the command writes to its two streams."""
+        """Return the file for the command's standard output and standard error."""
         return self.folder / f"output-{self.number}.txt"
 
     @property
     def mark(self) -> Path:
-        """The file that says that a worker has begun: an outcome with its name and the time."""
+        """Return the file that marks a worker's start: an outcome with the worker's name and the time."""
         return _mark(self.folder, self.number)
 
 
 def begun(folder: Path, number: int) -> Outcome:
-    """What is known of a task's performance while it goes on, with its time so far; empty where none has begun it."""
+    """Return the outcome of a running attempt with its time so far; empty if it was not begun."""
     try:
         outcome = decoded(_mark(folder, number).read_bytes(), Outcome)
     except (OSError, ValueError):
@@ -237,14 +237,14 @@ def _mark(folder: Path, number: int) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a worker sends back: how a performance ended, and which one it was.
+    """The answer of a worker: an attempt's spec and outcome.
 
     Attributes
     ----------
     spec
         The spec that was performed.
     of_node
-        Why the node could not work at all; that says nothing of the task.
+        Why the node could not work at all; this is no failure of the task.
     """
 
     spec: TaskSpec
@@ -253,17 +253,26 @@ class TaskResult:
 
 
 def problem_of_node(run: Path) -> Reason | None:
-    """Why this worker cannot work on a run, None if it can: a share that is lost is a folder without the journal."""
+    """Return the reason why this worker cannot work on a run, None if it can.
+
+    A lost share is recognised by a folder without the journal.
+    """
     return None if (run / JOURNAL).is_file() else reason("workflow_node_folder", node=_node(), path=run)
 
 
 def driver_of(stop: Path) -> Path:
-    """The file that a driver keeps beside its `stop`, which is not there yet: by it a worker knows the run's folder."""
+    """Return the path of the driver's own file next to its `stop` file, by which a worker recognises the run's folder.
+
+    The `stop` file itself does not exist yet.
+    """
     return stop.with_name(f"{stop.name}.driver")
 
 
 def perform(spec: TaskSpec) -> TaskResult:
-    """Run the spec's command on this worker, unless it is done; how it ended. Never raises for what a disk does."""
+    """Run the spec's command on this worker, unless it was completed.
+
+    Returns the outcome; never raises for disk errors.
+    """
     node, began = _node(), time.time()
     try:
         if not _sees_run(spec):
@@ -287,7 +296,7 @@ def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
 
 
 def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
-    """Raises HeldError where nobody wants it any more, OSError, StorageProblem."""
+    """Run the command. Raises HeldError if the task is not wanted any more, OSError, StorageProblem."""
     with _alone(spec):
         if known := _known(spec):
             return known
@@ -302,7 +311,7 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
 
 
 def _alone(spec: TaskSpec) -> FileLock:
-    """While it is held nobody else performs the task; waits for it, or until nobody wants it any more."""
+    """Acquire the lock by which only one worker performs the task; waits until the task is not wanted any more."""
     while True:
         try:
             return FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)
@@ -313,7 +322,7 @@ def _alone(spec: TaskSpec) -> FileLock:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """How a performance ended, as it is written down, and which one that was."""
+    """The recorded outcome of an attempt, with its number and key."""
 
     key: str
     number: int
@@ -356,7 +365,7 @@ def _run(spec: TaskSpec, node: str, began: float) -> Outcome:
 
 
 def _problem(found: Mapping[str, Any], node: str, *, was_stopped: bool) -> str:
-    """Why the command did not end well, empty where it did; `found` is what its guard told."""
+    """Return why the command failed, empty after success; `found` is the guard's report."""
     code = found.get("exit_code", 0)
     if detail := found.get("problem"):
         return reason("workflow_not_started", node=node, detail=detail).text
@@ -383,7 +392,10 @@ def _close_input(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _is_stopped(spec: TaskSpec) -> bool:
-    """Whether somebody asked for the end, or this worker is ending: it would wait for the command otherwise."""
+    """Return whether the command must stop: somebody asked for that, or this worker is ending.
+
+    Without this check an ending worker would wait for the command.
+    """
     return spec.stop.exists() or (spec.folder / STOP).exists() or _is_ending()
 
 
@@ -395,7 +407,7 @@ def _is_ending() -> bool:
 
 
 def _node() -> str:
-    """The worker's name, or the computer's where this is none."""
+    """Return the worker's name, or the computer's outside a worker."""
     try:
         return str(get_worker().name)
     except ValueError:

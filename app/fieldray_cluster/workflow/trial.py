@@ -1,7 +1,7 @@
-"""A trial's process: `trial ORDER`, the order as JSON. It performs steps of a recipe in which some keys are changed.
+"""The process of a trial: `trial ORDER`, with the order as JSON. It performs steps of a recipe with changed keys.
 
-The recipe itself stays as it is: what the trial changes is changed in memory, so that every path in it still counts
-from the recipe's own folder.
+The recipe file is not changed: the changes are made in memory, so that every path in the recipe still counts from its
+folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Perform an order; 0, or 1 where the toolchain says what is wrong (on standard error)."""
+    """Perform an order. Returns 0, or 1 after printing the toolchain's error to standard error."""
     stay_offline(is_toolchain=True)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `fieldray adapt`
     from pathlib import Path
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def changed(document: Document, changes: Mapping[str, Any]) -> Document:
-    """A recipe with other values for some keys, named as `training.learning_rate`; the text says so at its end.
+    """Return a recipe with other values for some keys, named as `training.learning_rate`; its text notes the changes.
 
     Raises KeyError for a key within one that is no table.
     """

@@ -24,9 +24,10 @@ _WHAT_FOLLOWS: Final = bytes(range(37, 250, 5)), bytes(range(218, 5, -5))  # eac
 
 
 def with_end(source: bytes) -> bytes:
-    """A JPEG that has its end, or of which only the end marker is missing, with it.
+    """Return a JPEG with its end marker, added if only that is missing.
 
-    Raises Unreadable `truncated` where more is missing, or the JPEG cannot be decoded; ValueError for what is none.
+    Raises Unreadable `truncated` if more is missing or the JPEG cannot be decoded; ValueError for data that are no
+    JPEG.
     """
     if source and not source.startswith(b"\xff\xd8"):
         raise ValueError("no JPEG")
@@ -40,7 +41,10 @@ def with_end(source: bytes) -> bytes:
 
 
 def check_scans(source: bytes) -> None:
-    """Raise Unreadable `truncated` where a JPEG lacks scans, it matters what follows them, or where it is damaged."""
+    """Decode a JPEG twice with different bytes inserted after each scan, and require equal values.
+
+    Raises Unreadable `truncated` if scans or restart markers are missing, or if the values differ.
+    """
     markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in RESTARTS]
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
     parts = [source[start:end].rstrip(b"\xff") for start, end in pairwise([0, *ends, len(source)])]
@@ -53,7 +57,7 @@ def check_scans(source: bytes) -> None:
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
-    """The values of a whole JPEG. Raises Unreadable `truncated`, and what `decode_jpeg_values` raises."""
+    """Decode the values of a whole JPEG. Raises Unreadable `truncated`, and as `decode_jpeg_values`."""
     source = with_end(source)
     tall = tall_jpeg(source)
     values = decode_jpeg_values(tall.data)

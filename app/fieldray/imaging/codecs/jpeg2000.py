@@ -50,7 +50,9 @@ def bits_and_levels_of(source: bytes) -> tuple[int, int]:
 
 
 def _with_end(source: bytes) -> bytes:
-    """The codestream with its end, where a writer left it out: it has at most a byte behind its last tile part then."""
+    """Return the codestream with its end marker, if a writer left it out with at most one byte after the last tile
+    part.
+    """
     start = source.rfind(_TILE_PART)
     end = start + int.from_bytes(source[start + 6 : start + 10], "big")
     is_missing = start < end <= len(source) < end + 2 and _END not in source[-3:]

@@ -63,7 +63,7 @@ def is_own(head: bytes) -> bool:
 
 
 def harmless(value: Value) -> Value:
-    """The value, with an apostrophe wherever its text could begin a formula (see above). Numbers stay numbers."""
+    """Put an apostrophe before a text that a spreadsheet would take for a formula. Numbers are unchanged."""
     if not isinstance(value, str):
         return value
     guarded = _FORMULA.sub("'", value)

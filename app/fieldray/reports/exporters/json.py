@@ -1,7 +1,7 @@
-"""Results as one JSON document in UTF-8: how they came to be, then every row.
+"""Results as one JSON document in UTF-8: the facts of the run, then every row.
 
 Characters that hide or reorder text on a screen (controls, bidirectional marks) are escaped: the document may be opened
-in an editor or a terminal. A JSON reader gets them back unchanged.
+in an editor or a terminal. A JSON parser restores them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write_json(path: Path, stored: StoredRun) -> None:
 
 
 def _text(value: object, *, indent: int | None = None) -> str:
-    r"""The value as JSON; what cannot be seen is only ever inside a string, where `\u202e` means the same."""
+    r"""Return a value as JSON with invisible characters escaped; they occur only inside strings."""
     written = json.dumps(value, ensure_ascii=False, indent=indent)
     return _NOT_PLAIN.sub(lambda found: found[0] if is_seen(found[0]) else json.dumps(found[0])[1:-1], written)
 

@@ -1,4 +1,4 @@
-"""A run as one PDF document: what it was, what came out, the pack and how good it is, and the list of all images."""
+"""A run as one PDF document: the run, the results, the pack with its performance, and the list of all images."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _THREADS: Final = 2
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
-    """An image that cannot be read any more has none."""
+    """Yield the captures; an image that cannot be read any more is left out."""
     from concurrent.futures import ThreadPoolExecutor
 
     from pydicom.uid import JPEGBaseline8Bit
