@@ -54,11 +54,11 @@ def audit_report(
         drifts=(stability([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
         plan=plan(cases, thresholds, rule=rule, pattern=point, prevalence=0.1, prices=prices),
-        paired=_beside_another(Side(run_id=3, pack=text, label=point.label, point=point)),
+        paired=_paired_with_another(Side(run_id=3, pack=text, label=point.label, point=point)),
     )
 
 
-def _beside_another(side: Side) -> Paired:
+def _paired_with_another(side: Side) -> Paired:
     """This pack beside one of the same name."""
     figures = [
         PairedFigure(

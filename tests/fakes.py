@@ -27,7 +27,7 @@ from fieldray.imaging.source import Stamps
 from fieldray.inference.backend import Answer
 from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult, Elsewhere, RanElsewhere, loading
-from fieldray.workers.looking import Worker
+from fieldray.workers.image_worker import Worker
 from fieldray.workers.pool import PoolClosed
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)

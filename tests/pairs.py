@@ -102,7 +102,7 @@ def compared_with(outcome: Outcome, **changes: object) -> PairRecord:
         "is_dicom": True,
         "prior_frame": 0,
         "order": "earlier",
-        "kinship": "same",
+        "patient_match": "same",
         "similarity": 0.83,
         "regions": (
             ChangeRegion(box=box, area_px=1200, strength=5.0),

@@ -75,7 +75,7 @@ if __name__ == "__main__":
 
     def read(message: Message) -> Message:
         """The real worker, but for names that say otherwise; "once" leaves a mark so that it happens once."""
-        from fieldray.workers.looking import handle
+        from fieldray.workers.image_worker import handle
 
         value = message.body["value"]
         path = Path((value if isinstance(value, list) else [value])[0]["ref"]["path"])
@@ -96,7 +96,7 @@ if __name__ == "__main__":
 
     def end_in_classifier(message: Message) -> Message:
         """As `read`, but for what runs a classifier; the image is read by then."""
-        from fieldray.workers.looking import handle
+        from fieldray.workers.image_worker import handle
 
         call, value = message.body["call"], message.body["value"]
         if call == "look":
@@ -108,7 +108,7 @@ if __name__ == "__main__":
 
     def end_in_second(message: Message) -> Message:
         """As `read`, but for what runs the classifier of the second pack that is loaded."""
-        from fieldray.workers.looking import handle
+        from fieldray.workers.image_worker import handle
 
         if message.body["call"] == "look" and any(
             one["pack"] and one["runs"] == "here" for one in message.body["value"]

@@ -37,7 +37,7 @@ from fieldray.errors import (
 from fieldray.paths import HOME_VARIABLE, VERSION, user_data
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.surroundings import polite_ends
+from fieldray.surroundings import shutdown_signals
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ def _cancelled_by_signals() -> Iterator[Sequence[int]]:
         come.append(number)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, cancel) for number in polite_ends()}
+    before = {number: signal.signal(number, cancel) for number in shutdown_signals()}
     try:
         yield come
     finally:

@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from fieldray.backends import BACKENDS
-from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.finding import Category, Decision, Finding
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
-from fieldray.domain.prior import Gap, Order, gap_between, order_of
 from fieldray.domain.purpose import classes_measured
 from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, VerdictChoice
-from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 _MOST_DIGITS: Final = 17  # of a double
@@ -359,60 +356,3 @@ def duration(translator: Translator, seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02}"
     return translator.text("{hours} h {minutes} min", hours=whole // 3600, minutes=whole % 3600 // 60)
-
-
-def gap(translator: Translator, between: Gap, order: Order) -> str:
-    """How much earlier or later a study is than another: in years and months, months and days, days, or minutes."""
-    if between.minutes is not None and between.minutes >= 60:
-        length = translator.text("{hours} h {minutes} min", hours=between.minutes // 60, minutes=between.minutes % 60)
-    elif between.minutes is not None:
-        length = translator.text("{minutes} min", minutes=between.minutes)
-    else:
-        parts = (
-            between.years and translator.plural("{count} year", "{count} years", between.years),
-            between.months and translator.plural("{count} month", "{count} months", between.months),
-            between.days and translator.plural("{count} day", "{count} days", between.days),
-        )
-        length = " ".join([part for part in parts if part][:2])
-    if not length or order in ("same", "unknown"):
-        return translator.text("the same day")
-    if order == "earlier":
-        return translator.text("{length} earlier", length=length)
-    return translator.text("{length} later", length=length)
-
-
-def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
-    """Format how much earlier an image is than another one, or that a missing date leaves this unknown."""
-    between = gap_between(image, current)
-    if between is None:
-        return translator.text("time between the images not known")
-    return gap(translator, between, order_of(image, current))
-
-
-def differences_only(translator: Translator) -> str:
-    """Return the notice for every comparison of two images."""
-    research = translator.text("Research use only.")
-    return f"{research} {translator.reason(reason('compare_notice'))}"
-
-
-def region_count(translator: Translator, count: int) -> str:
-    """Format the number of regions that differ in a pair."""
-    return translator.plural(
-        "{count} region differs by more than the noise.", "{count} regions differ by more than the noise.", count
-    )
-
-
-def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:
-    """Return the sentence on a region that differs, with its number."""
-    values = {
-        "number": count,
-        "strength": number(translator, abs(region.strength), digits=1),
-        "area": number(translator, 100 * region.area_px / FRAME_SIDE**2, digits=1),
-    }
-    if region.is_denser:
-        return translator.text(
-            "{number}. Denser in the current image: {strength} times the noise, {area} % of the image", **values
-        )
-    return translator.text(
-        "{number}. Less dense in the current image: {strength} times the noise, {area} % of the image", **values
-    )

@@ -173,7 +173,7 @@ def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path,
 
 
 def _replaced(temporary: Path, path: Path) -> Path:
-    """Rename what is at `path` and then `beside`; where the former is now."""
+    """Rename what is at `path` and then `temporary`; where the former is now."""
     displaced = unfinished(path)
     path.rename(displaced)
     try:

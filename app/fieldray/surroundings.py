@@ -67,10 +67,10 @@ def disable_core_dumps() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def polite_ends() -> tuple[int, ...]:
+def shutdown_signals() -> tuple[int, ...]:
     """The signals that ask this process to end in order: Ctrl-C, a shutdown, and a terminal that is closed.
 
-    The last one is no wish to end where it is ignored already (`nohup`), and Windows has none.
+    The last one asks for nothing where it is ignored already (`nohup`), and Windows has none.
     """
     hang_up = getattr(signal, "SIGHUP", None)
     is_heard = hang_up is not None and signal.getsignal(hang_up) != signal.SIG_IGN

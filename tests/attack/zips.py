@@ -51,12 +51,12 @@ def bomb(world: World, before: str) -> None:
     plain = world.screen(expected)
     (world.images / "bomb.zip").write_bytes(bomb_file(stated=_STATED))
     done = world.run_screen(before=before).ends_with(0, 1)
-    (row,) = beside(world, done, expected)
+    (row,) = rows_of_zip(world, done, expected)
     check_fate(row, "unscored")
     done.takes(parent_mb=plain.parent_mb + _SMALL)
 
 
-def beside(world: World, done: Record, expected: Mapping[str, Fate]) -> list[dict[str, Any]]:
+def rows_of_zip(world: World, done: Record, expected: Mapping[str, Fate]) -> list[dict[str, Any]]:
     """The rows of the zip; those of the images beside it are as they must be."""
     rows = [line for line in done.lines if ".zip" in line["path"]]
     check_rows([line for line in done.lines if line not in rows], expected, images=world.images)
@@ -67,7 +67,8 @@ def beside(world: World, done: Record, expected: Mapping[str, Fate]) -> list[dic
 def overlapping(world: World) -> None:
     expected = world.good_images(2)
     (world.images / "made.zip").write_bytes(overlapping_file(2_000, 20))
-    assert not [row for row in beside(world, world.run_screen().ends_with(0, 1), expected) if row["score"] is not None]
+    rows = rows_of_zip(world, world.run_screen().ends_with(0, 1), expected)
+    assert not [row for row in rows if row["score"] is not None]
 
 
 @CASES.case("members-10000", "10,000 members in 110 s: opened once, not once for each", limit_s=110)
@@ -76,5 +77,5 @@ def many(world: World) -> None:
     small = png(40, 40, zeros(41 * 40))
     members = [(f"{index % 100:02}/image-{index:05}.png", small) for index in range(10_000)]
     (world.images / "many.zip").write_bytes(zipped(members, zipfile.ZIP_STORED))
-    rows = beside(world, world.run_screen().ends_with(0, 1), expected)
+    rows = rows_of_zip(world, world.run_screen().ends_with(0, 1), expected)
     assert len({line["path"] for line in rows}) == len(rows) == 10_000

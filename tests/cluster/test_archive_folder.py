@@ -64,20 +64,20 @@ def test_a_list_that_was_cut_short_is_named(tmp_path: Path) -> None:
     [
         ("{archive}/a.png", None),
         ("{archive}/deep/a.zip", None),
-        ("{beside}/IMAGES/1", None),  # as a DICOMDIR names it that was given itself
+        ("{disc}/IMAGES/1", None),  # as a DICOMDIR names it that was given itself
         ("/etc/passwd", "is damaged"),
         ("{archive}/../secret.png", "is damaged"),
         ("{archive}-other/a.png", "is damaged"),
     ],
 )
 def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: str, problem: str | None) -> None:
-    archive, beside = tmp_path / "archive", tmp_path / "disc"
-    for folder in (archive, beside):
+    archive, disc = tmp_path / "archive", tmp_path / "disc"
+    for folder in (archive, disc):
         folder.mkdir()
-    (beside / "DICOMDIR").touch()
-    refs = [ImageRef(path=archive / "b.png"), ImageRef(path=Path(path.format(archive=archive, beside=beside)))]
+    (disc / "DICOMDIR").touch()
+    refs = [ImageRef(path=archive / "b.png"), ImageRef(path=Path(path.format(archive=archive, disc=disc)))]
     with ArchiveFolder(tmp_path / "out") as folder:
-        folder.continue_with(archive_request(archive, beside / "DICOMDIR"))
+        folder.continue_with(archive_request(archive, disc / "DICOMDIR"))
         folder.write_list(((ref, "") for ref in refs), progress=lambda _count: None)
         if problem is None:
             with folder.open_list() as images:

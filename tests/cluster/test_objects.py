@@ -129,17 +129,17 @@ def test_what_is_listed_is_an_image_or_says_why_not(server: Server, tmp_path: Pa
     server.put("in/empty.png", b"")
     server.put("in/two.zip", (tmp_path / "two.zip").read_bytes())
     server.faults["in/refused.png"] = REFUSED  # whoever is to screen it tries again
-    beside = [("b.png", ""), ("empty.png", "empty"), ("refused.png", ""), ("two.zip!1.png", ""), ("two.zip!2.png", "")]
+    files = [("b.png", ""), ("empty.png", "empty"), ("refused.png", ""), ("two.zip!1.png", ""), ("two.zip!2.png", "")]
     below = [("deep down/1.png", ""), ("deep down/[1] a&b#c?.png", "")]
     if server.protocol == "http":
         below = [(quote(name), why) for name, why in below]
     if isinstance(server, Bucket):  # of which no name is a folder's
         server.put("in/a//b.png", png.read_bytes())
         server.put("in/folder/", b"")
-        beside.append(("a//b.png", ""))
+        files.append(("a//b.png", ""))
     if isinstance(server, FolderServer):
         (server.folder / "in" / "none").mkdir()
-    expected = sorted([*beside, *below]) if isinstance(server, Bucket) else [*beside, *sorted(below)]
+    expected = sorted([*files, *below]) if isinstance(server, Bucket) else [*files, *sorted(below)]
     assert listed(f"{server.address}/in/") == [(f"{server.address}/in/{name}", why) for name, why in expected]
     assert listed(f"{server.address}/in/b.png") == [(f"{server.address}/in/b.png", "")]
 

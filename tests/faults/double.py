@@ -47,9 +47,9 @@ class DoubleEdgeTpu:
     def order(self, **orders: str | int) -> None:
         """Change how the library behaves from its next call on; see fake_edgetpu.c for the keys."""
         self._orders |= orders
-        beside = self._control.with_suffix(".new")
-        beside.write_text("".join(f"{key}={value}\n" for key, value in self._orders.items()))
-        beside.replace(self._control)
+        temporary = self._control.with_suffix(".new")
+        temporary.write_text("".join(f"{key}={value}\n" for key, value in self._orders.items()))
+        temporary.replace(self._control)
 
     def heal(self) -> None:
         """Forget all orders but those about where it is and whose results are marked."""

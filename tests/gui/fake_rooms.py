@@ -28,6 +28,7 @@ from fieldray.domain.run import (
     BackendChanged,
     Count,
     ImageDone,
+    Overrides,
     PackOfRun,
     Publish,
     RunChanged,
@@ -35,7 +36,6 @@ from fieldray.domain.run import (
     StoredAnswer,
     StoredImage,
     Verdict,
-    Wishes,
 )
 from fieldray.errors import Cancelled, FieldrayError
 from fieldray.imaging.preprocess import thumbnail
@@ -267,7 +267,7 @@ class FakeSession:
     verdict_problem: FieldrayError | None = None
     keeps_refused: bool = False  # what is refused lies in the store all the same
     image: Image | None = None  # the pixels of every image, else each has its own
-    wishes: list[tuple[int, Wishes]] = field(default_factory=list)
+    overrides: list[tuple[int, Overrides]] = field(default_factory=list)
     again: Outcome | FieldrayError | None = None
     may_screen: threading.Event = field(default_factory=threading.Event)
     is_closed: bool = False
@@ -335,13 +335,13 @@ class FakeSession:
             raise FieldrayError(reason("preview_damaged"))
         return kept
 
-    def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
-        self.wishes.append((row_id, wishes))
+    def screen_again(self, row_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
+        self.overrides.append((row_id, overrides))
         self.may_screen.wait(10)
         if isinstance(self.again, FieldrayError):
             raise self.again
         assert self.again is not None
-        if isinstance(self.again, Refused) and wishes != Wishes():  # which is only told
+        if isinstance(self.again, Refused) and overrides != Overrides():  # which is only told
             return self.again
         with ResultStore(self.database) as store:
             image = store.replace(row_id, self.again, run=store.run(self.batches[-1].run_id))

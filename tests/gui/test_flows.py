@@ -23,12 +23,12 @@ from fieldray.domain.run import (
     Count,
     DeviceChanged,
     DeviceState,
+    Overrides,
     Progress,
     RunChanged,
     Speed,
     StoreUnwritable,
     Verdict,
-    Wishes,
 )
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
@@ -243,11 +243,11 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     ]
     desk.screen()
     panel, session = desk.window.result, desk.rooms.session
-    for row_id, wishes in ((6, []), (7, ["Swap black and white, and screen", "Screen it anyway"])):
+    for row_id, overrides in ((6, []), (7, ["Swap black and white, and screen", "Screen it anyway"])):
         desk.open_row(row_id)
-        assert [wish.text() for wish in panel.wishes] == wishes
+        assert [wish.text() for wish in panel.override_buttons] == overrides
     desk.open_row(5)
-    (anyway,) = panel.wishes
+    (anyway,) = panel.override_buttons
     session.again = UsageProblem(reason("again_busy"))
     anyway.click()
     desk.until_shown("A run is under way. Wait")
@@ -257,22 +257,22 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     desk.until(lambda: not anyway.isEnabled())
     desk.open_row(1)
     desk.open_row(5)
-    assert not panel.wishes[0].isEnabled()
+    assert not panel.override_buttons[0].isEnabled()
     session.may_screen.set()
     desk.until(lambda: "A user had this image screened" in texts(panel))
-    assert session.wishes == [(5, Wishes(overrules=True))] * 2
+    assert session.overrides == [(5, Overrides(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the file says LL" in texts(panel)
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows
     assert "A user had this image screened" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
-    (back,) = panel.wishes
+    (back,) = panel.override_buttons
     session.again = refused(5, reason("view", view="LL"))
     back.click()
     desk.until(lambda: "A user had this image screened" not in texts(panel))
     desk.until(lambda: "Read the image yourself" in texts(panel))
-    assert session.wishes[-1] == (5, Wishes())
-    assert [wish.text() for wish in panel.wishes] == ["Screen it anyway"]
+    assert session.overrides[-1] == (5, Overrides())
+    assert [wish.text() for wish in panel.override_buttons] == ["Screen it anyway"]
 
 
 def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(desk: Desk, rooms: FakeRooms) -> None:
@@ -280,7 +280,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     desk.screen()
     desk.open_row(5)
     panel, session = desk.window.result, desk.rooms.session
-    turn, anyway = panel.wishes
+    turn, anyway = panel.override_buttons
     assert (turn.text(), anyway.text()) == ("Turn it and screen", "Screen it anyway")
     session.again = rooms.outcomes[-1]
     turn.click()
@@ -292,7 +292,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     image = desk.bench.image
     desk.until(lambda: not image.is_loading and image.pyramid is not None)
     assert session.read[-1].turn == Turn(90)
-    assert [wishes for _, wishes in session.wishes] == [Wishes(turns=True)] * 2
+    assert [overrides for _, overrides in session.overrides] == [Overrides(turns=True)] * 2
 
 
 def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms) -> None:

@@ -176,10 +176,11 @@ def compare(desk: Desk, first: int) -> None:
     bench, window = desk.bench, desk.window
     press(Key.Key_C)
     press(Key.Key_Down)
-    desk.until(lambda: bench.beside.pyramid is not None and bench.image.pyramid is not None)
-    assert (bench.beside.row.row_id, window.area.viewer.state.zoom) == (first, window.area.beside.state.zoom)
+    desk.until(lambda: bench.second_image.pyramid is not None and bench.image.pyramid is not None)
+    assert bench.second_image.row.row_id == first
+    assert window.area.viewer.state.zoom == window.area.second_viewer.state.zoom
     press(Key.Key_C)
-    assert bench.beside.row is None
+    assert bench.second_image.row is None
     press(Key.Key_Space)
     assert window.viewer.state == ViewState()
 
@@ -427,8 +428,8 @@ def test_a_button_that_goes_while_it_has_the_keys_gives_them_back_to_the_list(de
     desk.rooms.session.again = screened(5, 0.9)
     at_the_list(desk)
     desk.window.work_list.choose(5)
-    desk.until(lambda: desk.bench.image.is_in_sight and bool(desk.window.result.wishes))
-    desk.window.result.wishes[-1].setFocus()
+    desk.until(lambda: desk.bench.image.is_in_sight and bool(desk.window.result.override_buttons))
+    desk.window.result.override_buttons[-1].setFocus()
     QTest.keyClick(focus(), Key.Key_Space)
     desk.until(lambda: isinstance(desk.bench.image.row and desk.bench.image.row.outcome, Screened))
     desk.until(desk.window.work_list.table.hasFocus)

@@ -136,7 +136,7 @@ def test_a_store_that_cannot_be_read_is_a_notice(desk: Desk) -> None:
 
 
 def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view: PriorView) -> None:
-    for command in ("beside", "swipe", "difference"):
+    for command in ("side_by_side", "swipe", "difference"):
         view.set_mode(command)
         bar = desk.window.prior_bar
         assert bar.isVisible()
@@ -149,16 +149,16 @@ def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view
 
 def test_side_by_side_is_where_it_begins_with_linked_zoom(desk: Desk, view: PriorView) -> None:
     area = desk.window.area
-    assert view.mode == "beside"
-    assert area.beside.isVisible()
+    assert view.mode == "side_by_side"
+    assert area.second_viewer.isVisible()
     press(desk, Key.Key_Plus)
-    assert area.beside.state.zoom == area.viewer.state.zoom == 1.25
+    assert area.second_viewer.state.zoom == area.viewer.state.zoom == 1.25
 
 
 def test_swipe_has_the_prior_to_the_left_of_a_divider_that_keys_and_mouse_move(desk: Desk, view: PriorView) -> None:
     press(desk, Key.Key_S)
     assert view.mode == "swipe"
-    assert not desk.window.area.beside.isVisible()
+    assert not desk.window.area.second_viewer.isVisible()
     before = view._divider
     press(desk, Key.Key_Left, Qt.KeyboardModifier.AltModifier)
     assert view._divider == pytest.approx(before - 0.05)
@@ -249,7 +249,7 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
     press(desk, Key.Key_D)
     desk.rooms.priors.may_compare.clear()
     desk.open_row(2)
-    assert view.mode == "beside"  # nothing of the pair before
+    assert view.mode == "side_by_side"  # nothing of the pair before
     desk.rooms.priors.may_compare.set()
     compared(desk)
     assert view.mode == "difference"
@@ -257,7 +257,7 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
     press(desk, Key.Key_E)
     assert (comparing.is_on, comparing.prior, comparing.laid) == (False, None, None)
     assert not desk.window.prior_bar.isVisible()
-    assert desk.bench.beside.row is None
+    assert desk.bench.second_image.row is None
 
 
 def test_closing_the_prior_or_keeping_another_image_ends_comparing(
@@ -267,7 +267,7 @@ def test_closing_the_prior_or_keeping_another_image_ends_comparing(
     assert not comparing.is_on
     desk.window.area.keep_or_close()
     assert not comparing.is_on
-    assert desk.bench.beside.row is desk.bench.image.row
+    assert desk.bench.second_image.row is desk.bench.image.row
 
 
 def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, comparing: Comparing, view: PriorView) -> None:
@@ -284,13 +284,14 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, com
     area = desk.window.area
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.laid is not None)
-    assert (area.viewer.state.center, area.beside.state.center) == (None, None)  # a whole image beside a whole image
+    centers = area.viewer.state.center, area.second_viewer.state.center
+    assert centers == (None, None)  # a whole image beside a whole image
     press(desk, Key.Key_Plus)
     down_px = 32 * 600 / 512
-    assert area.beside.state.center == pytest.approx((256.0, 300.0 + down_px))
-    area.beside.setFocus()
-    QTest.keyClick(area.beside, Key.Key_Up, Qt.KeyboardModifier.ShiftModifier)
-    (x, y), (prior_x, prior_y) = area.viewer.state.center, area.beside.state.center
+    assert area.second_viewer.state.center == pytest.approx((256.0, 300.0 + down_px))
+    area.second_viewer.setFocus()
+    QTest.keyClick(area.second_viewer, Key.Key_Up, Qt.KeyboardModifier.ShiftModifier)
+    (x, y), (prior_x, prior_y) = area.viewer.state.center, area.second_viewer.state.center
     assert (x, y) == pytest.approx((prior_x, prior_y - down_px))
     press(desk, Key.Key_E)  # the prior is closed: no place leads anywhere
     assert comparing.mapping(to_prior=True) is None
@@ -306,8 +307,8 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
     press(desk, Key.Key_D)
     compared(desk)
     view, bar = desk.window.area.prior_view, desk.window.prior_bar
-    assert view.mode == "beside"
-    assert desk.window.area.beside.isVisible()
+    assert view.mode == "side_by_side"
+    assert desk.window.area.second_viewer.isVisible()
     assert desk.window.viewer._layer is None
     assert "Not comparable. The two images differ too much" in bar.state.text()
     assert not bar.buttons["prior_difference"].isEnabled()
@@ -332,7 +333,7 @@ def test_what_cannot_be_compared_is_said_and_the_images_stay(
     press(desk, Key.Key_E)
     compared(desk)
     assert words in desk.window.prior_bar.state.text()
-    assert desk.window.area.beside.isVisible()
+    assert desk.window.area.second_viewer.isVisible()
     assert len(desk.rooms.priors.compared) == (not is_replaced)
 
 
@@ -457,7 +458,7 @@ def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: Comparing)
     desk.rooms.priors.answer = pair_comparison(shift=(20.0, 0.0))
     press(desk, Key.Key_E)
     compared(desk)
-    bent, prior = comparing.laid.prior.image.pixels, desk.bench.beside.pyramid.image.pixels
+    bent, prior = comparing.laid.prior.image.pixels, desk.bench.second_image.pyramid.image.pixels
     assert bent.shape == (600, 512)
     moved = 20 * 600 / 512
     rows = np.arange(100, 500)

@@ -273,7 +273,7 @@ def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
         button_of(desk, button).click()
         comparing.start()
         desk.until(lambda: comparing.prior is not None and not comparing.is_searching)
-        assert comparing.prior.outcome.pack_name == desk.bench.beside.row.outcome.pack_name == name
+        assert comparing.prior.outcome.pack_name == desk.bench.second_image.row.outcome.pack_name == name
 
 
 def again(desk: Desk) -> None:

@@ -92,8 +92,18 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     assert verdicts.insist(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.written(FIRST, None) == ()  # meanwhile they withdrew it
     assert (given.asks, given.stored) == (True, None)
-    assert verdicts.give_in(FIRST) == ()
+    assert verdicts.give_in(FIRST) == (Read(FIRST),)
     assert (given.state, given.wanted) == (None, None)
+
+
+def test_the_other_verdict_that_is_kept_is_the_one_that_the_store_has_by_then() -> None:
+    """Another window changes its verdict while the person looks at the question."""
+    verdicts = opened()
+    verdicts.choose("agree")
+    verdicts.written(FIRST, DISAGREE)
+    assert verdicts.give_in(FIRST) == (Read(FIRST),)
+    verdicts.found(FIRST, None)
+    assert (verdicts.of(FIRST).state, verdicts.of(FIRST).wanted) == (None, None)
 
 
 def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -> None:
@@ -416,7 +426,7 @@ def stored(desk: Desk, row_id: int) -> Verdict | None:
 
 
 @pytest.fixture
-def beside(qapp: QApplication, qtbot: QtBot, desk: Desk, settings: Settings) -> Iterator[Desk]:
+def second_desk(qapp: QApplication, qtbot: QtBot, desk: Desk, settings: Settings) -> Iterator[Desk]:
     """Another program with a window, in which the run of the first one is open."""
     screen(desk)
     rooms = FakeRooms()
@@ -549,15 +559,15 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
 
 
 @pytest.mark.parametrize("answer", ["again", "give_in"])
-def test_another_windows_newer_verdict_is_asked_about(desk: Desk, beside: Desk, answer: str) -> None:
-    for window in (desk, beside):
+def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: Desk, answer: str) -> None:
+    for window in (desk, second_desk):
         window.open_row(1)
-    beside.window.result.verdict.buttons["disagree"].click()
-    beside.until(lambda: mark(beside, 1) == "saved")
-    type_note(beside, "scar")
-    beside.window.work_list.choose(2)
+    second_desk.window.result.verdict.buttons["disagree"].click()
+    second_desk.until(lambda: mark(second_desk, 1) == "saved")
+    type_note(second_desk, "scar")
+    second_desk.window.work_list.choose(2)
     theirs = Verdict(choice="disagree", note="scar")
-    beside.until(lambda: stored(beside, 1) == theirs)
+    second_desk.until(lambda: stored(second_desk, 1) == theirs)
     bar = desk.window.result.verdict
     bar.buttons["agree"].click()
     desk.until(bar.again.isVisible)
@@ -572,8 +582,8 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, beside: Desk, 
     desk.until(lambda: mark(desk, 1) == "saved")
     kept = AGREE if answer == "again" else theirs
     assert stored(desk, 1) == kept
-    beside.open_row(1)
-    beside.until(beside.window.result.verdict.buttons[kept.choice].isChecked)
+    second_desk.open_row(1)
+    second_desk.until(second_desk.window.result.verdict.buttons[kept.choice].isChecked)
 
 
 # ---- what was read
@@ -660,12 +670,12 @@ def test_an_image_whose_file_is_overwritten_stays_in_sight_and_takes_no_verdict(
     pyramid = desk.bench.image.pyramid
     overwrite(desk, 1, another_patient(1))
     desk.until_shown("was replaced while the image was open")
-    for command in ("heat_map", "heat_map", "agree", "unread", "keep_beside"):
+    for command in ("heat_map", "heat_map", "agree", "unread", "keep_image"):
         desk.window.actions_by_name[command].trigger()
     desk.bench.reading._soon.timeout.emit()
     assert desk.bench.image.pyramid is pyramid and "DOE PERSON 001" in corner(desk)
     assert "No verdict was given: this image was replaced" in desk.notices
-    kept = desk.bench.beside.row
+    kept = desk.bench.second_image.row
     assert kept is not None and kept.outcome.facts.content_sha256 == screened(1, 0.9).facts.content_sha256
     assert desk.rooms.session.judged == [] and unread(desk, 1) == [1]
     assert "DOE PERSON 050" in desk.bench.rows.data(desk.bench.rows.index_of(1).siblingAtColumn(1))
@@ -736,7 +746,7 @@ def test_a_verdict_right_after_a_step_that_is_looked_up_is_on_neither_image(desk
 
 
 def test_keys_that_write_do_not_repeat_while_they_are_held(desk: Desk) -> None:
-    once = {"agree", "disagree", "unsure", "withdraw", "unread", "undo", "keep_beside"}
+    once = {"agree", "disagree", "unsure", "withdraw", "unread", "undo", "keep_image"}
     held = {QKeySequence(key.keys[0]) for key in TABLE if key.command in once}
     found = {shortcut.keys()[0]: shortcut.autoRepeat() for shortcut in desk.window.findChildren(QShortcut)}
     assert len(held) == len(once)

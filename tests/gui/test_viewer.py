@@ -477,17 +477,17 @@ def area(desk: Desk) -> ImageArea:
     desk.window.viewer.setFocus()
     desk.qtbot.keyClick(desk.window.viewer, Qt.Key.Key_C)
     desk.open_row(2)
-    desk.until(lambda: not desk.bench.beside.is_loading)
+    desk.until(lambda: not desk.bench.second_image.is_loading)
     return desk.window.area
 
 
 def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea) -> None:
     bench = desk.bench
-    assert (bench.beside.row.row_id, bench.image.row.row_id) == (1, 2)
-    assert area.beside.isVisible()
-    assert area.beside.pyramid is bench.beside.pyramid is not bench.image.pyramid
+    assert (bench.second_image.row.row_id, bench.image.row.row_id) == (1, 2)
+    assert area.second_viewer.isVisible()
+    assert area.second_viewer.pyramid is bench.second_image.pyramid is not bench.image.pyramid
     desk.open_row(3)
-    assert bench.beside.row.row_id == 1
+    assert bench.second_image.row.row_id == 1
     names = [head.name.text() for head in area._heads]
     assert names == ["Current: DOE PERSON 003, 2026-03-04", "Kept: DOE PERSON 001, 2026-03-02"]
     desk.bench.switches.set(hide_patient=True)
@@ -499,24 +499,24 @@ def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, a
     for key in (Qt.Key.Key_Plus, Qt.Key.Key_Plus, Qt.Key.Key_3, Qt.Key.Key_I, Qt.Key.Key_R):
         desk.qtbot.keyClick(area.viewer, key)
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
-    open_state, kept_state = area.viewer.state, area.beside.state
+    open_state, kept_state = area.viewer.state, area.second_viewer.state
     assert kept_state.zoom == open_state.zoom == pytest.approx(1.25**2)
     assert kept_state.center == pytest.approx(open_state.center)  # both are of 600 x 512
-    assert kept_state.window == area.beside.pyramid.presets[2]
+    assert kept_state.window == area.second_viewer.pyramid.presets[2]
     assert (kept_state.inverted, kept_state.turns) == (True, 0)
 
 
 def test_what_is_done_to_the_kept_one_the_open_one_follows_and_can_be_undone_there(desk: Desk, area: ImageArea) -> None:
-    area.beside.setFocus()
-    desk.qtbot.keyClick(area.beside, Qt.Key.Key_Plus)
+    area.second_viewer.setFocus()
+    desk.qtbot.keyClick(area.second_viewer, Qt.Key.Key_Plus)
     assert area.viewer.state.zoom == pytest.approx(1.25)
-    desk.qtbot.keyClick(area.beside, Qt.Key.Key_Z, CONTROL)
-    assert area.viewer.state.zoom == area.beside.state.zoom == 1.0
+    desk.qtbot.keyClick(area.second_viewer, Qt.Key.Key_Z, CONTROL)
+    assert area.viewer.state.zoom == area.second_viewer.state.zoom == 1.0
 
 
 def test_the_next_image_of_the_list_is_shown_at_the_same_place(desk: Desk, area: ImageArea) -> None:
-    area.beside.setFocus()
-    desk.qtbot.keyClick(area.beside, Qt.Key.Key_Plus)
+    area.second_viewer.setFocus()
+    desk.qtbot.keyClick(area.second_viewer, Qt.Key.Key_Plus)
     desk.open_row(3)
     assert area.viewer.state.zoom == pytest.approx(1.25)
 
@@ -525,10 +525,10 @@ def test_unlinked_each_goes_its_own_way(desk: Desk, area: ImageArea) -> None:
     area.viewer.setFocus()
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_K)
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_Plus)
-    assert (area.viewer.state.zoom, area.beside.state.zoom) == (1.25, 1.0)
+    assert (area.viewer.state.zoom, area.second_viewer.state.zoom) == (1.25, 1.0)
     assert not desk.window.tools.buttons["link"].isChecked()
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_K)
-    assert area.beside.state.zoom == 1.25
+    assert area.second_viewer.state.zoom == 1.25
 
 
 def test_heat_map_and_outline_are_switched_in_both(desk: Desk, area: ImageArea) -> None:
@@ -539,18 +539,18 @@ def test_heat_map_and_outline_are_switched_in_both(desk: Desk, area: ImageArea) 
 
 def test_the_same_key_closes_it_and_so_does_another_run(desk: Desk, area: ImageArea) -> None:
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_C)
-    assert desk.bench.beside.row is None
-    assert not area.beside.isVisible()
+    assert desk.bench.second_image.row is None
+    assert not area.second_viewer.isVisible()
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_C)
-    assert area.beside.isVisible()
+    assert area.second_viewer.isVisible()
     desk.finish()
     desk.screen(str(Path("/other")))
-    desk.until(lambda: desk.bench.beside.row is None)
-    assert not area.beside.isVisible()
+    desk.until(lambda: desk.bench.second_image.row is None)
+    assert not area.second_viewer.isVisible()
 
 
 def test_a_window_of_another_image_is_as_far_from_its_own(area: ImageArea) -> None:
-    shown, other = area.viewer.pyramid, area.beside.pyramid
+    shown, other = area.viewer.pyramid, area.second_viewer.pyramid
     assert like_window(None, shown, other) is None
     for own, its in zip(shown.presets, other.presets, strict=True):
         assert like_window(own, shown, other) == its

@@ -62,8 +62,8 @@ def program_command(program: Path | None = None) -> tuple[str, ...]:
     """The program given, else this checkout's own, without the current directory among its modules."""
     if program is not None:
         return (str(program.absolute()),)
-    beside = Path(sys.executable).with_name("fieldray")
-    return (str(beside),) if beside.exists() else (sys.executable, "-P", "-m", "fieldray")
+    installed = Path(sys.executable).with_name("fieldray")
+    return (str(installed),) if installed.exists() else (sys.executable, "-P", "-m", "fieldray")
 
 
 def try_case(case: Case, program: Sequence[str]) -> Result:

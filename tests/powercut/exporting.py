@@ -13,7 +13,7 @@ from typing import Final
 from pydicom import dcmread
 
 from fieldray.domain.run import Verdict, VerdictChoice
-from fieldray.pipeline.export import export_run
+from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.store.results import ResultStore
 from powercut.place import NAMES, Emit, Log, Lost, Place, do_each, image_of, outcome_of, require, require_whole
 
@@ -29,7 +29,11 @@ def export(place: Place, emit: Emit, *, formats: Sequence[str]) -> None:
         row = place.results(run.run_id)[NAMES[turn]]
         with ResultStore(place.store) as store:
             store.set_verdict(row.row_id, Verdict(choice=choice), judged=row.outcome)
-        written = export_run(place.store, run.run_id, place.out, formats, spec=place.spec)
+        written = export_run(
+            ExportRequest(
+                database=place.store, run_id=run.run_id, folder=place.out, formats=tuple(formats), spec=place.spec
+            )
+        )
         return "written", *(path.name for path in written)
 
     do_each(emit, [partial(once, 1, "agree"), partial(once, 2, "disagree")])
@@ -43,7 +47,9 @@ def check_export(place: Place, log: Log, end: str) -> None:
             require((place.out / name).exists(), f"told as written, but gone: {name}")
     require_whole_outputs(place.out)
     run = min(place.runs(), key=lambda run: run.run_id)
-    written = export_run(place.store, run.run_id, place.out, QUICK, spec=place.spec)
+    written = export_run(
+        ExportRequest(database=place.store, run_id=run.run_id, folder=place.out, formats=QUICK, spec=place.spec)
+    )
     require_whole_outputs(place.out)
     if left := [path.name for path in place.out.iterdir() if path.name.startswith(".")]:
         raise Lost(f"the next export leaves {left}")

@@ -9,7 +9,7 @@ import pytest
 from fieldray.inference.coral_status import find_usb_devices, may_have_board
 from program import python, write_images
 
-_WORKER = "fieldray.workers.looking:handle"
+_WORKER = "fieldray.workers.image_worker:handle"
 _NOTED = """
 import sys
 started = []

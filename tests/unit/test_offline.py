@@ -472,5 +472,5 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
     ],
 )
 def test_a_command_joins_a_cluster_only_where_it_is_told_to(arguments: list[str], joins: bool) -> None:
-    beside = command_line_of(arguments[0]) if arguments else None
-    assert (beside is not None and beside.joins_cluster(arguments)) is joins
+    command_line = command_line_of(arguments[0]) if arguments else None
+    assert (command_line is not None and command_line.joins_cluster(arguments)) is joins

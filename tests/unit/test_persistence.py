@@ -154,10 +154,10 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 def completed(path: Path, content: bytes) -> Path:
     """A folder with one file, beside its place."""
-    beside = unfinished(path)
-    beside.mkdir()
-    write_new(beside / "file", content)
-    return beside
+    temporary = unfinished(path)
+    temporary.mkdir()
+    write_new(temporary / "file", content)
+    return temporary
 
 
 def not_exchanged(first: Path, second: Path) -> bool:

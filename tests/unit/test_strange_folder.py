@@ -47,7 +47,7 @@ def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.mark.parametrize(
     ("service", "body"),
     [
-        ("fieldray.workers.looking:handle", {"call": "image", "value": {"ref": {"path": "json.py"}}}),
+        ("fieldray.workers.image_worker:handle", {"call": "image", "value": {"ref": {"path": "json.py"}}}),
         ("fieldray.inference.service:handle", {"call": "open", "value": {}}),
         ("fieldray.inference.coral:handle", {"call": "ask", "value": {"libraries": []}}),
         ("fieldray.bench.machine:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),

@@ -96,7 +96,7 @@ def test_a_library_that_a_configuration_of_openssl_names_is_not_loaded(tmp_path:
 
 def test_from_a_checkout_nothing_is_installed_beside() -> None:
     assert installed_program("fieldray-window") is None
-    assert child_command("fieldray.workers.looking:handle")[:2] == [sys.executable, "-I"]
+    assert child_command("fieldray.workers.image_worker:handle")[:2] == [sys.executable, "-I"]
 
 
 _NOWHERE = ":99"  # no server has this number, nor does Wayland name a screen so

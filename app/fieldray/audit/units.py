@@ -10,21 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 
 from fieldray.audit.cases import Reference
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, asked_for, calibrate, why_of
 from fieldray.domain.image import ImageHeader, known_person
-from fieldray.domain.metrics import Scores, Truth, logit
+from fieldray.domain.metrics import Referral, Scores, Truth, Unit, logit
 from fieldray.domain.model import Calibration, OperatingPoint
 from fieldray.domain.run import StoredAnswer
 from fieldray.reasons import Reason
 
-Unit = Literal["image", "exam", "patient"]
-Referral = Literal["above", "unsure"]
-UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the first of the list, whatever its score
 
 

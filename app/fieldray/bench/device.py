@@ -124,37 +124,43 @@ class EnergyMeter:
             energy.append((sum(drawn_uj) / 1e6, time.perf_counter() - began_s))
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MeasureOptions:
+    """The scopes, loads and effort with which `measure` times each case.
+
+    scopes    what is timed: NETWORK, FILE or both
+    levels    the loads under which images are timed
+    cores     number of processes that make a load
+    settle_s  seconds for which each load runs alone, and is measured, before images are timed
+    least_s   shortest time in seconds of a repetition of the network alone, however fast its images are
+    readers   opens the worker processes that read files
+    meter     counts the energy that the CPU draws; None for no count
+    """
+
+    scopes: Sequence[str] = (NETWORK, FILE)
+    levels: Sequence[Level] = (NO_LOAD,)
+    cores: int = 1
+    settle_s: float = 0.0
+    least_s: float = 0.0
+    readers: Callable[[], Workers] = one_worker
+    meter: EnergyMeter | None = None
+
+
 def measure(
     cases: Mapping[BenchmarkCase, Sequence[LoadedImage]],
     effort: Effort,
     *,
     notify: Say,
-    scopes: Sequence[str] = (NETWORK, FILE),
-    levels: Sequence[Level] = (NO_LOAD,),
-    cores: int = 1,
-    settle_s: float = 0.0,
-    least_s: float = 0.0,
-    readers: Callable[[], Workers] = one_worker,
-    meter: EnergyMeter | None = None,
+    options: MeasureOptions = MeasureOptions(),
 ) -> tuple[Measurement, ...]:
     """Measure every case on its images in each scope under each load, with interleaved repetitions.
-
-    Parameters
-    ----------
-    cores
-        The number of processes that make a load.
-    settle_s
-        Seconds for which each load runs alone, and is measured, before images are timed.
-    least_s
-        The shortest time in seconds of a repetition of the network alone, however fast its images are.
-    readers
-        Opens the worker processes that read files.
 
     Raises
     ------
     BackendProblem, OSError
     """
-    timed = partial(time_case, count=effort.images, least_s=least_s, readers=readers)
+    levels, scopes, cores, meter = options.levels, options.scopes, options.cores, options.meter
+    timed = partial(time_case, count=effort.images, least_s=options.least_s, readers=options.readers)
     found = {
         (case, level, scope): Measurement(case=case, scope=scope, level=level)
         for case in cases
@@ -166,7 +172,7 @@ def measure(
             under_load = f", {level.name}" if len(levels) > 1 else ""
             notify(f"repetition {repetition + 1} of {effort.repeats}{under_load}")
             with parallel_load(level, cores=cores) as processes:
-                load = measured_load(processes, cores=cores, within_s=settle_s)
+                load = measured_load(processes, cores=cores, within_s=options.settle_s)
                 for case, scope in itertools.product(rotated(cases, repetition), scopes):
                     one = found[case, level, scope]
                     one.loads.append(load)

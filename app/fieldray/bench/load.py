@@ -13,7 +13,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,8 +34,7 @@ from fieldray.bench.benchmark_case import (
     usable,
     when_and_where,
 )
-from fieldray.bench.device import NETWORK, Measurement, times_table
-from fieldray.bench.device import measure as measure_all
+from fieldray.bench.device import NETWORK, Measurement, MeasureOptions, measure, times_table
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import Count
@@ -49,7 +48,7 @@ from fieldray.surroundings import usable_cores
 from fieldray.typed_json import decoded
 
 # Each load alone for a second, and long enough beside it for several bursts of a user's work.
-measure = partial(measure_all, scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, least_s=1.5)
+UNDER_LOADS: Final = MeasureOptions(scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, least_s=1.5)
 
 
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
@@ -243,7 +242,8 @@ def _study(of: tuple[Path, str]) -> KeptStudy:
 
     with scratch_folder() as drawn_in, one_worker() as decoders:
         images = read_images(find_images(None, count=MOST_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
-    cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, cores=usable_cores(), notify=notify)
+    options = replace(UNDER_LOADS, cores=usable_cores())
+    cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
     keep(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
     study = kept_study()
     assert study is not None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.commands.console import Console, add_command, given_path, given_text
 from fieldray.commands.options import (
     add_pack_options,
+    add_pdf_language,
     given_pack_of_run,
     load_pack,
     pack_library,
@@ -22,7 +23,6 @@ from fieldray.errors import PackProblem
 from fieldray.paths import results_path, user_data
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
-from fieldray.settings import language_choices
 
 if TYPE_CHECKING:
     from fieldray.audit.report import AuditReport
@@ -130,9 +130,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", type=given_text, metavar="FILE|-", help="write all figures as JSON; - prints the JSON"
     )
-    parser.add_argument(
-        "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
-    )
+    add_pdf_language(parser)
 
 
 def _add_local_options(parser: argparse.ArgumentParser) -> None:

@@ -133,11 +133,12 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
 
 def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure under load. Returns the exit code. Raises as `run_device` does."""
-    from fieldray.bench import load
+    from fieldray.bench import device, load
 
     model, cores = chosen_model(options), usable_cores()
     cases = load.load_cases(model, cores=cores)
-    cells, problems, images = _measured(options, console, cases, partial(load.measure, cores=cores))
+    under_loads = partial(device.measure, options=replace(load.UNDER_LOADS, cores=cores))
+    cells, problems, images = _measured(options, console, cases, under_loads)
     report = load.load_report(cells, problems=problems, images=images)
     load.keep(report)
     return show(report, options.out, console)
@@ -156,7 +157,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
         float_file=file_bytes(options.float_file) if options.float_file else None,
         max_clock=options.max_clock,
     )
-    network = partial(device.measure, scopes=(device.NETWORK,))
+    network = partial(device.measure, options=device.MeasureOptions(scopes=(device.NETWORK,)))
     measured, problems, images = _measured(options, console, cases, network)
     report = device.device_report(measured, problems=problems, images=images, more=device.NOT_MEASURED)
     return show(host_report(parts, measured=report), options.out, console)
@@ -250,7 +251,7 @@ def _measured_after_rehearsal(
     each_s = sum(one.repetitions[0][-1] for one in short if one.repetitions) / 1000
     total_s = effort.repeats * (time.monotonic() - began_s + (effort.images - _REHEARSED) * each_s)
     console.print_line(f"This will take about {duration_text(total_s)}.")
-    return device.measure(given, effort, notify=notify, meter=meter)
+    return device.measure(given, effort, notify=notify, options=device.MeasureOptions(meter=meter))
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:

@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
-from fieldray.commands.options import add_report_options, given_pack_of_run, report_options, say_update, write_json
+from fieldray.commands.options import (
+    add_pdf_language,
+    add_report_options,
+    given_pack_of_run,
+    report_options,
+    say_update,
+    write_json,
+)
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path, user_data
 from fieldray.persistence import clear_abandoned
 from fieldray.plain_text import as_cell
 from fieldray.reasons import OF_MANY, Reason, reason
-from fieldray.settings import language_choices, load
+from fieldray.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,9 +68,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     month.add_argument("month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: this one)")
     month.add_argument("--folder", type=given_path, metavar="DIR", help="count the images of this folder alone")
     month.add_argument("--pdf", type=given_path, metavar="FILE", help="write the report as PDF")
-    month.add_argument(
-        "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
-    )
+    add_pdf_language(month)
     _add_json(month)
     deleting = add_command(
         actions, "delete", "delete runs for good, with their results, previews and verdicts", run=run_delete
@@ -215,16 +220,19 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Write the results of a run. Returns the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
     say_update(console)
-    from fieldray.pipeline.export import export_run
+    from fieldray.pipeline.export import ExportRequest, export_run
     from fieldray.workers.pool import number_of_workers, open_workers
 
     (settings, _), left_out = load(), list[Reason]()
-    written = export_run(
-        results_path(),
-        options.run,
-        options.out,
-        options.formats or (),
+    request = ExportRequest(
+        database=results_path(),
+        run_id=options.run,
+        folder=options.out,
+        formats=tuple(options.formats or ()),
         options=report_options(options, settings, console),
+    )
+    written = export_run(
+        request,
         readers=lambda: open_workers(settings, number_of_workers(settings)),
         progress=lambda done, total: console.bar(f"Reports {done}/{total}"),
         note=left_out.append,

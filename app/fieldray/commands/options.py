@@ -243,6 +243,13 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_pdf_language(parser: argparse.ArgumentParser) -> None:
+    """The language of a report that a command writes as PDF."""
+    parser.add_argument(
+        "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
+    )
+
+
 def report_options(options: argparse.Namespace, settings: Settings, console: Console) -> ReportOptions:
     """Read the report options; a note tells which reports do not support pseudonyms."""
     shows_images = bool(set(options.formats or ()) & {"pdf", "pdf-studies", "sc"} or getattr(options, "maps", None))

@@ -203,7 +203,7 @@ def screened(
         loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
         models = tuple({(one.pack_name, one.fingerprint): one for one in loaded}.values())
         from fieldray.commands.run import RunReport, json_lines
-        from fieldray.domain.run import Resuming, Wishes
+        from fieldray.domain.run import Overrides, Resuming
         from fieldray.pipeline.session import Session
 
         with json_lines(target, console, inputs=options.paths, watches=watches) as emit:
@@ -218,7 +218,7 @@ def screened(
                     fresh=options.fresh,
                     resuming=Resuming(verifies=options.verify, reports_each=emit is not None),
                     ages_confirmed=options.ages_confirmed,
-                    wishes=Wishes(overrules=options.anyway, turns=options.turn),
+                    overrides=Overrides(overrules=options.anyway, turns=options.turn),
                     watches=watches,
                 )
                 report.begin(batch.spec, ages_confirmed=options.ages_confirmed)

@@ -42,7 +42,7 @@ from fieldray.log_file import configure_logging
 from fieldray.offline import screen_connected
 from fieldray.reasons import Reason
 from fieldray.settings import Settings, Value, load
-from fieldray.surroundings import polite_ends
+from fieldray.surroundings import shutdown_signals
 from fieldray.translation import Translator, best_language
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class Application(QObject):
     def _end_on(self, signals: int) -> None:
         """Close if one of the signals in this pipe asks to end; other signals that Python handles are in it too."""
         with contextlib.suppress(BlockingIOError):
-            if set(os.read(signals, 64)) & set(polite_ends()):
+            if set(os.read(signals, 64)) & set(shutdown_signals()):
                 self.controller.close()
 
     def _build(self) -> None:
@@ -238,12 +238,12 @@ class Application(QObject):
 @contextlib.contextmanager
 def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """While inside, this handler is called for each signal that asks the process to end in order."""
-    before = {number: signal.signal(number, handler) for number in polite_ends()}
+    before = {number: signal.signal(number, handler) for number in shutdown_signals()}
     try:
         yield
     finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def _unpacked(setting: Value) -> QByteArray:

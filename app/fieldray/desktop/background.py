@@ -135,11 +135,11 @@ class Background(QObject):
 class Stoppable(QObject):
     """Work that reports its progress a few times a second and can be stopped. Its answer is then None."""
 
-    told = Signal(object, int, int)  # this work, done, total
+    progressed = Signal(object, int, int)  # this work, done, total
 
     def __init__(self, work: Callable[[Services, Count], Any]) -> None:
         super().__init__()
-        self._work, self._told_s = work, time.monotonic()
+        self._work, self._reported_s = work, time.monotonic()
         self.is_stopped = False
 
     def stop(self) -> None:
@@ -156,12 +156,12 @@ class Stoppable(QObject):
     def _report(self, done: int, total: int) -> None:
         if self.is_stopped:
             raise Cancelled
-        if time.monotonic() - self._told_s > _TOLD_EVERY_S:
-            self._told_s = time.monotonic()
-            self.told.emit(self, done, total)
+        if time.monotonic() - self._reported_s > _REPORT_EVERY_S:
+            self._reported_s = time.monotonic()
+            self.progressed.emit(self, done, total)
 
 
-_TOLD_EVERY_S: Final = 0.25
+_REPORT_EVERY_S: Final = 0.25
 _PULSE_MS: Final = 10
 _REST_MS: Final = 50  # while nothing happens
 _SLICE_S: Final = 0.008

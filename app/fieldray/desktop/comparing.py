@@ -20,13 +20,13 @@ from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
+from fieldray.domain.patient import match_patients
 from fieldray.domain.prior import (
     PairRecord,
     Prior,
     StoredPriors,
     as_prior,
     doubts_about,
-    kinship_of,
     pair_of,
     priors_of,
 )
@@ -44,10 +44,12 @@ class Comparing(QObject):
     changed = Signal()
     asked = Signal()
 
-    def __init__(self, background: Background, rows: WorkListModel, *, image: OpenImage, beside: OpenImage) -> None:
+    def __init__(
+        self, background: Background, rows: WorkListModel, *, image: OpenImage, second_image: OpenImage
+    ) -> None:
         super().__init__()
         self._background, self._board, self._rows = background, background.board, rows
-        self.image, self.beside = image, beside
+        self.image, self.second_image = image, second_image
         self._listed: tuple[WorkRow, ...] = ()
         self._gone, self._before, self._chosen_files = 0, tuple[StoredAnswer, ...](), tuple[Outcome, ...]()
         self._wanted: object | None = None  # stands for the comparison under way
@@ -62,8 +64,8 @@ class Comparing(QObject):
         self.laid: LaidOver | None = None
         self.problem: Reason | None = None
         image.changed.connect(self._image_changed)
-        beside.changed.connect(self._beside_changed)
-        for opened in (image, beside):
+        second_image.changed.connect(self._second_image_changed)
+        for opened in (image, second_image):
             opened.loaded.connect(self._begin)
 
     # ---- what a person does
@@ -82,8 +84,8 @@ class Comparing(QObject):
         """Stop comparing, and show the open image alone."""
         self.is_on = False
         self._drop()
-        if self.beside.row is not None:
-            self.beside.show(None)
+        if self.second_image.row is not None:
+            self.second_image.show(None)
         self.changed.emit()
 
     def start_or_stop(self) -> None:
@@ -95,7 +97,7 @@ class Comparing(QObject):
         self.is_on = True
         self._drop()
         self.prior = prior
-        self.beside.show(self._row_of(prior))
+        self.second_image.show(self._row_of(prior))
         self.changed.emit()
 
     def choose_next(self) -> None:
@@ -135,14 +137,14 @@ class Comparing(QObject):
         comparison = self.comparison
         if comparison is not None:
             return comparison.problem.image if comparison.problem else "both"
-        if self.beside.problem is not None:
+        if self.second_image.problem is not None:
             return "prior"
         return "current" if self.image.problem is not None else "both"
 
     @property
     def doubts(self) -> Sequence[Reason]:
         """The reasons to doubt the comparison of the shown pair."""
-        row, note = self.image.row, self.beside.preview_note
+        row, note = self.image.row, self.second_image.preview_note
         if row is None or self.prior is None:
             return ()
         return (*doubts_about(self.prior, row.outcome), *([note] if note else ()))
@@ -158,7 +160,7 @@ class Comparing(QObject):
         row = self.image.row
         if row is None or self.priors or self.is_searching:
             return None
-        if kinship_of(row.header, row.header) == "unknown":
+        if match_patients(row.header, row.header) == "unknown":
             return reason("prior_no_number")
         gone = self._gone
         return reason("prior_gone", count=gone) if gone else reason("prior_none")
@@ -245,8 +247,8 @@ class Comparing(QObject):
     def _choose_first(self) -> None:
         if self.priors:
             self.choose(self.priors[0])
-        elif self.beside.row is not None:
-            self.beside.show(None)
+        elif self.second_image.row is not None:
+            self.second_image.show(None)
         self.changed.emit()
 
     def _has_read_file(self, row: WorkRow, found: Outcome, listed: StoredImage | None) -> None:
@@ -255,7 +257,7 @@ class Comparing(QObject):
         if known is not None:
             self._listed = (*self._listed, known)
         prior = as_prior(known.outcome if known else found, row.outcome, "file")
-        if prior.kinship == "other":
+        if prior.patient_match == "other":
             self._put(prior)
         else:
             self._add_file(prior)
@@ -286,10 +288,10 @@ class Comparing(QObject):
 
     # ---- comparing
 
-    def _beside_changed(self) -> None:
+    def _second_image_changed(self) -> None:
         """Somebody closed the prior, or keeps another image beside: then nothing is compared any more."""
         if self.is_on and self.prior is not None:
-            shown = self.beside.row
+            shown = self.second_image.row
             if shown is None or shown.outcome is not self.prior.outcome:
                 self.is_on = False
                 self._drop()
@@ -309,16 +311,16 @@ class Comparing(QObject):
         row, prior = self.image.row, self.prior
         if prior is None or row is None or self.is_running or self.comparison or self.problem:
             return
-        if self.image.is_loading or self.beside.is_loading:
+        if self.image.is_loading or self.second_image.is_loading:
             return
-        self.problem = self.beside.problem or self.image.problem
+        self.problem = self.second_image.problem or self.image.problem
         if self.problem is not None:
             self.changed.emit()
             return
         self.is_running, wanted = True, object()
         self._wanted = wanted
         self.changed.emit()
-        pyramid, open_pyramid = self.beside.pyramid, self.image.pyramid
+        pyramid, open_pyramid = self.second_image.pyramid, self.image.pyramid
 
         def work(services: Services) -> tuple[PairComparison, LaidOver | None]:
             try:

@@ -95,8 +95,8 @@ class Controller(QObject):
         self.judging = Judging(self.background, self._why_not_judged)
         self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
         self.reading = Reading(self.background, self.image, self._why_not_judged)
-        self.beside = OpenImage(self.background, channel="image beside")
-        self.comparing = Comparing(self.background, self.rows, image=self.image, beside=self.beside)
+        self.second_image = OpenImage(self.background, channel="second image")
+        self.comparing = Comparing(self.background, self.rows, image=self.image, second_image=self.second_image)
         self.backends: dict[str, BackendChanged] = {}
         self.devices: dict[BackendName, DeviceChanged] = {}
         self.speed = Speed()
@@ -156,7 +156,7 @@ class Controller(QObject):
             return
         self._is_closing = True
         self.board.post("closing", lambda t: t.text("Closing…"))
-        for image in (self.image, self.beside):
+        for image in (self.image, self.second_image):
             image.stop_waiting()
         self.rows.end()
         self.machine.stop()
@@ -295,7 +295,7 @@ class Controller(QObject):
 
     def _run_started(self) -> None:
         self.rows.open(None)
-        self.beside.show(None)
+        self.second_image.show(None)
         self._patients.clear()
         self._lost_files = 0
         self.judging.verdicts.forget_last()
@@ -482,8 +482,8 @@ class Controller(QObject):
 
 def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translator, *, is_named: bool) -> str:
     """The sentence with for whom the pack is in the language of the window, and which pack, where there are several."""
-    whose = translator.reason(patients(manifest.accepted)) if manifest else ""
-    said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": whose}))
+    accepted = translator.reason(patients(manifest.accepted)) if manifest else ""
+    said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": accepted}))
     return f"{pack_title(translator, manifest)}: {said}" if is_named else said
 
 

@@ -248,12 +248,12 @@ class DocumentDialog(QDialog):
         self.search.textChanged.connect(self._show_first)
         self.search.returnPressed.connect(self._show_next)
         QShortcut(QKeySequence.StandardKey.Find, self, self.search.setFocus)
-        beside, close = QWidget(), push_button(translator.text("Close"))
+        side, close = QWidget(), push_button(translator.text("Close"))
         close.setAutoDefault(False)  # Enter in the search means the next place
         self.nothing = label(translator.text("Nothing found."), role="warning")
         self.nothing.hide()
-        lay_column(beside, self.search, self.nothing, (self.contents, 1), spacing=6)
-        panes = split(beside, self.page, [240, 880])
+        lay_column(side, self.search, self.nothing, (self.contents, 1), spacing=6)
+        panes = split(side, self.page, [240, 880])
         panes.setStretchFactor(1, 1)
         lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
 

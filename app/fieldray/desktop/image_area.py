@@ -1,4 +1,4 @@
-"""The images in sight: the open one, and beside it one that was kept from the list, with linked window and zoom.
+"""The images in sight: the open one, and a second one that was kept from the list, with linked window and zoom.
 
 The list goes on with the open image while the other stays. Keys act on the one that has the focus, on the open one
 while the list has it.
@@ -46,11 +46,11 @@ class ImageArea(QWidget):
     def __init__(self, comparing: Comparing, switches: Switches, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._comparing, self.switches, self._translator = comparing, switches, translator
-        self._image, self._kept = image, kept = comparing.image, comparing.beside
+        self._image, self._kept = image, kept = comparing.image, comparing.second_image
         self.is_linked, self.has_two = True, False
-        self.viewer, self.beside = (Viewer(one, switches, translator, theme) for one in (image, kept))
+        self.viewer, self.second_viewer = (Viewer(one, switches, translator, theme) for one in (image, kept))
         self.prior_view = PriorView(comparing, switches, self.viewer, translator)
-        self.beside.setAccessibleName(translator.text("Image kept for comparison"))
+        self.second_viewer.setAccessibleName(translator.text("Image kept for comparison"))
         named = translator.text("Close the kept image")
         close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), named=named)
         self._heads = _Head(), _Head(close)
@@ -67,12 +67,12 @@ class ImageArea(QWidget):
     @property
     def viewers(self) -> tuple[Viewer, Viewer]:
         """The open image's, and the kept one's."""
-        return self.viewer, self.beside
+        return self.viewer, self.second_viewer
 
     @property
     def active(self) -> Viewer:
         """The one that keys act on."""
-        return self.beside if self.beside.hasFocus() else self.viewer
+        return self.second_viewer if self.second_viewer.hasFocus() else self.viewer
 
     def commands(self) -> dict[str, Callable[[], None]]:
         """The functions of the keys and mouse actions on the image, by name."""
@@ -86,7 +86,7 @@ class ImageArea(QWidget):
         return {
             **{name: partial(self.switches.toggle, name) for name in _SWITCHES},
             "network_view": lambda: self.active.show_network_view(not self.active.shows_network_view),
-            "keep_beside": self.keep_or_close,
+            "keep_image": self.keep_or_close,
             "link": self._link_or_unlink,
             "invert": turned(ViewState.inverse),
             "rotate_right": turned(lambda state: state.turned(1)),
@@ -128,7 +128,7 @@ class ImageArea(QWidget):
     def _connect(self) -> None:
         """To methods alone: the images outlive this window, and Qt forgets a method with its widget."""
         self.viewer.state_changed.connect(self._kept_follows)
-        self.beside.state_changed.connect(self._open_follows)
+        self.second_viewer.state_changed.connect(self._open_follows)
         for news in (self._image.changed, self.switches.changed):
             news.connect(self._name)
         self._image.loaded.connect(self._open_follows)
@@ -138,10 +138,10 @@ class ImageArea(QWidget):
         self.prior_view.changed.connect(self._kept_follows)
 
     def _open_follows(self) -> None:
-        self._follow(self.beside, self.viewer)
+        self._follow(self.second_viewer, self.viewer)
 
     def _kept_follows(self) -> None:
-        self._follow(self.viewer, self.beside)
+        self._follow(self.viewer, self.second_viewer)
 
     def _link_or_unlink(self) -> None:
         self.is_linked = not self.is_linked
@@ -162,15 +162,15 @@ class ImageArea(QWidget):
             window,
             image=follower.image_size,
             other_image=leader.image_size,
-            mapping=self._comparing.mapping(to_prior=follower is self.beside),
+            mapping=self._comparing.mapping(to_prior=follower is self.second_viewer),
         )
         follower.follow(state)
 
     def _show_kept(self) -> None:
         comes_soon = self._comparing.is_looking and self._parts[1].isVisibleTo(self)
         self.has_two = self._kept.row is not None or comes_soon
-        is_seen = self.has_two and self.prior_view.mode == "beside"
-        if not is_seen and self.beside.hasFocus():
+        is_seen = self.has_two and self.prior_view.mode == "side_by_side"
+        if not is_seen and self.second_viewer.hasFocus():
             self.viewer.setFocus()
         self._parts[1].setVisible(is_seen)
         for head in self._heads:
@@ -193,11 +193,11 @@ class ImageArea(QWidget):
             head.name.setText(plain(caption))
 
     def _named(self, row: WorkRow) -> str:
-        whose = image_title(self._translator, row.row_id, row.outcome)
+        title = image_title(self._translator, row.row_id, row.outcome)
         rows = [image.row for image in (self._image, self._kept) if image.row]
         is_of_one = all(not other.others and other.run_id == row.run_id for other in rows)
         pack = "" if is_of_one else pack_title(self._translator, row.manifest)
-        return ", ".join(part for part in (whose, date(self._translator, row.header.study_date), pack) if part)
+        return ", ".join(part for part in (title, date(self._translator, row.header.study_date), pack) if part)
 
 
 class _Head(QWidget):
@@ -241,7 +241,7 @@ _BUTTONS: Final = (
     ("fit", "fit", False, 5),
     ("reset", "reset", False, 0),
     ("", "", False, 0),
-    ("keep_beside", "beside", True, 16),
+    ("keep_image", "side-by-side", True, 16),
     ("link", "link", True, 6),
     ("hide_patient", "hide", True, 10),
 )
@@ -296,7 +296,7 @@ class ViewTools(QWidget):
             **{f"tool_{tool}": tool == switches.tool for tool in TOOLS},
             **{name: getattr(switches, name) for name in _SWITCHES if name in self.buttons},
             "network_view": area.viewer.shows_network_view,
-            "keep_beside": area.has_two,
+            "keep_image": area.has_two,
             "link": area.is_linked,
         }
         for command, is_pressed in pressed.items():

@@ -58,7 +58,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("network_view", ("N",), "view", lambda t: t.text("Switch between the model's input and the image")),
     Key("full_screen", ("F11",), "view", lambda t: t.text("Show the image on the whole screen, or the window again")),
     Key("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
-    Key("keep_beside", ("C",), "view", lambda t: t.text("Keep this image beside other images, or close the kept "
+    Key("keep_image", ("C",), "view", lambda t: t.text("Keep this image beside other images, or close the kept "
                                                         "image")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window and zoom of two images")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert")),
@@ -78,7 +78,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop")),
     Key("next_prior", ("Shift+E",), "compare", lambda t: t.text("The next older prior image")),
     Key("prior_file", ("Ctrl+E",), "compare", lambda t: t.text("Choose the file of a prior image")),
-    Key("prior_beside", ("A",), "compare", lambda t: t.text("Current and prior image side by side")),
+    Key("prior_side_by_side", ("A",), "compare", lambda t: t.text("Current and prior image side by side")),
     Key("prior_swipe", ("S",), "compare", lambda t: t.text("Swipe: prior image left of a divider, current image "
                                                            "right")),
     Key("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: move the divider left"), "reading"),
@@ -128,7 +128,7 @@ KEYS: Final[tuple[Key, ...]] = (
 # fmt: on
 _VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
 _ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # of the program's commands
-_ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_beside")  # a key that is held down does these once, not many times
+_ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_image")  # a key that is held down does these once, not many times
 
 _LEAST_BETWEEN_PRESSES_MS: Final = 30  # no finger lets a key go and presses it again in less
 

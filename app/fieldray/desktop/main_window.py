@@ -52,13 +52,13 @@ from fieldray.translation import Translator
 _MENU: Final = (
     ("heat_map", "lung_outline", "network_view"),
     ("invert", "fit", "full_screen"),
-    ("prior", "keep_beside"),
+    ("prior", "keep_image"),
     ("copy",),
 )
 _SUBMENUS: Final[Mapping[Group, tuple[str, ...]]] = {
     "tools": (*(f"tool_{tool}" for tool in TOOLS), "magnifier", *(f"preset_{n}" for n in range(1, 6))),
     "view": ("rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom", "link", "reset", "undo", "print"),
-    "compare": ("prior_beside", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
+    "compare": ("prior_side_by_side", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
 }
 
 
@@ -122,8 +122,8 @@ class MainWindow(QMainWindow):
         self.images = scrolled(self.panes)  # never cut off where there is too little room for list, image and result
         self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.pages.currentChanged.connect(self._allow_keys)
-        beside = self.packs_page, self.audit_page, self.history_page, self.status_page
-        for page in (self.welcome, self.images, *beside):
+        pages = self.packs_page, self.audit_page, self.history_page, self.status_page
+        for page in (self.welcome, self.images, *pages):
             self.pages.addWidget(page)
         middle = QWidget()
         lay_column(middle, self.toolbar, (self.pages, 1), self.banners, spacing=0)
@@ -338,8 +338,8 @@ class MainWindow(QMainWindow):
 
     def _show_panels(self, shown: bool) -> None:
         """List and result beside the image, or the image alone."""
-        for beside in (self.work_list, self.result):
-            beside.setVisible(shown)
+        for panel in (self.work_list, self.result):
+            panel.setVisible(shown)
         self._reading.setFocus()
 
     def leave_full_screen(self) -> None:

@@ -15,7 +15,7 @@ from fieldray.desktop.list_reader import WorkRow
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened, lungs_of
 from fieldray.domain.image import Box, Image, Window
 from fieldray.domain.model import InputSpec
-from fieldray.domain.run import Wishes
+from fieldray.domain.run import Overrides
 from fieldray.errors import FieldrayError
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.reasons import Reason, reason
@@ -104,7 +104,7 @@ class OpenImage(QObject):
         """The session closes: no answer of its readers is taken any more."""
         self._background.forget(self._channel)
 
-    def screen_again(self, wishes: Wishes) -> None:
+    def screen_again(self, overrides: Overrides) -> None:
         """Screen this image as a person asks for it, or as it was before they did; one at a time."""
         row = self.row
         if row is None or self.is_screening:
@@ -113,16 +113,16 @@ class OpenImage(QObject):
         self._board.withdraw("again")
         self._set_screening(True)
         self._background.ask(
-            lambda services: services.session.screen_again(row.answer_id, judged=judged, wishes=wishes),
+            lambda services: services.session.screen_again(row.answer_id, judged=judged, overrides=overrides),
             channel="again",
-            done=lambda outcome: self._has_screened_again(row, outcome, wishes),
+            done=lambda outcome: self._has_screened_again(row, outcome, overrides),
             failed=self._not_screened_again,
         )
 
-    def _has_screened_again(self, row: WorkRow, outcome: Outcome, wishes: Wishes) -> None:
+    def _has_screened_again(self, row: WorkRow, outcome: Outcome, overrides: Overrides) -> None:
         self._asked_again = None
         self._set_screening(False)
-        if isinstance(outcome, Failed) or (isinstance(outcome, Refused) and wishes != Wishes()):
+        if isinstance(outcome, Failed) or (isinstance(outcome, Refused) and overrides != Overrides()):
             why = reason("again_refused") if isinstance(outcome, Refused) else outcome.reason
             self._board.post_reason("again", why, level="warning")
             return

@@ -420,7 +420,7 @@ class OtherPacks(QObject):
                 lambda services: services.library.doubts(model),
                 channel="packs",
                 done=partial(_post_doubts, self._board),
-                failed=lambda error: self._board.post_error("beside", error),
+                failed=lambda error: self._board.post_error("pack doubts", error),
             )
 
     def _failed(self, candidate: PackCandidate, why: Reason) -> None:

@@ -320,7 +320,7 @@ class Exporting(QObject):
                 run_id, folder, formats, options=options, progress=report, note=notes.append, is_apart=True
             )
         )
-        work.told.connect(self._show)
+        work.progressed.connect(self._show)
         self._board.supersede("export ")
         self._work[work] = self._background.ask(
             work,
@@ -421,7 +421,7 @@ class Machine(RunRoom):
             return
         folder, signer = source.folder, model.fingerprint
         work = Stoppable(lambda services, report: services.measure_load(folder, signer, report))
-        work.told.connect(self._show_progress)
+        work.progressed.connect(self._show_progress)
         self._measuring, self.progress = work, (0, 0)
         self._run(work, self._known, channel="load")
 

@@ -32,17 +32,14 @@ from fieldray.desktop.widgets import (
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior, doubts_about
 from fieldray.formatting import (
-    differences_only,
     file_name,
-    gap_of_pair,
     number,
-    region_count,
-    region_sentence,
     view_label,
 )
+from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
 from fieldray.translation import Translator
 
-_MODES: Final = ("beside", "swipe", "blink", "difference")
+_MODES: Final = ("side_by_side", "swipe", "blink", "difference")
 _MAP_HEIGHT: Final = 132
 _MOST_REGIONS: Final = 12
 
@@ -73,7 +70,7 @@ class PriorCard(QWidget):
         self.priors.activated.connect(self._choose)
         self._lay_out(switches, theme)
         comparing.changed.connect(self.refresh)
-        for opened in (comparing.image, comparing.beside):
+        for opened in (comparing.image, comparing.second_image):
             opened.loaded.connect(self.maps.update)
         self.refresh()
 
@@ -89,7 +86,7 @@ class PriorCard(QWidget):
     def refresh(self) -> None:
         """Show what there is to compare with, and what was found."""
         comparing, translator = self._comparing, self._translator
-        row, beside = comparing.image.row, comparing.beside.row
+        row, second_row = comparing.image.row, comparing.second_image.row
         self.setVisible(row is not None)
         if row is None:
             return
@@ -97,11 +94,11 @@ class PriorCard(QWidget):
         self.start.setEnabled(comparing.is_on or bool(comparing.priors))
         self.said.setText(self._said())
         self._show_priors(row)
-        is_pair = comparing.is_on and comparing.prior is not None and beside is not None
+        is_pair = comparing.is_on and comparing.prior is not None and second_row is not None
         for widget in (self.scores, self.maps):
             widget.setVisible(is_pair)
-        if is_pair and beside is not None:
-            self.scores.setText(*self._score_lines(row, beside))
+        if is_pair and second_row is not None:
+            self.scores.setText(*self._score_lines(row, second_row))
             self.maps.update()
         found = self._found_lines()
         self.found.setText(*found)
@@ -137,11 +134,11 @@ class PriorCard(QWidget):
         parts = (day_text(self._translator, header), gap, view_label(header), origins[prior.origin])
         return plain(" · ".join(part for part in parts if part))
 
-    def _score_lines(self, row: WorkRow, beside: WorkRow) -> tuple[str, ...]:
+    def _score_lines(self, row: WorkRow, second_row: WorkRow) -> tuple[str, ...]:
         text = self._translator.text
-        scores = text("Current: {image}", image=self._score(row)), text("Prior: {day}", day=self._score(beside))
+        scores = text("Current: {image}", image=self._score(row)), text("Prior: {day}", day=self._score(second_row))
         differ = text("Scores of two different packs say nothing about a change.")
-        return (*scores, differ) if _packs_differ(row, beside) else scores
+        return (*scores, differ) if _packs_differ(row, second_row) else scores
 
     def _score(self, row: WorkRow) -> str:
         if isinstance(row.outcome, Screened) and not row.outcome.model_sha256:
@@ -181,7 +178,7 @@ class PairMaps(QWidget):
 
     def __init__(self, comparing: Comparing, translator: Translator) -> None:
         super().__init__()
-        self._images = comparing.image, comparing.beside
+        self._images = comparing.image, comparing.second_image
         self.setAccessibleName(translator.text("Heat maps of both images"))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
@@ -218,8 +215,8 @@ def _search_text(translator: Translator, comparing: Comparing) -> str:
     return translator.reason(none) if none else translator.text("Looking for prior images…")
 
 
-def _packs_differ(row: WorkRow, beside: WorkRow) -> bool:
-    models = [found.outcome.model_sha256 for found in (row, beside) if isinstance(found.outcome, Screened)]
+def _packs_differ(row: WorkRow, second_row: WorkRow) -> bool:
+    models = [found.outcome.model_sha256 for found in (row, second_row) if isinstance(found.outcome, Screened)]
     return len(models) == 2 and all(models) and models[0] != models[1]
 
 
@@ -263,7 +260,7 @@ class PriorBar(QWidget):
     def _make_buttons(self, actions: Mapping[str, QAction]) -> dict[str, PlainButton]:
         text = self._translator.text
         titles = {
-            "prior_beside": text("Side by side"),
+            "prior_side_by_side": text("Side by side"),
             "prior_swipe": text("Swipe"),
             "prior_blink": text("Blink"),
             "prior_difference": text("Difference"),
@@ -303,7 +300,7 @@ class PriorBar(QWidget):
         for mode in _MODES:
             button = self.buttons[f"prior_{mode}"]
             button.setChecked(self._view.mode == mode)
-            button.setEnabled(can_lay or mode == "beside")
+            button.setEnabled(can_lay or mode == "side_by_side")
         self.buttons["prior_mesh"].setChecked(self._view.switches.prior_mesh)
         self.buttons["prior_mesh"].setEnabled(can_lay)
 

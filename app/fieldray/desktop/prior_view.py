@@ -29,7 +29,7 @@ from fieldray.domain.image import ImageHeader
 from fieldray.formatting import date
 from fieldray.translation import Translator
 
-Mode = Literal["beside", "swipe", "blink", "difference"]
+Mode = Literal["side_by_side", "swipe", "blink", "difference"]
 _STEP: Final = 0.05
 _GRIP: Final = 14.0  # points around the divider where the mouse takes hold of it
 
@@ -43,7 +43,7 @@ class PriorView(QObject):
         super().__init__(viewer)
         self._comparing, self._viewer, self._translator = comparing, viewer, translator
         self.switches = switches
-        self._wanted: Mode = "beside"
+        self._wanted: Mode = "side_by_side"
         self._divider = 0.5
         self._is_dragging = False
         self.shows_prior = True
@@ -54,11 +54,11 @@ class PriorView(QObject):
     @property
     def mode(self) -> Mode:
         """How the pair is shown now: nothing is laid over each other before it is known to be comparable."""
-        return self._wanted if self._comparing.laid is not None else "beside"
+        return self._wanted if self._comparing.laid is not None else "side_by_side"
 
     def commands(self) -> dict[str, Callable[[], None]]:
         """What the keys do."""
-        modes: tuple[Mode, ...] = ("beside", "swipe", "difference")
+        modes: tuple[Mode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
             "next_prior": self._comparing.choose_next,
@@ -92,7 +92,7 @@ class PriorView(QObject):
         self._refresh()
 
     def _refresh(self) -> None:
-        is_laid = self._comparing.laid is not None and (self.mode != "beside" or self.switches.prior_mesh)
+        is_laid = self._comparing.laid is not None and (self.mode != "side_by_side" or self.switches.prior_mesh)
         self._viewer.show_layer(self if is_laid else None)
         self.changed.emit()
 

@@ -41,7 +41,7 @@ from fieldray.domain.finding import (
     lungs_of,
     notes_of,
 )
-from fieldray.domain.run import Wishes
+from fieldray.domain.run import Overrides
 from fieldray.formatting import backend_name, category_label, lung_sentences, number, what_to_do
 from fieldray.reasons import OF_MANY, Reason, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
@@ -95,7 +95,7 @@ class ResultPanel(QScrollArea):
         self._folding = partial(FoldingCard, switches=self._switches, theme=theme)
         self._page = page = QWidget()
         name_surface(page, "panel")
-        self.wishes: list[PlainButton] = []
+        self.override_buttons: list[PlainButton] = []
         self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
         self.packs = PackButtons(self._image, translator, theme)
         self._head = self._make_head()
@@ -198,7 +198,7 @@ class ResultPanel(QScrollArea):
     def _make_result(self, row: WorkRow, found: Sequence[FindingText]) -> QWidget:
         box = QWidget()
         column = lay_column(box, spacing=6)
-        outcome, self.wishes = row.outcome, []
+        outcome, self.override_buttons = row.outcome, []
         if not isinstance(outcome, Screened):
             column.addWidget(label(self._translator.reason(outcome.reason)))
             if row.category != "not_an_image":
@@ -206,7 +206,7 @@ class ResultPanel(QScrollArea):
             if others := self._packs_for(outcome.reason):
                 sentence = self._translator.text("For patients of this age there is: {packs}.", packs=", ".join(others))
                 column.addWidget(label(sentence))
-            self._add_wishes(column, row)
+            self._add_overrides(column, row)
             return box
         for note in sorted(outcome.notes, key=lambda note: note.code in OF_MANY):
             if note.code != EVIDENCE_NOTE:  # it stands beside the figure
@@ -215,7 +215,7 @@ class ResultPanel(QScrollArea):
         for said in found:
             self._add_finding(column, said)
         if asked_for(outcome):
-            self._add_wish(column, self._translator.text("Undo: the image is not suitable"), Wishes())
+            self._add_override(column, self._translator.text("Undo: the image is not suitable"), Overrides())
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
@@ -227,28 +227,28 @@ class ResultPanel(QScrollArea):
         fitting = (pack for pack, years in ages if years and years[0] <= int(age) <= years[1])
         return [f"{self._translator.pick(pack.names) or pack.pack_name} {pack.version}" for pack in fitting]
 
-    def _add_wishes(self, column: QVBoxLayout, row: WorkRow) -> None:
+    def _add_overrides(self, column: QVBoxLayout, row: WorkRow) -> None:
         """What a person may ask for of a refused image."""
         why, text = row.outcome.reason if isinstance(row.outcome, Refused) else None, self._translator.text
         if why is None or not can_be_overruled(why):
             return
-        offered = [(text("Screen it anyway"), Wishes(overrules=True))]
+        offered = [(text("Screen it anyway"), Overrides(overrules=True))]
         if can_be_turned(why):
             is_grey = why.code == "inverted"
             turned = text("Swap black and white, and screen") if is_grey else text("Turn it and screen")
-            offered.insert(0, (turned, Wishes(turns=True)))
-        for caption, wishes in offered:
-            self._add_wish(column, caption, wishes)
+            offered.insert(0, (turned, Overrides(turns=True)))
+        for caption, overrides in offered:
+            self._add_override(column, caption, overrides)
         column.addWidget(label(text("The result will record that you decided this."), role="muted"))
 
-    def _add_wish(self, column: QVBoxLayout, caption: str, wishes: Wishes) -> None:
-        button = push_button(caption, lambda: self._image.screen_again(wishes))
-        self.wishes.append(button)
+    def _add_override(self, column: QVBoxLayout, caption: str, overrides: Overrides) -> None:
+        button = push_button(caption, lambda: self._image.screen_again(overrides))
+        self.override_buttons.append(button)
         column.addWidget(button)
         self._show_screening()
 
     def _show_screening(self) -> None:
-        for button in self.wishes:
+        for button in self.override_buttons:
             button.setEnabled(not self._image.is_screening)
 
     def _verdict_meaning(self, row: WorkRow) -> str:

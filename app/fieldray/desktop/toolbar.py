@@ -159,9 +159,9 @@ class Toolbar(QWidget):
     def fit(self) -> None:
         """Where the window is narrow there are two rows; where it is low, too, icons with their texts as tool tips."""
         self._write(is_narrow=False)
-        beside = self.progress_text.minimumWidth() + sum(map(_width, (self.pack_chip, self.backend_chip)))
+        progress_and_chips = self.progress_text.minimumWidth() + sum(map(_width, (self.pack_chip, self.backend_chip)))
         buttons = sum(map(_width, (*self._buttons, self.menu_button))) + 2 * _SIDE
-        lacks_room, is_low = self.width() < buttons + beside + 2 * _SPACING, self.window().height() < _LOW
+        lacks_room, is_low = self.width() < buttons + progress_and_chips + 2 * _SPACING, self.window().height() < _LOW
         if self.width() < buttons or (lacks_room and is_low):
             self._write(is_narrow=True)
         self._arrange(wraps=lacks_room and not is_low)
@@ -272,12 +272,12 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     """The signer of the pack, and what its drive is needed for."""
-    whose = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
+    signer_text = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
-            return translator.text("{signer}; the current run no longer needs the drive", signer=whose)
-        return translator.text("{signer}; drive removed", signer=whose)
-    return whose
+            return translator.text("{signer}; the current run no longer needs the drive", signer=signer_text)
+        return translator.text("{signer}; drive removed", signer=signer_text)
+    return signer_text
 
 
 def backend_label(

@@ -225,12 +225,15 @@ class Verdicts:
         return self._send(judged, given)
 
     def give_in(self, judged: Judged) -> Commands:
-        """Discard an unsaved verdict; the stored verdict counts, even another window's."""
+        """Discard an unsaved verdict; the stored verdict counts, even another window's.
+
+        If nothing is to be written, the store is read again: another window may have changed its verdict meanwhile.
+        """
         given = self.of(judged)
         if given.state != "not_saved":
             return ()
         given.wanted, given.draft = given.stored, None
-        return self._save(judged, given)
+        return self._save(judged, given) or (Read(judged),)
 
     # ---- the store
 

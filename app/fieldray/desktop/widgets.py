@@ -369,15 +369,15 @@ class Page(QScrollArea):
 
     left = Signal()
 
-    def __init__(self, name: str, title: str, translator: Translator, theme: Theme, *beside: QWidget) -> None:
-        """`beside` stands at the other end of the title's line."""
+    def __init__(self, name: str, title: str, translator: Translator, theme: Theme, *buttons: QWidget) -> None:
+        """`buttons` stand at the other end of the title's line."""
         super().__init__()
         self.setAccessibleName(name)
         self._translator, self._theme = translator, theme
         page = QWidget()
         name_surface(page, "page")
         back = push_button(translator.text("Back to the images"), self.left.emit, icon=icon("back", theme))
-        top = lay_row(None, back, (label(title, role="title"), 1), *beside)
+        top = lay_row(None, back, (label(title, role="title"), 1), *buttons)
         self._column = lay_column(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
         self.setWidgetResizable(True)
         self.setWidget(page)

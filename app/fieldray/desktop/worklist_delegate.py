@@ -215,11 +215,11 @@ class WorkListDelegate(QStyledItemDelegate):
         if box.width() + 2 * _GAP <= SHAPE_ROOM:
             return
         label = short_label(self._translator, row.category, row.manifest)
-        beside = box.adjusted(_SHAPE + 6, 0, 0, 0)
+        line = box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_by_larger:
-            below = beside.adjusted(0, ROW_HEIGHT // 2, 0, 0)
+            below = line.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
-        self._line(painter, beside, label, row.category, strong(font))
+        self._line(painter, line, label, row.category, strong(font))
 
     def _paint_answer(
         self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont, *, has_score: bool = True

@@ -24,7 +24,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import shared_ages
-from fieldray.domain.run import RunSpec, Wishes
+from fieldray.domain.run import Overrides, RunSpec
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -59,13 +59,13 @@ class Assessment:
     """A model and, by label code, the operating point in force (None: no threshold).
 
     ages_confirmed  whether a person said that patients without a stated age are of the ages the pack is for
-    wishes          a person's further wishes
+    overrides       refusals of the pack's rules that a person overrules
     """
 
     model: Model
     points: Mapping[str, OperatingPoint | None]
     ages_confirmed: bool = False
-    wishes: Wishes = Wishes()  # noqa: RUF009 - it is frozen
+    overrides: Overrides = Overrides()  # noqa: RUF009 - it is frozen
 
     def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
         """Return the finding of each label, from the network's raw scores in [0, 1] by label code."""
@@ -102,7 +102,7 @@ class Assessment:
             "evidence_limit": evidence_limit(self.model.manifest),
             # Each result says whether its patient's age is known, and from whom.
             "ages_confirmed": self.ages_confirmed if self.model.manifest.accepted.ages_years else None,
-            "wishes": _deciding(self.wishes),
+            "wishes": _deciding(self.overrides),  # a name of version 0.2.0, of which the hash is made
         }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
@@ -112,7 +112,7 @@ def choose(
     *,
     operating_point: str | None = None,
     ages_confirmed: bool = False,
-    wishes: Wishes = Wishes(),  # noqa: B008 - it is frozen
+    overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
 ) -> Assessment:
     """Return the assessment at the named operating point, or at the first point of each label.
 
@@ -124,7 +124,7 @@ def choose(
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
     points = {label.code: manifest.point(label.code, operating_point) for label in manifest.labels}
-    return Assessment(model=model, points=points, ages_confirmed=ages_confirmed, wishes=wishes)
+    return Assessment(model=model, points=points, ages_confirmed=ages_confirmed, overrides=overrides)
 
 
 def assessments_of(
@@ -152,9 +152,9 @@ def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
     """
     pack, labels = spec.packs[position], model.manifest.labels
     points = dict.fromkeys((label.code for label in labels), None) | {one.label: one for one in pack.operating_points}
-    asked = [(spec.ages_confirmed, spec.wishes)] if spec.wishes else _ALL_ASKED
-    for ages_confirmed, wishes in asked:
-        found = Assessment(model=model, points=points, ages_confirmed=ages_confirmed, wishes=wishes)
+    asked = [(spec.ages_confirmed, spec.overrides)] if spec.overrides else _ALL_ASKED
+    for ages_confirmed, overrides in asked:
+        found = Assessment(model=model, points=points, ages_confirmed=ages_confirmed, overrides=overrides)
         if model.model_sha256 == pack.model_sha256 and found.settings_hash == pack.settings_hash:
             return found
     raise UsageProblem(reason("again_other_pack", pack=pack.pack_name))
@@ -162,7 +162,7 @@ def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
 
 # A run of version 0.2.0 did not note what a person asked for, but its hash says so.
 _ALL_ASKED: Final = [
-    (ages_confirmed, Wishes(overrules=overrules, turns=turns))
+    (ages_confirmed, Overrides(overrules=overrules, turns=turns))
     for overrules, turns, ages_confirmed in itertools.product((False, True), repeat=3)
 ]
 

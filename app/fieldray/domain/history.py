@@ -381,7 +381,7 @@ class Listed:
 
     row_ids     (n,) int64, the rows of the filtered results, in order
     begins      (n,) uint8, what begins in each row by patient (`NEW_PATIENT`); (0,) in a list that is not by patient
-    is_earlier  (n,) of an earlier day than the newest image of the patient in the run (`domain.today`)
+    is_earlier  (n,) of an earlier day than the newest image of the patient in the run (`domain.patient`)
     counts      all images of the run by class, without the filter
     """
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,6 +38,9 @@ def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
 
 Scores = NDArray[np.float64]
 Truth = NDArray[np.bool_]
+Unit = Literal["image", "exam", "patient"]  # what is counted as one
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+Referral = Literal["above", "unsure"]  # what counts as referred: at or above the threshold, or in the zone, too
 
 _SMALLEST: Final = 1e-7
 

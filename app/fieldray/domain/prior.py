@@ -14,13 +14,12 @@ from typing import Final, Literal
 
 from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
-from fieldray.domain.image import ImageHeader, ImageRef, day_of, known_person
+from fieldray.domain.image import ImageHeader, ImageRef, day_of
+from fieldray.domain.patient import PatientMatch, match_patients
 from fieldray.domain.purpose import views_of
 from fieldray.domain.run import StoredImage
 from fieldray.reasons import Reason, reason
 
-# same: one person by all that both images name; other: another person; unknown: an image does not say whose it is
-Kinship = Literal["same", "other", "unknown"]
 # of an image to another one
 Order = Literal["earlier", "later", "same", "unknown"]
 Origin = Literal["run", "history", "file"]
@@ -44,13 +43,13 @@ class Prior:
 
     outcome  the outcome of the image; for a file chosen by hand, that of `unscreened`
     origin   the shown run, an earlier run, or a file that a person chose
-    kinship  whether both images are of one patient
+    patient_match  whether both images are of one patient
     order    whether it was made before or after the current image
     """
 
     outcome: Outcome
     origin: Origin
-    kinship: Kinship
+    patient_match: PatientMatch
     order: Order
 
     @property
@@ -78,7 +77,7 @@ class PairRecord:
     prior                    header of the prior image, without the person's name
     is_dicom, prior_frame    whether a DICOM object can refer to the prior image, and its frame
     order                    whether the prior image was made before or after the current one
-    kinship                  whether both images are of one patient
+    patient_match                  whether both images are of one patient
     why_not                  the reason why the images are not comparable, or None
     similarity               of the structure inside the lungs after alignment, -1..1; None if not comparable
     regions                  regions whose difference exceeds the noise
@@ -90,7 +89,7 @@ class PairRecord:
     is_dicom: bool
     prior_frame: int
     order: Order
-    kinship: Kinship
+    patient_match: PatientMatch
     why_not: Reason | None = None
     similarity: float | None = None
     regions: tuple[ChangeRegion, ...] = ()
@@ -108,30 +107,6 @@ def unscreened(ref: ImageRef) -> Screened:
         backend="",
         inference_ms=0.0,
     )
-
-
-def kinship_of(one: ImageHeader, other: ImageHeader) -> Kinship:
-    """Return whether two images are of one person: equal Patient IDs, and no contrary birth date or sex."""
-    births = [day_of(header.patient_birth_date) for header in (one, other)]
-    differs = births[0] and births[1] and births[0] != births[1]
-    if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
-        return "other"
-    numbers = [known_person(header.patient_id) for header in (one, other)]
-    if not all(numbers):
-        return "unknown"
-    return "same" if numbers[0] == numbers[1] else "other"
-
-
-def person_key(ref: ImageRef) -> str:
-    """Return a key that is equal for images of one person within a run, by the facts that `kinship_of` compares.
-
-    An image whose patient is unknown has a key of its own.
-    """
-    header, number = ref.header, known_person(ref.header.patient_id)
-    if not number:
-        return f"\n{ref.key}"
-    sex = header.patient_sex if header.patient_sex in ("M", "F") else ""
-    return f"{number}\n{day_of(header.patient_birth_date) or ''}\n{sex}"
 
 
 def order_of(image: ImageHeader, current: ImageHeader) -> Order:
@@ -191,7 +166,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
     for origin, outcome in candidates:
         prior = as_prior(outcome, current, origin)
         is_own_study = outcome.ref.header.study_instance_uid == current.ref.header.study_instance_uid != ""
-        if prior.kinship != "same" or prior.order in ("later", "same") or is_own_study:
+        if prior.patient_match != "same" or prior.order in ("later", "same") or is_own_study:
             continue
         if is_same_image(outcome, current) or any(is_same_image(outcome, known.outcome) for known in found):
             continue
@@ -202,7 +177,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
 def as_prior(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
     """Describe an image as a prior of the current image: patient and order in time."""
     header, own = outcome.ref.header, current.ref.header
-    return Prior(outcome=outcome, origin=origin, kinship=kinship_of(header, own), order=order_of(header, own))
+    return Prior(outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=order_of(header, own))
 
 
 def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
@@ -210,7 +185,7 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
     order: Order = "earlier" if is_same and prior.order == "same" else prior.order  # of one image there is no other
-    said += _doubts("same" if is_same else prior.kinship, order)
+    said += _doubts("same" if is_same else prior.patient_match, order)
     if is_lateral(prior.header) != is_lateral(current.ref.header):
         said.append(reason("prior_other_view"))
     return said
@@ -218,13 +193,13 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
 
 def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
     """Return warnings about a pair that was compared (see `doubts_about`)."""
-    return _doubts(pair.kinship, pair.order)
+    return _doubts(pair.patient_match, pair.order)
 
 
-def _doubts(kinship: Kinship, order: Order) -> list[Reason]:
+def _doubts(patient_match: PatientMatch, order: Order) -> list[Reason]:
     of_patient = {"other": "prior_other_patient", "unknown": "prior_unknown_patient"}
     of_order = {"later": "prior_later", "same": "prior_order_same", "unknown": "prior_order_unknown"}
-    return [reason(code) for code in (of_patient.get(kinship), of_order.get(order)) if code]
+    return [reason(code) for code in (of_patient.get(patient_match), of_order.get(order)) if code]
 
 
 def is_lateral(header: ImageHeader) -> bool:
@@ -242,7 +217,7 @@ def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairR
         is_dicom=ref.kind == "dicom",
         prior_frame=ref.frame,
         order=prior.order,
-        kinship=prior.kinship,
+        patient_match=prior.patient_match,
         why_not=problem.reason if problem else None,
         similarity=aligned.alignment.similarity_after if aligned else None,
         regions=aligned.regions if aligned else (),

@@ -233,8 +233,8 @@ CONTRADICTING: Final = tuple(value.choice for value in _VERDICT_VALUES if value.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """A person's wishes beyond the pack's rules. Each result that they change has a note.
+class Overrides:
+    """What a person overrules of the pack's refusals. Each result that it changes has a note.
 
     overrules  screen images whose refusal the person can see to be wrong (`finding.can_be_overruled`)
     turns      turn images that lie on their side, upside down or inverted
@@ -282,14 +282,14 @@ class RunSpec:
     paths           absolute paths, as given
     packs           packs in the order of their answers
     ages_confirmed  whether a person said that patients without a stated age are of the ages the packs are for
-    wishes          the person's further wishes; None for a run of version 0.2.0, which did not store them
+    overrides       what the person overruled; None for a run of version 0.2.0, which did not store them
     """
 
     paths: tuple[str, ...]
     packs: tuple[PackSpec, ...]
     program_version: str = ""
     ages_confirmed: bool = False
-    wishes: Wishes | None = None
+    overrides: Overrides | None = None
 
     @property
     def work(self) -> tuple[object, ...]:

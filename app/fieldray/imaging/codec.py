@@ -17,6 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.uid import (
     UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
     JPEG2000Lossless,
     JPEGBaseline8Bit,
     JPEGExtended12Bit,
@@ -236,6 +240,11 @@ class Codec:
     runtime_modules: tuple[str, ...] = ()
 
 
+UNCOMPRESSED: Final = frozenset(
+    {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
+)
+
+
 @functools.cache
 def codecs() -> dict[str, Codec]:
     """All codecs, by name."""
@@ -243,7 +252,9 @@ def codecs() -> dict[str, Codec]:
 
 
 def codec_of(transfer_syntax: str) -> Codec | None:
-    """The codec of a transfer syntax; None for an unknown one."""
+    """The codec of a transfer syntax; None for an unknown one, and for one that does not compress."""
+    if transfer_syntax in UNCOMPRESSED:
+        return None
     return next((codec for codec in codecs().values() if transfer_syntax in codec.transfer_syntaxes), None)
 
 

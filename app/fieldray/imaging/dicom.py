@@ -20,16 +20,15 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels import convert_color_space
 from pydicom.uid import (
-    DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
 )
 
 from fieldray.domain.image import Image, Window
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import dicom_grey
 from fieldray.imaging.codec import (
+    UNCOMPRESSED,
     Frame,
     codec_of,
     codestream_of,
@@ -226,11 +225,6 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
     return rest[: pixels.length]
 
 
-_UNCOMPRESSED: Final = frozenset(
-    {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
-)
-
-
 def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) -> tuple[DicomHeader, memoryview]:
     """Return the header with the transfer syntax that the pixels really have, and the pixels in that syntax.
 
@@ -243,7 +237,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
     if not fragments:
         raise Unreadable(reason("damaged", detail="the file has no image data"))
     begin_so = [syntax_of(bytes(part[:_HEAD_BYTES])) for part in fragments]
-    found = begin_so[0] if is_encapsulated or stated not in _UNCOMPRESSED else None
+    found = begin_so[0] if is_encapsulated or stated not in UNCOMPRESSED else None
     if found is not None:
         _check_count(len(begin_so) - begin_so.count(None), frame)
         if frame.frames == 1:
@@ -262,7 +256,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
             value = memoryview(b"".join(part[:size] for part in fragments))
             pixels = replace(header.pixels, length=len(value))
             return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, is_contradicted=True), value
-        if stated in _UNCOMPRESSED:
+        if stated in UNCOMPRESSED:
             raise Unreadable(not_supported("", "unknown, and said to be none"))
         return header, value
     frames_held = len(value) // _frame_bytes(header, frame)
@@ -328,7 +322,7 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
     collimator does not. What ends with a row is judged by where the lungs are, as in a file of any other kind.
     """
     row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
-    if header.transfer_syntax not in _UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:
+    if header.transfer_syntax not in UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:
         return
     if row_bytes == 0 or any(value[(frame.rows - 1) * row_bytes : frame.rows * row_bytes]):
         return
@@ -358,7 +352,7 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
         values = codec.decode(frame)
         if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples == 3 else 2]:
             raise Unreadable(reason("damaged", detail="the type of the pixel data differs from the header"))
-    elif syntax in _UNCOMPRESSED:
+    elif syntax in UNCOMPRESSED:
         values = _native(header, frame, value, index)
     else:
         raise Unreadable(not_supported(syntax, syntax.name))

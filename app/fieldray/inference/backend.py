@@ -209,4 +209,4 @@ def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> 
 
 def device_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
     """The kinds of devices other than the CPU."""
-    return tuple(kind for kind in system_kinds(options) if kind.entry is not CPU)
+    return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in BACKENDS if entry is not CPU)

@@ -88,14 +88,14 @@ class _Lost(Exception):
 class _Runner:
     """The CPU or a device with one model: its state, and the thread that prepares it.
 
-    kind         None for the CPU, whose inputs are run by the workers that have the images
-    former       the device's runner for the previous model, which must end first
-    image_s      seconds per image, known once it is ready
-    is_hopeless  whether it failed too often; it is started again only on request
-    chances      number of requested restarts that ignore earlier failures
-    absent       why its device is not connected, None if it may be
-    is_chosen    whether the person wants it used
-    inputs       inputs waiting for it; `input` is the running one
+    kind            None for the CPU, whose inputs are run by the workers that have the images
+    former          the device's runner for the previous model, which must end first
+    image_s         seconds per image, known once it is ready
+    has_given_up    whether it failed too often; it is started again only on request
+    forced_retries  number of requested restarts that ignore earlier failures
+    absent          why its device is not connected, None if it may be
+    is_chosen       whether the person wants it used
+    inputs          inputs waiting for it; `input` is the running one
     """
 
     entry: BackendEntry
@@ -494,7 +494,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Give the input back; how long to wait before the next start, in seconds.
 
         That a device was never connected is not worth reporting: it is just stopped. One that came since the start,
-        when `chances` were counted, is tried again: that it was not there is no longer so.
+        when `forced_retries` were counted, is tried again: that it was not there is no longer so.
         """
         kind, since_s, unavailable_reason = runner.kind, runner.ready_since_s, runner.unavailable_reason
         why = unavailable_reason or why

@@ -193,9 +193,9 @@ def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, st
         words = [word for other, words in _words().items() if other != category for word in words]
         taken |= dict.fromkeys(words, "another class of the program")
         for text in texts.values():
-            for name, whose in taken.items():
+            for name, owner in taken.items():
                 if look_alike(text, name):
-                    return category, f"must not be {text}, which looks like the name of {whose}: {name}"
+                    return category, f"must not be {text}, which looks like the name of {owner}: {name}"
     return None
 
 

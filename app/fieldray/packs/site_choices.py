@@ -22,7 +22,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from fieldray.audit.units import Referral, Unit
+from fieldray.domain.metrics import Referral, Unit
 from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import make_folder, only_writer, require_plain, storage_problem, write_atomically

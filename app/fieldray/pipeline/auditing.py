@@ -35,9 +35,10 @@ from fieldray.audit.report import (
     propose,
     require_prices,
 )
-from fieldray.audit.units import Case, Referral, Rule, Unit, make_cases
+from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageRef
+from fieldray.domain.metrics import Referral, Unit
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import PackOfRun, StoredAnswer, pack_of_run
 from fieldray.errors import UsageProblem

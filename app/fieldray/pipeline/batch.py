@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fieldray.domain.finding import Failed, Outcome, as_one_image
 from fieldray.domain.image import ImageRef
@@ -29,12 +29,14 @@ from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork, sp
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, images_done, open_store
 from fieldray.pipeline.screen import PackPass, screen_with_packs
 from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
-from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.store.bookkeeping import TakenOver
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed, Workers
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.watching import Watch
 
 log = logging.getLogger(__name__)
 
@@ -411,6 +413,12 @@ class Batch:
 _AHEAD: Final = 1  # so many more images are under way than are looked at: the next one waits at the door
 
 
+def _watch_of(paths: Sequence[Path]) -> Watch:
+    from fieldray.pipeline.watching import Watch  # most runs watch no folder
+
+    return Watch(paths)
+
+
 def assemble(
     paths: Sequence[Path],
     passes: Sequence[PackPass],
@@ -426,7 +434,7 @@ def assemble(
 
     A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
-    watch = Watch(paths) if options.watches else None
+    watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
     screen = partial(screen_with_packs, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
 

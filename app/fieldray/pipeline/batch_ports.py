@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import Outcome
@@ -22,8 +22,10 @@ from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.source import Stamps
 from fieldray.paths import VERSION
-from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.watching import Watch
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -58,13 +60,13 @@ def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason
 
 
 def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
-    """The specification of a run of these packs over these absolute paths, with the same wishes for all packs."""
+    """The specification of a run of these packs over these absolute paths, with the same overrides for all packs."""
     return RunSpec(
         paths=tuple(map(str, paths)),
         packs=tuple(map(pack_spec, assessments)),
         program_version=VERSION,
         ages_confirmed=assessments[0].ages_confirmed,
-        wishes=assessments[0].wishes,
+        overrides=assessments[0].overrides,
     )
 
 

@@ -28,7 +28,8 @@ from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.prior import Prior, StoredPriors, as_prior, doubts_about, kinship_of, priors_of, unscreened
+from fieldray.domain.patient import match_patients
+from fieldray.domain.prior import Prior, StoredPriors, as_prior, doubts_about, priors_of, unscreened
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,
@@ -216,7 +217,7 @@ def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
     for name, image in zip(names, (prior, current), strict=True):
         if image.problem:
             return Incomparable(reason=image.problem, image=name)
-    if kinship_of(prior.ref.header, current.ref.header) == "other":
+    if match_patients(prior.ref.header, current.ref.header) == "other":
         return Incomparable(reason=reason("compare_other_patients"))
     if prior.lungs and current.lungs and prior.lungs.is_mirrored != current.lungs.is_mirrored:
         return Incomparable(reason=reason("compare_mirrored"), image="prior" if prior.lungs.is_mirrored else "current")
@@ -275,7 +276,7 @@ class Priors:
     def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
         """Return the priors of an image's patient in a run and in all other runs. Raises StorageProblem."""
         header = current.ref.header
-        if kinship_of(header, header) == "unknown":  # half an archive may be called ANON
+        if match_patients(header, header) == "unknown":  # half an archive may be called ANON
             return StoredPriors()
         with HistoryQuery(self._database) as query:
             images = query.of_patient(header.patient_id, run_id=run_id)

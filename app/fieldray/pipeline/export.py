@@ -54,26 +54,37 @@ _CAPTURES: Final = "sc"  # written first: what refers to them refers to those th
 OpenReaders = Callable[[], "Workers"]
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ExportRequest:
+    """The run to export, and what the files are to say.
+
+    database  the results' file
+    run_id    the run
+    folder    where the outputs are written
+    formats   names of exporters; without any, every one that is a default
+    spec      to know the run by: after a backup was put back, another one may have its number
+    packs     those in use; a pack of the run that is none of these is looked for among the installed ones
+    options   language, names of patients and the like
+    """
+
+    database: Path
+    run_id: int
+    folder: Path
+    formats: tuple[str, ...] = ()
+    spec: RunSpec | None = None
+    packs: tuple[Model, ...] = ()
+    options: ReportOptions = PLAIN
+
+
 def export_run(
-    database: Path,
-    run_id: int,
-    folder: Path,
-    formats: Sequence[str] = (),
+    request: ExportRequest,
     *,
-    spec: RunSpec | None = None,
-    options: ReportOptions = PLAIN,
-    packs: Sequence[Model] = (),
     readers: OpenReaders | None = None,
     progress: Count = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format, with the answers of all its packs.
 
-    database  the results' file
-    run_id    the run
-    formats   names of exporters; without any, every one that is a default
-    spec      to know the run by: after a backup was put back, another one may have its number
-    packs     those in use; a pack of the run that is none of these is looked for among the installed ones
     readers   opens what reads images; without it none is read
     progress  called with the number of results written and of all, before each; to stop, it raises Cancelled
     note      hears what is left out of an output that should have it
@@ -82,20 +93,21 @@ def export_run(
     or written, or the run is another (store_gone); ReaderProblem where nothing can be started that reads images;
     UsageProblem (history_no_run) for an unknown run without a `spec`; KeyError for an unknown format.
     """
-    chosen = [exporters()[name] for name in formats] or default_exporters()
+    folder = request.folder
+    chosen = [exporters()[name] for name in request.formats] or default_exporters()
     clear_abandoned(folder)
-    with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
-        run = _run_of(query, run_id, spec)
+    with HistoryQuery(request.database) as query, query.at_one_moment(), _Images(readers) as images:
+        run = _run_of(query, request.run_id, request.spec)
         stored = replace(
-            _stored(query, run, packs),
-            options=options,
+            _stored(query, run, request.packs),
+            options=request.options,
             read_images=images.read,
             read_preview=partial(images.preview, query),
         )
         done, total = itertools.count(), len(chosen) * sum(sum(pack.counts.values()) for pack in stored.packs)
         paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            answers = (answer for image in query.in_order(run_id) for answer in image.answers)
+            answers = (answer for image in query.in_order(request.run_id) for answer in image.answers)
             results = _counted(answers, lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
@@ -339,8 +351,8 @@ _STEPS: Final = 50  # that it tells of at most; see `processes.child`
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Order:
-    """The request for an export; see `export_run`."""
+class ExportOrder:
+    """An `ExportRequest` for another process, its report options one by one, with the values of its settings."""
 
     database: Path
     run_id: int
@@ -364,18 +376,12 @@ class Exported:
     notes: tuple[Reason, ...]
 
 
-EXPORT: Final = Call("export", Order, Exported)
+EXPORT: Final = Call("export", ExportOrder, Exported)
 
 
 def export_apart(
-    database: Path,
-    run_id: int,
-    folder: Path,
-    formats: Sequence[str],
+    request: ExportRequest,
     *,
-    spec: RunSpec | None,
-    options: ReportOptions,
-    packs: Sequence[Model],
     settings: Settings,
     progress: Count,
     note: Callable[[Reason], None] = lambda _: None,
@@ -390,24 +396,25 @@ def export_apart(
     Raises EnvironmentProblem where no process can be started, FieldrayError where it was lost, and what `export_run`
     raises of `FieldrayError`.
     """
-    order = Order(
-        database=database,
-        run_id=run_id,
-        folder=folder.absolute(),
-        formats=tuple(formats),
-        spec=spec,
+    options = request.options
+    order = ExportOrder(
+        database=request.database,
+        run_id=request.run_id,
+        folder=request.folder.absolute(),
+        formats=request.formats,
+        spec=request.spec,
         language=options.language,
         names_people=options.names_people,
         decimal_comma=options.decimal_comma,
         reader=options.reader,
         pairs=options.pairs,
-        packs=tuple(map(_for_reports, packs)),
+        packs=tuple(map(_for_reports, request.packs)),
         settings={row.key: settings[row.key] for row in TABLE},
     )
     try:
         done = EXPORT.apart(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
     finally:
-        clear_abandoned(folder)  # killed, it could not discard what was half done
+        clear_abandoned(request.folder)  # killed, it could not discard what was half done
     for one in done.notes:
         note(one)
     return done.written
@@ -422,7 +429,7 @@ def _for_reports(model: Model) -> Model:
 # ---- in the process
 
 
-def _export(order: Order) -> Exported:
+def _export(order: ExportOrder) -> Exported:
     lower_priority()
     settings, notes, step = Settings(order.settings), list[Reason](), -1
 
@@ -432,12 +439,13 @@ def _export(order: Order) -> Exported:
             step = reached
             announce(f"{done}/{total}")
 
-    written = export_run(
-        order.database,
-        order.run_id,
-        order.folder,
-        order.formats,
+    request = ExportRequest(
+        database=order.database,
+        run_id=order.run_id,
+        folder=order.folder,
+        formats=order.formats,
         spec=order.spec,
+        packs=order.packs,
         options=ReportOptions(
             language=order.language,
             names_people=order.names_people,
@@ -445,7 +453,9 @@ def _export(order: Order) -> Exported:
             reader=order.reader,
             pairs=order.pairs,
         ),
-        packs=order.packs,
+    )
+    written = export_run(
+        request,
         readers=lambda: open_workers(settings, number_of_workers(settings)),
         progress=progress,
         note=notes.append,

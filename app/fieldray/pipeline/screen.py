@@ -86,7 +86,7 @@ def screen_with_packs(
         return _Judgement(turned, by, workers, detail, observe, is_cancelled).outcomes()
 
     def upright(lying: Outcome, one: PackPass) -> Outcome:
-        if not isinstance(lying, Refused) or not one.assessment.wishes.will_turn(lying.reason, lying.ref.turn):
+        if not isinstance(lying, Refused) or not one.assessment.overrides.will_turn(lying.reason, lying.ref.turn):
             return lying
         if lying.lungs is None:
             raise ValueError("an image that is turned without its lungs")
@@ -142,7 +142,7 @@ class _Judgement:
             ref=self.ref,
             rules=assessment.model.manifest.accepted,
             points=assessment.points,
-            wishes=assessment.wishes,
+            overrides=assessment.overrides,
             detail=self.detail,
             runs="here" if name == CPU.name else "elsewhere",
         )
@@ -237,7 +237,7 @@ def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, predicti
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
             why = reason("unlike_training")
             if lungs is None:
-                if not assessment.wishes.will_overrule(why, ref.turn):
+                if not assessment.overrides.will_overrule(why, ref.turn):
                     return Refused(ref=ref, reason=why, facts=facts, lungs=None)
                 overruled = tuple(dict.fromkeys((*overruled, why)))
             notes += (reason("unlike_measured"),) if lungs else ()
@@ -253,12 +253,12 @@ def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, predicti
         inference_ms=prediction.latency_ms,
         extra=extra,
         lungs=lungs,
-        notes=(*of_header, *_notes_on_wishes(ref.turn, overruled), *notes),
+        notes=(*of_header, *_override_notes(ref.turn, overruled), *notes),
     )
     return _with_evidence(screened, assessment.model, lungs) if lungs and not lungs.refusal else screened
 
 
-def _notes_on_wishes(turn: Turn, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
+def _override_notes(turn: Turn, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
     """Return the notes on a turn or an overruled refusal that a person asked for.
 
     overruled  reasons for which the image would have been refused

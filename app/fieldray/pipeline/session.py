@@ -23,13 +23,13 @@ from fieldray.domain.run import (
     Count,
     Event,
     ImageDone,
+    Overrides,
     PackOfRun,
     Publish,
     Resuming,
     StoreUnwritable,
     StoreUpdating,
     Verdict,
-    Wishes,
 )
 from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
 from fieldray.inference.backend import BackendOptions, device_kinds
@@ -145,12 +145,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
         fresh: bool = False,
         resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
         ages_confirmed: bool = False,
-        wishes: Wishes = Wishes(),  # noqa: B008 - it is frozen
+        overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
         watches: bool = False,
     ) -> Batch:
         """Begin a run and return at once. An unfinished run of the same request is continued unless `fresh`.
 
-        `ages_confirmed`: a person said that all patients are of the ages the pack is for. `wishes`: what else they ask.
+        `ages_confirmed`: a person said that all patients are of the ages the pack is for. `overrides`: refusals that a
+        person overrules.
         `watches`: what comes into the folders is screened too, until the run is cancelled.
 
         The operating point is that of every pack that has one so called; the others take their first.
@@ -165,7 +166,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             from fieldray.pipeline.batch_ports import BatchOptions
             from fieldray.pipeline.screen import PackPass
 
-            assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
+            assess = partial(choose, ages_confirmed=ages_confirmed, overrides=overrides)
             assessments = assessments_of(models, operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
@@ -223,12 +224,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
             engine = self._open(self.model)
         return screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
 
-    def screen_again(self, answer_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
-        """Screen one image of a stored run again, by the rules of the run and the person's wishes. Blocks.
+    def screen_again(self, answer_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
+        """Screen one image of a stored run again, by the rules of the run and the person's overrides. Blocks.
 
         answer_id  the answer to renew, which also names the pack
         judged     the outcome that the person saw. The new outcome replaces it and is published if the image was
-                   screened or `wishes` is empty; else a refusal or a failure is only returned.
+                   screened or `overrides` is empty; else a refusal or a failure is only returned.
 
         Raises PackProblem (no_pack), UsageProblem during a run (again_busy) or where no pack in use is that of the
         answer (again_other_pack), Unreadable (changed) for other bytes than those that were seen, EnvironmentProblem.
@@ -245,11 +246,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 run = query.run(answer.run_id)
             pack = run.spec.packs[answer.position]
             index = next((at for at, one in enumerate(models) if one.model_sha256 == pack.model_sha256), 0)
-            assessment = replace(assessment_of_run(run.spec, answer.position, models[index]), wishes=wishes)
+            assessment = replace(assessment_of_run(run.spec, answer.position, models[index]), overrides=overrides)
             engine = self._open_all(models)[index]
         ref = replace(judged.ref, turn=UPRIGHT)
         found = screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
-        if isinstance(found, Failed) or (isinstance(found, Refused) and wishes != Wishes()):
+        if isinstance(found, Failed) or (isinstance(found, Refused) and overrides != Overrides()):
             return found
         if found.facts.content_sha256 != judged.facts.content_sha256:
             raise Unreadable(reason("changed"))
@@ -304,15 +305,25 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
         With `is_apart` another process writes the files, so that this one stays responsive.
         """
-        from fieldray.pipeline.export import export_apart, export_run
+        from fieldray.pipeline.export import ExportRequest, export_apart, export_run
 
         with self._lock:
             batch = self._batch
         spec = batch.spec if batch and batch.run_id == run_id else None
-        apart = partial(export_apart, settings=self._settings)
-        here = partial(export_run, readers=lambda: self._readers(self._settings, number_of_workers(self._settings)))
-        export = partial(apart if is_apart else here, spec=spec, packs=self.models)
-        return export(self.database, run_id, folder, formats, options=options, progress=progress, note=note)
+        request = ExportRequest(
+            database=self.database,
+            run_id=run_id,
+            folder=folder,
+            formats=tuple(formats),
+            spec=spec,
+            packs=tuple(self.models),
+            options=options,
+        )
+        if is_apart:
+            return export_apart(request, settings=self._settings, progress=progress, note=note)
+        count = number_of_workers(self._settings)
+        readers = partial(self._readers, self._settings, count)
+        return export_run(request, readers=readers, progress=progress, note=note)
 
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final
 from fieldray.errors import FieldrayError, Unreadable
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
-from fieldray.surroundings import polite_ends
+from fieldray.surroundings import shutdown_signals
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def serve(service: str, *, package: str = "fieldray") -> int:
     global _requests, _answers
     _requests, _answers = requests, answers = _private_streams()
     _limit_memory()
-    for number in polite_ends():  # a terminal sends them to its children, too, and the parent ends those
+    for number in shutdown_signals():  # a terminal sends them to its children, too, and the parent ends those
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     handle: Handler = getattr(importlib.import_module(module_name), function_name)

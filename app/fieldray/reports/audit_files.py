@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from fieldray.audit.figures import AtPoint, Group, images_needed
 from fieldray.audit.report import EVERYBODY, SCREENED, AuditReport, Plan, Step
-from fieldray.audit.units import Case, Unit, is_referred
+from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
-from fieldray.domain.metrics import Share
+from fieldray.domain.metrics import Share, Unit
 from fieldray.domain.purpose import TRUTHS
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason

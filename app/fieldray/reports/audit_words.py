@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from fieldray.audit.figures import AtPoint
 from fieldray.audit.report import AuditReport
-from fieldray.audit.units import Rule, Unit
-from fieldray.domain.metrics import Share
+from fieldray.audit.units import Rule
+from fieldray.domain.metrics import Share, Unit
 from fieldray.domain.model import Estimate
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import border_text, moment, number, percent

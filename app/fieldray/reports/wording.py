@@ -31,10 +31,8 @@ from fieldray.formatting import (
     border_text,
     category_label,
     date,
-    differences_only,
     earlier_text,
     file_name,
-    gap_of_pair,
     label_meaning,
     lung_sentences,
     measured_sentence,
@@ -43,8 +41,6 @@ from fieldray.formatting import (
     pack_headings,
     person,
     point_sentence,
-    region_count,
-    region_sentence,
     research_only,
     run_state,
     score_text,
@@ -60,6 +56,7 @@ from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
 from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
+from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
 from fieldray.reports.worth import worth_of
 from fieldray.translation import Translator
 
@@ -401,8 +398,8 @@ class Wording:
         colours = text("Colours: what influenced the score, not the outline of a lesion.")
         line = text("Line: the lungs, as the program found them.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
-        wishes = (self._said(wish, outcome) for wish in asked_for(outcome))  # a capture has these words alone
-        parts = (*wishes, colours if has_map else "", line if lungs_of(outcome) is not None else "")
+        overrides = (self._said(note, outcome) for note in asked_for(outcome))  # a capture has these words alone
+        parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 
     def _day(self, dicom_date: str) -> str:

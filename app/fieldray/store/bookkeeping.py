@@ -27,7 +27,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, Screened, leading_position, listed_score, why_of
-from fieldray.domain.prior import person_key
+from fieldray.domain.patient import person_key
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, person, view_label
 from fieldray.store.rows import SAMPLED, outcome_of, pack_spec_of, verdict_columns

@@ -3,7 +3,7 @@
 A list of a million results is sorted, filtered and searched without reading one of them: it has a narrow row for each
 image that is present in a run (see `bookkeeping`). By class, by patient and in order of arrival, rows are read from an
 index; SQLite sorts them by any other column. In the order by class, images of earlier days than their patient's newest
-image are then moved behind all others (`domain.today`). In the order by patient, a patient's images are moved to the
+image are then moved behind all others (`domain.patient`). In the order by patient, a patient's images are moved to the
 first.
 """
 
@@ -39,8 +39,8 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY
+from fieldray.domain.patient import day_number, earlier_images, todays_first
 from fieldray.domain.run import CONTRADICTING, DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
-from fieldray.domain.today import day_number, earlier_images, todays_first
 from fieldray.store.bookkeeping import key_of
 from fieldray.store.database import StoreConnection, damage_noticed, storage_problems
 from fieldray.store.results import ResultQuery
@@ -218,7 +218,7 @@ class HistoryQuery(ResultQuery):
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
         found = self._tuples(OWNER_STATEMENT.format(only=only), (run_id,) if is_all else (run_id, run_id))
         with damage_noticed(self.path):
-            owned = np.fromiter(((*whose, _day_number(day)) for *whose, day in found), _OWNED)
+            owned = np.fromiter(((*owner, _day_number(day)) for *owner, day in found), _OWNED)
         positions = np.searchsorted(owned["id"], row_ids)
         return owned[positions], earlier_images(owned["person"], owned["day"])[positions]
 

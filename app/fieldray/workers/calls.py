@@ -19,7 +19,7 @@ from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts, Sta
 from fieldray.domain.image import Detail, FileKind, Image, ImageHeader, ImageRef, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
-from fieldray.domain.run import Wishes
+from fieldray.domain.run import Overrides
 from fieldray.imaging.archive import Members, Search
 from fieldray.imaging.beginning import Beginning, Identified
 from fieldray.inference.backend import Answer
@@ -68,7 +68,7 @@ class AnalyseRequest:
     frame      an input to be made of the whole image, in place of the classifier's
     finds      whether the lungs are searched for
     points     operating points in force, by label; a result close to one is analysed again in finer detail
-    wishes     a person's wishes for this image
+    overrides  what a person overrules for this image
     runs       where the classifier runs: in this process, or where the program says (`ELSEWHERE`); else the
                classifier's input is returned
     stamp_key  key of the file's stamp; empty for no stamp
@@ -80,7 +80,7 @@ class AnalyseRequest:
     frame: InputSpec | None = None
     finds: bool = False
     points: Mapping[str, OperatingPoint | None] = field(default_factory=dict)
-    wishes: Wishes = Wishes()  # noqa: RUF009 - it is frozen
+    overrides: Overrides = Overrides()  # noqa: RUF009 - it is frozen
     detail: Detail = "needed"
     runs: RunsWhere = "nowhere"
     stamp_key: str = ""

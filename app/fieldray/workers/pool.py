@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-_SERVICE: Final = "fieldray.workers.looking:handle"
+_SERVICE: Final = "fieldray.workers.image_worker:handle"
 _HEAD_START_S: Final = 0.5
 _TRIES: Final = 2
 _TRIES_IN_CLASSIFIER: Final = 3

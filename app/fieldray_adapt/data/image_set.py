@@ -53,7 +53,7 @@ class LungFinder:
 
     def find(self, image: Image, *, says_chest: bool = False) -> LungFields:
         """The lungs of one image, in pixels of its file. Raises BackendProblem."""
-        from fieldray.workers.looking import lungs_in  # which loads the runtime
+        from fieldray.workers.image_worker import lungs_in  # which loads the runtime
 
         return lungs_in(image, self._model, self._network.run, says_chest=says_chest)
 

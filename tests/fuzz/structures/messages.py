@@ -29,7 +29,7 @@ from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
 from fieldray.store.rows import image_key, outcome_columns, outcome_of
 from fieldray.workers import calls
-from fieldray.workers.looking import handle
+from fieldray.workers.image_worker import handle
 from fuzz.structures.dicom_files import PLACES
 from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import INTEGERS, broken, json_bytes, strange

@@ -12,10 +12,11 @@ from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from fieldray.audit.figures import Audit, audit
 from fieldray.audit.report import EVERYBODY, Plan, Prices, Proposal, Wanted, plan, propose
-from fieldray.audit.units import UNITS, Case, Referral, Rule, Unit
+from fieldray.audit.units import Case, Rule
 from fieldray.domain import metrics
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
+from fieldray.domain.metrics import UNITS, Referral, Unit
 from fieldray.reasons import reason
 from outcomes import POINT
 

@@ -8,7 +8,7 @@ import pytest
 from bench_cases import IMAGES, ReadersOfNames, Record
 
 from fieldray.bench.benchmark_case import read_images, time_images, usable
-from fieldray.bench.device import FILE, NETWORK, Effort, measure, time_case
+from fieldray.bench.device import FILE, NETWORK, Effort, MeasureOptions, measure, time_case
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -24,8 +24,8 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     first, second = Record("a", events=events), Record("b", events=events)
     cases = {first.case(): IMAGES, second.case(): IMAGES}
     notes: list[str] = []
-    readers = cast("Any", ReadersOfNames)
-    measured = measure(cases, Effort(repeats=2, images=3), notify=notes.append, readers=readers)
+    options = MeasureOptions(readers=cast("Any", ReadersOfNames))
+    measured = measure(cases, Effort(repeats=2, images=3), notify=notes.append, options=options)
     starts = [event for event in events if "start" in event]
     assert starts == [f"{name}: start" for name in "aabbbbaa"]  # not always b after a
     assert [(one.case.name, one.scope) for one in measured] == [
@@ -41,8 +41,8 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
 def test_from_file_each_image_is_read_before_it_is_run() -> None:
     events: list[str] = []
     record = Record("a", events=events)
-    readers = cast("Any", lambda: ReadersOfNames(events))
-    (_, from_file) = measure({record.case(): IMAGES}, Effort(repeats=1, images=3), notify=str, readers=readers)
+    options = MeasureOptions(readers=cast("Any", lambda: ReadersOfNames(events)))
+    (_, from_file) = measure({record.case(): IMAGES}, Effort(repeats=1, images=3), notify=str, options=options)
     assert events[events.index("read 10") - 1 :] == [
         *("a: start", "read 10", "a: 10", "read 20", "a: 20", "read 30", "a: 30"),
         *("a: close", "readers closed"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 from bench_cases import IMAGES, Record, cell
 
 from fieldray.bench.benchmark_case import Effort, Points, Report, Table
-from fieldray.bench.load import increase, load_cases, load_report, measure
+from fieldray.bench.device import measure
+from fieldray.bench.load import UNDER_LOADS, increase, load_cases, load_report
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad, bursts, busy_share, parallel_load
 from tiny_models import tiny_model
 
@@ -56,7 +58,8 @@ def test_every_subject_is_measured_under_every_level() -> None:
     levels = (NO_LOAD, Level(name="a little", share=0.05))
     effort = Effort(repeats=2, images=3)
     cases = dict.fromkeys((a, b), IMAGES)
-    cells = measure(cases, effort, cores=1, notify=str, levels=levels, settle_s=0.01, least_s=0)
+    options = replace(UNDER_LOADS, levels=levels, settle_s=0.01, least_s=0)
+    cells = measure(cases, effort, notify=str, options=options)
     assert {(one.case.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),
     }

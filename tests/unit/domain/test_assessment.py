@@ -22,7 +22,7 @@ from fieldray.domain.model import (
     OutputRoles,
     Requirement,
 )
-from fieldray.domain.run import Wishes
+from fieldray.domain.run import Overrides
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import MANIFEST as LEGACY
 from fieldray.pipeline.batch_ports import spec_of
@@ -94,9 +94,9 @@ def test_whatever_decides_a_result_changes_the_hash() -> None:
         assessment(ood_gate=gate),
         assessment(ood_gate=dataclasses.replace(gate, limit=3.0)),
         assessment(ood_gate=dataclasses.replace(gate, mean=np.ones(4, np.float32))),
-        dataclasses.replace(assessment(), wishes=Wishes(overrules=True)),
-        dataclasses.replace(assessment(), wishes=Wishes(turns=True)),
-        dataclasses.replace(assessment(), wishes=Wishes(overrules=True, turns=True)),
+        dataclasses.replace(assessment(), overrides=Overrides(overrules=True)),
+        dataclasses.replace(assessment(), overrides=Overrides(turns=True)),
+        dataclasses.replace(assessment(), overrides=Overrides(overrules=True, turns=True)),
     ]
     hashes = [variant.settings_hash for variant in variants]
     assert len(set(hashes)) == len(hashes)
@@ -106,18 +106,23 @@ def test_whatever_decides_a_result_changes_the_hash() -> None:
 def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
     model = assessment().model
     asked = [
-        choose(model, operating_point=name, ages_confirmed=is_confirmed, wishes=wishes)
+        choose(model, operating_point=name, ages_confirmed=is_confirmed, overrides=overrides)
         for name in ("screening", "sensitive")
         for is_confirmed in (False, True)
-        for wishes in (Wishes(), Wishes(overrules=True), Wishes(turns=True), Wishes(overrules=True, turns=True))
+        for overrides in (
+            Overrides(),
+            Overrides(overrules=True),
+            Overrides(turns=True),
+            Overrides(overrules=True, turns=True),
+        )
     ]
     for one in asked:
         spec = spec_of([Path("/x")], [one])
-        assert (spec.wishes, spec.ages_confirmed) == (one.wishes, one.ages_confirmed)
-        of_before = dataclasses.replace(spec, wishes=None, ages_confirmed=False)  # as version 0.2.0 noted it
+        assert (spec.overrides, spec.ages_confirmed) == (one.overrides, one.ages_confirmed)
+        of_before = dataclasses.replace(spec, overrides=None, ages_confirmed=False)  # as version 0.2.0 noted it
         for asked_so in (spec, of_before):
             found = assessment_of_run(asked_so, 0, model)
-            assert (found.points, found.wishes) == (one.points, one.wishes)
+            assert (found.points, found.overrides) == (one.points, one.overrides)
     with pytest.raises(UsageProblem, match="by the pack tiny"):
         assessment_of_run(spec_of([Path("/x")], [asked[-1]]), 0, dataclasses.replace(model, model_sha256="other"))
 

@@ -10,14 +10,13 @@ import pytest
 
 from fieldray.domain.finding import ReadFacts, Refused
 from fieldray.domain.image import ImageHeader, ImageRef
+from fieldray.domain.patient import match_patients, person_key
 from fieldray.domain.prior import (
     Gap,
     as_prior,
     doubts_about,
     gap_between,
-    kinship_of,
     order_of,
-    person_key,
     priors_of,
     unscreened,
 )
@@ -40,7 +39,7 @@ CURRENT = outcome("current", content="c", study_instance_uid="1.1", sop_instance
 
 
 @pytest.mark.parametrize(
-    ("changes", "kinship"),
+    ("changes", "patient_match"),
     [
         ({}, "same"),
         ({"patient_id": " PX-1 "}, "same"),
@@ -58,8 +57,8 @@ CURRENT = outcome("current", content="c", study_instance_uid="1.1", sop_instance
         ({"patient_id": "", "patient_sex": "M"}, "other"),
     ],
 )
-def test_a_patient_is_known_by_number_birth_and_sex(changes: dict[str, str], kinship: str) -> None:
-    assert kinship_of(header(**changes), BASE) == kinship_of(BASE, header(**changes)) == kinship
+def test_a_patient_is_known_by_number_birth_and_sex(changes: dict[str, str], patient_match: str) -> None:
+    assert match_patients(header(**changes), BASE) == match_patients(BASE, header(**changes)) == patient_match
 
 
 _NOBODY = """0|000000|ANONYMOUS|Anonymized|anon|unknown|N/A|???|-|X|UNK|NOT AVAILABLE|UNIDENTIFIED|NO NUMBER|No ID|nil
@@ -67,10 +66,10 @@ EMERGENCY|TEMP|Anonymous Patient|UNKNOWN^0000|невідомо|Невідоми�
 _SOMEBODY = "10|X1|TEMP 12|UNKNOWN-7|Anna|Нема 3|NO-5|x0y|#"
 
 
-@pytest.mark.parametrize(("numbers", "kinship"), [(_NOBODY, "unknown"), (_SOMEBODY, "same")])
-def test_what_stands_for_nobody_is_no_patient(numbers: str, kinship: str) -> None:
+@pytest.mark.parametrize(("numbers", "patient_match"), [(_NOBODY, "unknown"), (_SOMEBODY, "same")])
+def test_what_stands_for_nobody_is_no_patient(numbers: str, patient_match: str) -> None:
     headers = [header(patient_id=number) for line in numbers.splitlines() for number in line.split("|")]
-    assert [one.patient_id for one in headers if kinship_of(one, one) != kinship] == []
+    assert [one.patient_id for one in headers if match_patients(one, one) != patient_match] == []
 
 
 @pytest.mark.parametrize(
@@ -195,7 +194,7 @@ def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
     ]
     together = [pair for pair in itertools.combinations(refs, 2) if person_key(pair[0]) == person_key(pair[1])]
     assert len(together) == 9  # the same number, written with and without blanks
-    assert {kinship_of(one.header, other.header) for one, other in together} == {"same"}
+    assert {match_patients(one.header, other.header) for one, other in together} == {"same"}
 
 
 def test_the_same_image_chosen_by_hand_is_named() -> None:

@@ -217,8 +217,8 @@ def _taken(
     """What is said of two lungs, 100 wide together and 120 high, which lean and are higher; on noise of 100 greys."""
     side, turn = 256, math.radians(degrees)
     down, across = np.mgrid[0:side, 0:side] - side / 2
-    beside, along = across * math.cos(turn) + down * math.sin(turn), down * math.cos(turn) - across * math.sin(turn)
-    inside = (((np.abs(beside) - 30) / 20) ** 2 + (along / (60 * higher)) ** 2) < 1
+    sideways, along = across * math.cos(turn) + down * math.sin(turn), down * math.cos(turn) - across * math.sin(turn)
+    inside = (((np.abs(sideways) - 30) / 20) ** 2 + (along / (60 * higher)) ** 2) < 1
     pixels = np.random.default_rng(1).integers(80, 180, (side, side)).astype(np.uint8)
     pixels[0, :2] = 0, 255
     image = Image(pixels=grey(pixels))

@@ -23,7 +23,7 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
     texts = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
     asked_for = {name for text in texts for name in SERVICE.findall(text)}
     taken = contents.worker_modules(PACKAGE)
-    assert "fieldray.workers.looking" in asked_for
+    assert "fieldray.workers.image_worker" in asked_for
     assert asked_for <= set(taken)
     assert not [name for name in taken if name.startswith("fieldray.desktop")]
     assert "fieldray.bench" in taken

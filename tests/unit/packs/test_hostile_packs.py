@@ -109,14 +109,14 @@ def test_a_folder_of_many_others_hides_no_pack(drive: Path, good: Path) -> None:
 def test_files_swapped_during_installs_are_never_installed(library: PackLibrary, good: Path, home: Path) -> None:
     """Every byte is copied once, and the copy is what is checked and written."""
     evil, model = b"EVIL" * (len(MODEL_BYTES) // 4), good / "model.tflite"
-    beside = good.parent / "beside"
+    temporary = good.parent / "temporary"
     is_over = threading.Event()
 
     def swap() -> None:
         while not is_over.is_set():
             for content in (evil, MODEL_BYTES):
-                beside.write_bytes(content)
-                beside.replace(model)
+                temporary.write_bytes(content)
+                temporary.replace(model)
 
     swapping = threading.Thread(target=swap)
     swapping.start()

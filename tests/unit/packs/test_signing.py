@@ -74,8 +74,8 @@ def test_a_key_of_the_programs_own_is_made_once_with_its_folder_for_its_owner_on
     path = tmp_path / "a" / "b" / "own.pem"
     first = signing.own_key(path)
     assert signing.own_key(path).private_bytes_raw() == first.private_bytes_raw()
-    beside = signing.own_key(path.with_name("other.pem"))
-    assert beside.private_bytes_raw() != first.private_bytes_raw()
+    other = signing.own_key(path.with_name("other.pem"))
+    assert other.private_bytes_raw() != first.private_bytes_raw()
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_bytes(b"precious")  # no other key is written over what is there

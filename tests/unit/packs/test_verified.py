@@ -173,9 +173,9 @@ def _is_no_pack(folder: Path) -> None:
 
 def _has_more(name: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        beside = make_pack(folder) / name
-        beside.parent.mkdir(exist_ok=True)
-        beside.write_bytes(b"precious")
+        foreign = make_pack(folder) / name
+        foreign.parent.mkdir(exist_ok=True)
+        foreign.write_bytes(b"precious")
 
     return make
 

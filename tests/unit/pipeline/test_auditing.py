@@ -24,7 +24,7 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoints, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, audit_run, take_local_point
 from fieldray.pipeline.doubts import doubts_of, drifts_of
-from fieldray.pipeline.export import export_run
+from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.audit_files import audit_document
@@ -312,7 +312,11 @@ def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, mode
     run_id = keep(store.path, outcomes, spec=spec(model))
     metrics = {"evidence_inside": {"images": 200, "limit": 0.8}}
     pack = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, metrics=metrics))
-    table, document = export_run(store.path, run_id, tmp_path / "out", ["csv", "json"], packs=[pack])
+    table, document = export_run(
+        ExportRequest(
+            database=store.path, run_id=run_id, folder=tmp_path / "out", formats=("csv", "json"), packs=(pack,)
+        )
+    )
     assert {row["run_notes"] for row in csv.DictReader(table.read_text("utf-8-sig").splitlines())} == {"drift_evidence"}
     (note,) = json.loads(document.read_text())["about"]["notes"]
     assert note["code"] == "drift_evidence" and "other patients than" in note["text"]

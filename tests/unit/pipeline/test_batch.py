@@ -24,7 +24,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.batch_ports import BatchPorts, PackWork
-from fieldray.pipeline.export import export_run
+from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
@@ -394,7 +394,9 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     ended = second.of(RunChanged)[-1]
     assert (ended.notes, ended.pack_notes) == ((reason("not_present", count=2),), ((resumed,),))
     named = ReportOptions(names_people=True)
-    paths = export_run(second.database, second.batch.run_id, tmp_path / "out", options=named)
+    paths = export_run(
+        ExportRequest(database=second.database, run_id=second.batch.run_id, folder=tmp_path / "out", options=named)
+    )
     with paths[0].open(encoding="utf-8-sig", newline="") as stream:
         listed = [Path(row["path"]).name for row in csv.DictReader(stream)]
     assert Counter(listed) == Counter(left)

@@ -136,9 +136,9 @@ def become(make: Callable[[Path], object]) -> Change:
     """The file is replaced at once, as by a copy program that writes beside and renames."""
 
     def change(path: Path) -> None:
-        beside = path.with_name(f".{path.name}.beside")  # two files change at the same time
-        make(beside)
-        beside.replace(path)
+        temporary = path.with_name(f".{path.name}.temporary")  # two files change at the same time
+        make(temporary)
+        temporary.replace(path)
 
     return change
 

@@ -20,10 +20,10 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.persistence import unfinished, write_new
-from fieldray.pipeline.export import SERVICE, export_apart, export_run
+from fieldray.pipeline.export import SERVICE, ExportRequest, export_apart, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import PLAIN, Exporter, ReportOptions, StoredRun, exporters, pseudonym, pseudonym_key
+from fieldray.reports.exporter import Exporter, ReportOptions, StoredRun, exporters, pseudonym, pseudonym_key
 from fieldray.reports.outputs import own_folder
 from fieldray.settings import Settings
 from fieldray.workers.pool import Workers
@@ -77,13 +77,13 @@ def pool() -> Workers:
 def test_images_are_read_again_at_the_size_of_a_report_and_not_where_they_have_changed(
     database: Path, seen: list[ShownImage | Reason], tmp_path: Path
 ) -> None:
-    export_run(database, 1, tmp_path / "out", ["seen"], readers=pool)
+    export_run(ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("seen",)), readers=pool)
     assert [(image.pixels.shape, image.rows, image.columns) for image in seen if isinstance(image, ShownImage)] == [
         ((100, 80), 160, 128)
     ] * 2
     (tmp_path / "in" / "0.dcm").unlink()
     write_dicom(tmp_path / "in" / "1.dcm", chest_phantom(160, 128, seed=7, abnormal=False))
-    export_run(database, 1, tmp_path / "out", ["seen"], readers=pool)
+    export_run(ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("seen",)), readers=pool)
     assert sorted(image.code for image in seen if isinstance(image, Reason)) == ["changed", "missing"]
 
 
@@ -94,7 +94,11 @@ def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        export_run(database, 1, tmp_path / "out", ["sr", "sc"], readers=pool, progress=progress)
+        export_run(
+            ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("sr", "sc")),
+            readers=pool,
+            progress=progress,
+        )
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"{NAME}-sc"]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
 
@@ -107,7 +111,11 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path) -> N
     run_id = keep(tmp_path / "results.sqlite", screened_files([folder]))
     (folder / "0.png").unlink()
     reports, captures, masks = export_run(
-        tmp_path / "results.sqlite", run_id, tmp_path / "out", ["sr", "sc", "seg"], readers=pool, note=notes.append
+        ExportRequest(
+            database=tmp_path / "results.sqlite", run_id=run_id, folder=tmp_path / "out", formats=("sr", "sc", "seg")
+        ),
+        readers=pool,
+        note=notes.append,
     )
     (capture,), (_,) = captures.iterdir(), masks.iterdir()
     written = {pydicom.dcmread(capture).SOPInstanceUID}
@@ -128,20 +136,22 @@ def test_every_format_is_written_again_and_what_another_run_of_the_same_number_w
     database: Path, tmp_path: Path
 ) -> None:
     """Another computer saved it into the folder that both share."""
-    names, out = ["csv", "json", "pdf", "pdf-studies", "sr", "sc", "seg"], tmp_path / "out"
-    first = export_run(database, 1, out, names, readers=pool)
+    names, out = ("csv", "json", "pdf", "pdf-studies", "sr", "sc", "seg"), tmp_path / "out"
+    first = export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), readers=pool)
     suffixes = [path.name.removeprefix(NAME) for path in first]
     assert suffixes == [".csv", ".json", ".pdf", "-studies", "-sr", "-sc", "-seg"]
     assert len(list((out / f"{NAME}-sc").iterdir())) == 2
     kept = {path: path.read_bytes() for path in _files(out)}
     change(database, "UPDATE runs SET started_s = started_s + 1000")
     for options in (ReportOptions(), ReportOptions(language="uk", names_people=True)):
-        others = export_run(database, 1, out, names, options=options, readers=pool)
+        others = export_run(
+            ExportRequest(database=database, run_id=1, folder=out, formats=names, options=options), readers=pool
+        )
         assert len(list(out.iterdir())) == 2 * len(names) and set(others).isdisjoint(first)
     assert "Synthetic^" in others[0].read_text(encoding="utf-8-sig")  # asked for by name
     assert {path: path.read_bytes() for path in kept} == kept
     change(database, "UPDATE runs SET started_s = started_s - 1000")
-    assert export_run(database, 1, out, names, readers=pool) == first
+    assert export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), readers=pool) == first
 
 
 def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
@@ -214,7 +224,6 @@ def test_a_folder_that_vanishes_is_told_in_a_sentence(tmp_path: Path) -> None:
 # ---- by another process, as the window has it
 
 SETTINGS = Settings({"decoders": 1})
-PLAINLY = {"spec": None, "options": PLAIN, "packs": (), "settings": SETTINGS}
 
 
 def quiet(_done: int, _total: int) -> None:
@@ -230,24 +239,24 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
     outcomes = list(screened_files([tmp_path / "in"]))
     pairs = (
         compared_with(outcomes[0]),
-        compared_with(outcomes[1], similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="other"),
+        compared_with(
+            outcomes[1], similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="other"
+        ),
     )
     labelled = [
         replace(one, findings=tuple(replace(finding, label=code) for finding in one.findings)) for one in outcomes
     ]
     run_id = keep(database, labelled, spec=spec)
     options = ReportOptions(language="uk", names_people=True, decimal_comma=True, pairs=pairs)
-    formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "packs": [model]}
-    here = export_run(database, run_id, tmp_path / "here", formats, readers=pool, **what)
+    formats, what = ("csv", "json", "pdf", "sr"), {"spec": spec, "options": options, "packs": (model,)}
+    here = export_run(
+        ExportRequest(database=database, run_id=run_id, folder=tmp_path / "here", formats=formats, **what), readers=pool
+    )
     steps: list[tuple[int, int]] = []
     there = export_apart(
-        database,
-        run_id,
-        tmp_path / "there",
-        formats,
+        ExportRequest(database=database, run_id=run_id, folder=tmp_path / "there", formats=formats, **what),
         settings=SETTINGS,
         progress=lambda done, total: steps.append((done, total)),
-        **what,
     )
     assert [path.name for path in here] == [path.name for path in there]
     for one, other in zip(_files(tmp_path / "here"), _files(tmp_path / "there"), strict=True):
@@ -267,7 +276,11 @@ def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, databas
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        export_apart(database, 1, tmp_path / "out", ["pdf-studies", "sc"], **PLAINLY, progress=progress)
+        export_apart(
+            ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("pdf-studies", "sc")),
+            settings=SETTINGS,
+            progress=progress,
+        )
     assert not list((tmp_path / "out").glob(".*"))
     assert len(list((tmp_path / "out").iterdir())) <= 1  # what was done before it heard
 
@@ -275,15 +288,28 @@ def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, databas
 def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, database: Path) -> None:
     (tmp_path / f"{NAME}.csv").write_text("a table of somebody's", encoding="utf-8")
     with raises(UsageProblem, "output_not_ours"):
-        export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, progress=quiet)
+        export_apart(
+            ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",)),
+            settings=SETTINGS,
+            progress=quiet,
+        )
     with pytest.raises(StorageProblem):
-        export_apart(database, 1, tmp_path, ["csv"], **(PLAINLY | {"spec": run_spec(paths=("/b",))}), progress=quiet)
+        export_apart(
+            ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",), spec=run_spec(paths=("/b",))),
+            settings=SETTINGS,
+            progress=quiet,
+        )
 
 
 def test_a_process_that_is_lost_is_told(tmp_path: Path, database: Path) -> None:
     child = Child("fieldray.pipeline.export:gone")
     with raises(FieldrayError, "internal"):
-        export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, progress=quiet, child=child)
+        export_apart(
+            ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",)),
+            settings=SETTINGS,
+            progress=quiet,
+            child=child,
+        )
 
 
 def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: Path) -> None:
@@ -299,7 +325,12 @@ def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: 
         child.kill()
 
     with pytest.raises(FieldrayError):
-        export_apart(database, 1, out, ["pdf-studies", "sc"], **PLAINLY, progress=progress, child=child)
+        export_apart(
+            ExportRequest(database=database, run_id=1, folder=out, formats=("pdf-studies", "sc")),
+            settings=SETTINGS,
+            progress=progress,
+            child=child,
+        )
     assert [path.name for path in out.glob(".*")] == [".1-0123456789abcdef.new"]
 
 

@@ -15,7 +15,7 @@ from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, Screened, why_of
 from fieldray.domain.image import Image, ImageHeader, ImageRef, Turn
 from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
-from fieldray.domain.run import Wishes
+from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.inference.backend import Answer
@@ -37,12 +37,13 @@ def model(**changes: Any) -> Model:
 
 def screen(
     finder: FakeFinder | None, *, name: str = "bright.png", engine: FakeEngine | None = None, of: Model | None = None,
-    workers: FakeReaders | None = None, header: ImageHeader | None = None, wishes: Wishes | None = None, **changes: Any,
+    workers: FakeReaders | None = None, header: ImageHeader | None = None, overrides: Overrides | None = None,
+    **changes: Any,
 ) -> Outcome:  # fmt: skip
     """`changes` are the manifest's, of a model with a pack that finds lungs; `of` is another model."""
     return screen_image(
         ImageRef(path=Path("/images") / name, header=header or ImageHeader()),
-        assessment=choose(of or model(**changes), wishes=wishes or Wishes()),
+        assessment=choose(of or model(**changes), overrides=overrides or Overrides()),
         workers=workers or LungReaders(finder),
         engine=engine or FakeEngine(),
     )
@@ -50,7 +51,7 @@ def screen(
 
 def wished(finder: FakeFinder | None, *, overrules: bool = False, turns: bool = False, **options: Any) -> Outcome:
     """As a person who overrules or turns has it screened."""
-    return screen(finder, wishes=Wishes(overrules=overrules, turns=turns), **options)
+    return screen(finder, overrides=Overrides(overrules=overrules, turns=turns), **options)
 
 
 def test_the_lungs_travel_with_the_result() -> None:

@@ -16,11 +16,11 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.finding import Refused, notes_of
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OodGate
-from fieldray.domain.run import Event, ImageDone, RunChanged, StoredAnswer, StoreUnwritable, Verdict, Wishes
+from fieldray.domain.run import Event, ImageDone, Overrides, RunChanged, StoredAnswer, StoreUnwritable, Verdict
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import count_files
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.export import export_run
+from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.pipeline.session import Session
 from fieldray.reasons import reason
 from fieldray.settings import Settings
@@ -176,7 +176,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     opened.session.set_verdict(
         ready.image.leading.answer_id, Verdict(choice="disagree", note="rotated"), judged=ready.image.leading.outcome
     )
-    paths = export_run(opened.session.database, batch.run_id, tmp_path / "out")
+    paths = export_run(ExportRequest(database=opened.session.database, run_id=batch.run_id, folder=tmp_path / "out"))
     assert [path.suffix for path in paths] == [".csv", ".json"]
     assert opened.session.export(batch.run_id, tmp_path / "out") == paths
     # an older copy was put back, where another run has its number
@@ -186,12 +186,16 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
         opened.session.export(batch.run_id, tmp_path / "out")
     elsewhere = tmp_path / "elsewhere.sqlite"
     with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
-        export_run(elsewhere, 1, tmp_path / "out", spec=batch.spec)
+        export_run(ExportRequest(database=elsewhere, run_id=1, folder=tmp_path / "out", spec=batch.spec))
     with pytest.raises(UsageProblem, match="Run 1 was not found in the history"):
-        export_run(elsewhere, 1, tmp_path / "out")
+        export_run(ExportRequest(database=elsewhere, run_id=1, folder=tmp_path / "out"))
     assert '"disagree","rotated"' in paths[0].read_text(encoding="utf-8-sig")
     with pytest.raises(KeyError):
-        export_run(opened.session.database, batch.run_id, tmp_path / "out", ["docx"])
+        export_run(
+            ExportRequest(
+                database=opened.session.database, run_id=batch.run_id, folder=tmp_path / "out", formats=("docx",)
+            )
+        )
 
 
 def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> None:
@@ -205,7 +209,7 @@ def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> 
 
 
 def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, images: Path) -> None:
-    export_run(opened.session.database, opened.screen(images).run_id, images)
+    export_run(ExportRequest(database=opened.session.database, run_id=opened.screen(images).run_id, folder=images))
     opened.screen(images, fresh=True)
     assert len(opened.names) == 6
     notes = [event.notes for event in opened.events if isinstance(event, RunChanged) and event.notes]
@@ -287,7 +291,7 @@ def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened
 
 # Far from what the engine of these tests says of any image.
 GATE = OodGate(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
-ANYWAY = Wishes(overrules=True)
+ANYWAY = Overrides(overrules=True)
 
 
 def refused_run(opened: Opened, images: Path) -> list[StoredAnswer]:
@@ -309,7 +313,7 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
     disagree = Verdict(choice="disagree", note="it is a chest")
     opened.session.set_verdict(first.row_id, disagree, judged=first.outcome)
     opened.events.clear()
-    found = opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY)
+    found = opened.session.screen_again(first.row_id, judged=first.outcome, overrides=ANYWAY)
     assert [note.code for note in found.notes] == ["screened_anyway", "unlike_training"]
     now = stored(opened, first.row_id)
     assert (now.outcome.ref, notes_of(now.outcome), now.verdict) == (first.outcome.ref, found.notes, None)
@@ -324,19 +328,19 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
         assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
-    back = opened.session.screen_again(first.row_id, judged=found, wishes=Wishes())  # a person takes it back
+    back = opened.session.screen_again(first.row_id, judged=found, overrides=Overrides())  # a person takes it back
     assert isinstance(back, Refused) and stored(opened, first.row_id).outcome.category == "refused"
     assert stored(opened, first.row_id).verdict == disagree
 
 
 def test_what_is_refused_again_is_told_and_changes_nothing(opened: Opened, images: Path) -> None:
     (first, *_) = refused_run(opened, images)
-    found = opened.session.screen_again(first.row_id, judged=first.outcome, wishes=Wishes(turns=True))
+    found = opened.session.screen_again(first.row_id, judged=first.outcome, overrides=Overrides(turns=True))
     assert isinstance(found, Refused)
     assert isinstance(stored(opened, first.row_id).outcome, Refused)
     other = replace(first.outcome, facts=replace(first.outcome.facts, content_sha256="0" * 64))
     with raises(Unreadable, "changed"):
-        opened.session.screen_again(first.row_id, judged=other, wishes=ANYWAY)
+        opened.session.screen_again(first.row_id, judged=other, overrides=ANYWAY)
     assert isinstance(stored(opened, first.row_id).outcome, Refused)
 
 
@@ -347,7 +351,7 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
 
     def problem() -> str:
         with pytest.raises(UsageProblem) as usage:
-            opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY)
+            opened.session.screen_again(first.row_id, judged=first.outcome, overrides=ANYWAY)
         assert isinstance(stored(opened, first.row_id).outcome, Refused)
         return usage.value.reason.code
 
@@ -367,4 +371,4 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
         with pytest.raises(UsageProblem) as usage, ResultStore(opened.session.database) as store:
             store.replace(mine.row_id, mine.outcome, run=rival.run(batch.run_id))
         assert usage.value.reason.code == "again_busy"
-    assert opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY).category != "refused"
+    assert opened.session.screen_again(first.row_id, judged=first.outcome, overrides=ANYWAY).category != "refused"

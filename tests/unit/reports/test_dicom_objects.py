@@ -161,8 +161,8 @@ def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_c
     (report,) = written(tmp_path, sr.EXPORTER, [wished])
     assert wished.notes[0].text in [item.get("TextValue") for item in last_group(report)]
     seg.EXPORTER.write(tmp_path / "png", run_with(results_of([with_header(wished, sop_instance_uid="")])))
-    beside = highdicom.seg.segread(tmp_path / "png" / "00001.dcm").pixel_array.astype(bool)
-    assert np.array_equal(beside, on_capture(mask))
+    of_png = highdicom.seg.segread(tmp_path / "png" / "00001.dcm").pixel_array.astype(bool)
+    assert np.array_equal(of_png, on_capture(mask))
 
 
 def test_what_belongs_to_a_png_refers_to_its_capture(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path,
 
 
 def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: Screened, tmp_path: Path) -> None:
-    pair = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="other")
+    pair = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="other")
     (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(pair,))
     items = last_group(made)
     assert not [item for item in items if item.ValueType == "NUM"]

@@ -16,7 +16,7 @@ from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import SupersededVerdict, Verdict
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.pipeline.export import export_run
+from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.reasons import reason
 from fieldray.reports.dicom_instance import is_valid
 from fieldray.reports.exporter import (
@@ -75,11 +75,11 @@ def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(co
     assert parsed("--formats", "csv,count").formats == ("csv", "count")
     path = database(tmp_path)
     for _ in range(2):
-        (written,) = export_run(path, 1, tmp_path / "out", ["count"])
+        (written,) = export_run(ExportRequest(database=path, run_id=1, folder=tmp_path / "out", formats=("count",)))
         assert (written.suffix, written.read_bytes()) == (".count", MARK + b": 1")
     assert list((tmp_path / "out").iterdir()) == [written]
     assert is_own_report(written.read_bytes())
-    every = [place.suffix for place in export_run(path, 1, tmp_path / "all")]
+    every = [place.suffix for place in export_run(ExportRequest(database=path, run_id=1, folder=tmp_path / "all"))]
     assert every == [".csv", ".json", ".count"]
 
 

@@ -138,7 +138,7 @@ def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, tmp_path: Path) -> None:
     one = with_header(one, study_date="20240405", patient_id="PX-1")
-    other = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="unknown")
+    other = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="unknown")
     pairs = compared_with(one), other, compared_with(one, current="f" * 64)
     options = ReportOptions(language=language, pairs=pairs)
     STUDIES.write(tmp_path / "s", run_with(results_of([one]), options=options))
@@ -188,10 +188,10 @@ def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) ->
     last_page = printed("pdftotext", "-bbox", tmp_path / "run.pdf", "-").rpartition("<page")[2]
     words = re.findall(r'xMin="(.+?)" .*xMax="(.+?)" .*>(.+)</word>', last_page)
     starts = {text: float(left) for left, _, text in words}
-    for letter, beside in (("N", "2024-01-02"), ("m", "Flagged")):
+    for letter, next_text in (("N", "2024-01-02"), ("m", "Flagged")):
         ends = [float(right) for _, right, text in words if set(text) == {letter}]
         assert len(ends) > 1
-        assert max(ends) + 2 / 25.4 * 72 < starts[beside]
+        assert max(ends) + 2 / 25.4 * 72 < starts[next_text]
 
 
 def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> None:

@@ -320,11 +320,11 @@ def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
             add(store, "77")
         saved.set()
 
-    def replace_slowly(beside: Path, place: Path) -> None:
+    def replace_slowly(temporary: Path, place: Path) -> None:
         if place == path:
             run.start()
             opened.wait(1.0)
-        replace_durably(beside, place)
+        replace_durably(temporary, place)
 
     run = threading.Thread(target=screen)
     monkeypatch.setattr("fieldray.store.maintenance.replace_durably", replace_slowly)

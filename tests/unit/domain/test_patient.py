@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.domain.today import day_number, earlier_images, todays_first
+from fieldray.domain.patient import day_number, earlier_images, todays_first
 
 TODAY, SUMMER, SPRING = map(day_number, ("20261129", "20260615", "20260401"))
 

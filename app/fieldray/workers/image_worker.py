@@ -112,7 +112,7 @@ class _View:
 
     def refuse(self, why: Reason) -> None:
         """Raise Unusable, unless a person asked for the image all the same, which is noted."""
-        if not self.question.wishes.will_overrule(why, self.question.ref.turn):
+        if not self.question.overrides.will_overrule(why, self.question.ref.turn):
             raise Unusable(why)
         if why not in self.overruled:
             self.overruled += (why,)

@@ -16,7 +16,7 @@ from fakes import FakeFinder, LungReaders, PaintedFile
 from fieldray.domain.assessment import choose
 from fieldray.domain.image import Box, Detail, Image, ImageRef, Turn
 from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
-from fieldray.domain.run import Wishes
+from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
 from fieldray.imaging.reading import ImageFile, unpacked
@@ -29,7 +29,7 @@ from fieldray.processes.child import sent
 from fieldray.reasons import reason
 from fieldray.workers import calls
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
-from fieldray.workers.looking import Worker, handle
+from fieldray.workers.image_worker import Worker, handle
 from phantoms import write_dicom
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_manifest, tiny_model
@@ -252,7 +252,7 @@ def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path
     adults = HeaderRules(views=("PA", "AP"), ages_years=(18, 120))
 
     def problem(rules: HeaderRules, *, overrules: bool = False) -> tuple[str | None, list[str]]:
-        seen = look(ref, WHOLE, rules=rules, wishes=Wishes(overrules=overrules))
+        seen = look(ref, WHOLE, rules=rules, overrides=Overrides(overrules=overrules))
         return seen.problem and seen.problem.code, [why.code for why in seen.overruled]
 
     assert problem(adults) == ("view", [])

@@ -1,0 +1,78 @@
+"""Matching of images to patients, and the images of today: the newest study of each patient in a run.
+
+A clinic works by patient. A patient's position in the work list is that of the most urgent answer of the newest study.
+Images of earlier days follow below and do not raise the patient's position. Work list, exports and archives use this
+module.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.image import ImageHeader, ImageRef, day_of, known_person
+
+NO_DAY = 0
+# same: one person; other: two persons; unknown: an image has no usable Patient ID
+PatientMatch = Literal["same", "other", "unknown"]
+
+
+def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
+    """Return whether two images are of one person: equal Patient IDs, and no contrary birth date or sex."""
+    births = [day_of(header.patient_birth_date) for header in (one, other)]
+    differs = births[0] and births[1] and births[0] != births[1]
+    if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
+        return "other"
+    numbers = [known_person(header.patient_id) for header in (one, other)]
+    if not all(numbers):
+        return "unknown"
+    return "same" if numbers[0] == numbers[1] else "other"
+
+
+def person_key(ref: ImageRef) -> str:
+    """Return a key that is equal for images of one person within a run, by the facts that `match_patients` compares.
+
+    An image whose patient is unknown has a key of its own.
+    """
+    header, number = ref.header, known_person(ref.header.patient_id)
+    if not number:
+        return f"\n{ref.key}"
+    sex = header.patient_sex if header.patient_sex in ("M", "F") else ""
+    return f"{number}\n{day_of(header.patient_birth_date) or ''}\n{sex}"
+
+
+@functools.lru_cache(maxsize=4096)
+def day_number(dicom_date: str) -> int:
+    """Convert a study date to a number that grows by one a day; 0 for a missing or invalid date."""
+    day = day_of(dicom_date)
+    return day.toordinal() if day else NO_DAY
+
+
+def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which images of a run are of an earlier day than the newest image of their patient.
+
+    Parameters
+    ----------
+    people
+        (n,) A number for each image, equal for all images of one patient (`person_key`).
+    days
+        (n,) The `day_number` of each image. An image without a date is never earlier, and makes no other image earlier.
+
+    Returns
+    -------
+    (n,) True for images of an earlier day.
+    """
+    _, patient = np.unique(people, return_inverse=True)
+    newest = np.zeros(patient.max(initial=-1) + 1, np.int64)
+    np.maximum.at(newest, patient, days)
+    is_earlier: NDArray[np.bool_] = (days != NO_DAY) & (days < newest[patient])
+    return is_earlier
+
+
+def todays_first(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the positions (n,) of images with those of earlier days moved behind all others, otherwise in order."""
+    positions: NDArray[np.int64] = np.argsort(is_earlier, kind="stable")
+    return positions

@@ -1,0 +1,67 @@
+"""What a person reads of two images that are compared, in their language."""
+
+from __future__ import annotations
+
+from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
+from fieldray.domain.image import ImageHeader
+from fieldray.domain.prior import Gap, Order, gap_between, order_of
+from fieldray.formatting import number
+from fieldray.reasons import reason
+from fieldray.translation import Translator
+
+
+def gap(translator: Translator, between: Gap, order: Order) -> str:
+    """How much earlier or later a study is than another: in years and months, months and days, days, or minutes."""
+    if between.minutes is not None and between.minutes >= 60:
+        length = translator.text("{hours} h {minutes} min", hours=between.minutes // 60, minutes=between.minutes % 60)
+    elif between.minutes is not None:
+        length = translator.text("{minutes} min", minutes=between.minutes)
+    else:
+        parts = (
+            between.years and translator.plural("{count} year", "{count} years", between.years),
+            between.months and translator.plural("{count} month", "{count} months", between.months),
+            between.days and translator.plural("{count} day", "{count} days", between.days),
+        )
+        length = " ".join([part for part in parts if part][:2])
+    if not length or order in ("same", "unknown"):
+        return translator.text("the same day")
+    if order == "earlier":
+        return translator.text("{length} earlier", length=length)
+    return translator.text("{length} later", length=length)
+
+
+def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
+    """How much earlier an image is than another one; that it is not known, where a date is missing."""
+    between = gap_between(image, current)
+    if between is None:
+        return translator.text("time between the images not known")
+    return gap(translator, between, order_of(image, current))
+
+
+def differences_only(translator: Translator) -> str:
+    """The note on every comparison of two images: for research only, and that differences are all it shows."""
+    research = translator.text("Research use only.")
+    return f"{research} {translator.reason(reason('compare_notice'))}"
+
+
+def region_count(translator: Translator, count: int) -> str:
+    """How many regions of a pair differ."""
+    return translator.plural(
+        "{count} region differs by more than the noise.", "{count} regions differ by more than the noise.", count
+    )
+
+
+def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:
+    """A region that differs, with its number."""
+    values = {
+        "number": count,
+        "strength": number(translator, abs(region.strength), digits=1),
+        "area": number(translator, 100 * region.area_px / FRAME_SIDE**2, digits=1),
+    }
+    if region.is_denser:
+        return translator.text(
+            "{number}. Denser in the current image: {strength} times the noise, {area} % of the image", **values
+        )
+    return translator.text(
+        "{number}. Less dense in the current image: {strength} times the noise, {area} % of the image", **values
+    )
