@@ -466,9 +466,9 @@ def template_of(code: str) -> Template:
 
 @functools.cache
 def templates_of_rooms() -> Mapping[str, Template]:
-    """The sentences in the modules `reasons` of this package's rooms and of the packages beside it.
+    """Return the sentences of the modules `reasons` in this package's subpackages and in the optional packages.
 
-    The modules are found as those of a `registry`: whoever puts one into a room has registered its sentences.
+    The modules are found like those of a `registry`: a new module `reasons` in a subpackage is included automatically.
     """
     rooms = (f"fieldray.{found.name}.reasons" for found in pkgutil.iter_modules(fieldray.__path__) if found.ispkg)
     own = [import_module(name) for name in rooms if find_spec(name)]

@@ -328,8 +328,7 @@ class PieceSpec:
         The images, each as the JSON of `store.rows.ref_text`.
     files
         If files are sent: the contents by path, or the reason why the driver could not read a file. A worker reads no
-        other
-        files. None if nodes read the files themselves.
+        other files. None if nodes read the files themselves.
     states
         If images are objects of a server: the state of each object when it was listed.
     """

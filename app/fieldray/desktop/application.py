@@ -59,7 +59,7 @@ _DEVICES: Final = frozenset({"device", "policy"})
 
 
 def chosen_language(setting: str) -> str:
-    """The language of the setting: a code, or "system"."""
+    """Return the language of a setting: its code, or the system's language for "system"."""
     return best_language(QLocale.system().uiLanguages() if setting == "system" else (setting,))
 
 
@@ -121,7 +121,7 @@ class Application(QObject):
 
     @contextlib.contextmanager
     def catching(self) -> Iterator[None]:
-        """While inside, an exception that nobody caught, in any thread, is logged and shown, never lost."""
+        """Log and show every uncaught exception of any thread during the block."""
         before, before_threads = sys.excepthook, threading.excepthook
         sys.excepthook = self._caught
         threading.excepthook = lambda lost: self._crashed.emit(lost.exc_value) if lost.exc_value else None
@@ -186,7 +186,7 @@ class Application(QObject):
         before.deleteLater()
 
     def _close(self) -> None:
-        """The next window opens as this one was left."""
+        """Save the window's state for the next start."""
         assert self.window is not None
         self.window.leave_full_screen()
         for key, state in (("window", self.window.saveGeometry()), ("panes", self.window.panes.saveState())):
@@ -195,9 +195,9 @@ class Application(QObject):
         self.controller.close()
 
     def _tell_end(self) -> None:
-        """Who is at another window hears of it: by the system where it has a place for that, and by the window.
+        """Announce the end of a run, by the system's notifications if possible, and in the window.
 
-        Once the whole run is listed; without counts where the next one begins before that.
+        The notice comes when the whole run is listed; without counts if the next run begins before that.
         """
         if not self._has_ended or not self.controller.rows.is_current:
             return
@@ -237,7 +237,7 @@ class Application(QObject):
 
 @contextlib.contextmanager
 def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """While inside, this handler is called for each signal that asks the process to end in order."""
+    """Install a handler for each signal that asks the process to end, during the block."""
     before = {number: signal.signal(number, handler) for number in shutdown_signals()}
     try:
         yield
@@ -247,12 +247,12 @@ def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[No
 
 
 def _unpacked(setting: Value) -> QByteArray:
-    """What Qt wrote of a window; what makes no sense to it is left aside."""
+    """Parse the saved state of a window; empty if Qt cannot use it."""
     return QByteArray.fromBase64(QByteArray(str(setting).encode()))
 
 
 def let_qt_keep_nothing() -> None:
-    """Qt's own dialog of files would keep which folders were opened, in a file beyond this program's folder."""
+    """Disable the history of Qt's file dialog, which would store opened folders outside this program's folder."""
     QSettings.setPath(QSettings.Format.NativeFormat, QSettings.Scope.UserScope, os.devnull)
 
 

@@ -1,4 +1,4 @@
-"""The page of the audit: where the labels are, what came out, and what to do with it."""
+"""The audit page: source of the labels, results of the audit, and operations on them."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class AuditPage(Page):
             self.take_button.setEnabled(auditing.can_take)
 
     def _offer(self, others: Sequence[Run]) -> None:
-        """The runs that there are to compare with; the one that was chosen stays."""
+        """List the runs available for comparison, keeping the choice."""
         text, chosen = self._translator, self.against.currentData()
         self.against.clear()
         self.against.addItem(text.text("no other run"), None)
@@ -289,7 +289,7 @@ class AuditPage(Page):
 
 
 def _number(text: str) -> float | None:
-    """A number, perhaps in per cent, None for an empty field. What is no number is no share and no price either."""
+    """Parse a number or percentage, None for an empty field. Other text is returned as an invalid number."""
     if not text.strip():
         return None
     try:
@@ -299,7 +299,7 @@ def _number(text: str) -> float | None:
 
 
 def _shown(blocks: Sequence[Block]) -> list[QWidget]:
-    """Blocks of a report: titles, sentences and tables."""
+    """Make widgets from a report's blocks: titles, sentences and tables."""
     parts: list[QWidget] = []
     for block in blocks:
         if isinstance(block, Paragraph):
@@ -357,7 +357,7 @@ _DOT: Final = 4.0
 
 
 class UnitChart(QWidget):
-    """`spoken` is what a screen reader says of it."""
+    """A chart of units. `spoken` is the text for a screen reader."""
 
     def __init__(self, chart: ShareChart, *, spoken: str, translator: Translator, theme: Theme) -> None:
         super().__init__()

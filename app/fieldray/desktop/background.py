@@ -63,7 +63,7 @@ class Background(QObject):
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
     def open(self, services: Services) -> None:
-        """The services are open."""
+        """Store the opened services."""
         self._opened.set_result(services)
 
     def ask(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
@@ -93,7 +93,7 @@ class Background(QObject):
         return task
 
     def forget(self, channel: str) -> None:
-        """Drop what waits on a channel and the answer of what runs there."""
+        """Discard a channel's waiting tasks and the answer of its running task."""
         for task in [task for task, (of, _, _) in self._wanted.items() if of == channel]:
             del self._wanted[task]
             task.cancel()
@@ -108,11 +108,11 @@ class Background(QObject):
         return not wait(tuple(self._under_way), wait_s).not_done
 
     def _begin(self, channel: str) -> Executor:
-        """What works a channel off."""
+        """Return the executor of a channel."""
         return ThreadPoolExecutor(1, thread_name_prefix=f"window-{channel}")
 
     def _answer(self, task: Future[Any]) -> None:
-        """From any thread."""
+        """Deliver a task's answer; called from any thread."""
         self._under_way.discard(task)
         if not self._is_closed:
             self._answered.emit(task)
@@ -170,8 +170,8 @@ _SLICE_S: Final = 0.008
 class Bridge(QObject):
     """Takes events from any thread and emits them, in order, in the window's thread.
 
-    Thousands of resumed images arrive at once; they are handed on in slices of a few milliseconds, so that the window
-    stays responsive meanwhile. The timer also lets Python run, and so hear of a signal, while nothing happens.
+    Thousands of resumed images arrive together. They are delivered in slices of a few milliseconds, so that the window
+    stays responsive. The timer also lets Python run and handle signals while the program is idle.
     """
 
     published = Signal(object)

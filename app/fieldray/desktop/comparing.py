@@ -1,7 +1,7 @@
-"""The open image and a prior one: which priors there are, which is chosen, and what came of comparing them. No widget.
+"""The current image and a prior image: available priors, the chosen prior, and the comparison. No widget.
 
-While it is on, every image that is opened is compared with its newest prior. One comparison runs at a time; it is
-cancelled as soon as another image is opened. What a person compared is kept in memory, for the reports of this window.
+While comparing is on, every opened image is compared with its newest prior. One comparison runs at a time; opening
+another image cancels it. Compared pairs are kept in memory for the reports of this window.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def choose_next(self) -> None:
-        """The next older of the priors, the newest one after the last."""
+        """Choose the next older prior; after the oldest, the newest."""
         if self.priors:
             index = self.priors.index(self.prior) + 1 if self.prior in self.priors else 0
             self.choose(self.priors[index % len(self.priors)])
@@ -232,7 +232,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def _find(self) -> None:
-        """The priors among the rows of the run, earlier runs, and the files that were chosen for this image."""
+        """Find the priors in the run, in earlier runs, and among files chosen for this image."""
         row = self.image.row
         if row is None:
             self.priors = ()
@@ -273,7 +273,7 @@ class Comparing(QObject):
         self.choose(prior)
 
     def _row_of(self, prior: Prior) -> WorkRow:
-        """The row of a prior: that of the list, or one made for it, with the pack of the open image if it is that."""
+        """Return a prior's row from the list, or make one, with the current image's pack if that pack judged it."""
         listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
         if listed is not None:
             return listed
@@ -289,7 +289,7 @@ class Comparing(QObject):
     # ---- comparing
 
     def _second_image_changed(self) -> None:
-        """Somebody closed the prior, or keeps another image beside: then nothing is compared any more."""
+        """Stop comparing if the prior was closed or another image is kept in its place."""
         if self.is_on and self.prior is not None:
             shown = self.second_image.row
             if shown is None or shown.outcome is not self.prior.outcome:
@@ -298,7 +298,7 @@ class Comparing(QObject):
                 self.changed.emit()
 
     def _drop(self) -> None:
-        """Nothing is compared: what was laid over is gone at once."""
+        """Remove the comparison and its layers at once."""
         services, self._wanted = self._background.services, None
         if services is not None and self.is_running:
             services.priors.cancel()

@@ -60,7 +60,7 @@ _LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive
 
 
 class Controller(QObject):
-    """Takes the events, gives the commands. Every method belongs to the window's thread."""
+    """Receives events and issues commands. Every method belongs to the window's thread."""
 
     ready = Signal()
     measured = Signal(object)
@@ -131,7 +131,7 @@ class Controller(QObject):
         self.background.run(self._open_here, channel="open", done=self._opened, failed=self._not_opened)
 
     def _open_here(self) -> Services:
-        """Off the window's thread: what opens after nobody waits for it any more is closed at once."""
+        """Open the services outside the window's thread; close them at once if nobody waits any more."""
         services = self._open_services(self.settings, self.bridge.publish)
         if self._is_ending:
             _close(services)
@@ -166,7 +166,10 @@ class Controller(QObject):
         self._go_on_closing()
 
     def _offer_to_go(self) -> None:
-        """A folder of a computer that is gone may not answer for minutes. No verdict is given up for a click."""
+        """Offer to close without waiting: a folder of a lost computer may block for minutes.
+
+        Unsaved verdicts are kept.
+        """
         if self.judging.is_saving:
             return
         self.board.post(
@@ -176,13 +179,13 @@ class Controller(QObject):
         )
 
     def _go(self) -> None:
-        """What has not ended by now ends with the program."""
+        """End the program, including operations that have not ended."""
         if not self._has_ended:
             self._close_services()
             self._finish_closing()
 
     def _go_on_closing(self) -> None:
-        """Nothing is being opened or saved any more, perhaps."""
+        """Continue closing if nothing is being opened or saved any more."""
         if self._is_closing and not (self._is_opening or self.judging.is_saving):
             self._close_services()
 
@@ -212,7 +215,7 @@ class Controller(QObject):
     # ---- the open image
 
     def _why_not_judged(self) -> Reason | None:
-        """Why nothing can be said of the open image now: a person may see another image, or none."""
+        """Return why no verdict on the current image is possible now: another image, or none, is visible."""
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
@@ -229,7 +232,7 @@ class Controller(QObject):
         self.judging.open(self.image.row)
 
     def _image_replaced(self) -> None:
-        """The open image stays in sight. What was typed on it is saved with its own result, and no more is."""
+        """Handle a replaced image: it stays visible, and its typed note is saved with the old result only."""
         self.judging.open(None)
         again = Action(lambda t: t.text("Open the new image"), self.open_replacing)
         self.board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
@@ -241,7 +244,7 @@ class Controller(QObject):
             self.image.show(self.rows.known(before.row_id))
 
     def _screened_again(self, row: WorkRow, outcome: Outcome) -> None:
-        """A person had the image screened as they asked: the new result is opened where the old one still is."""
+        """Handle the repeated screening of an image: show the new result if the old one is still open."""
         self.rows.answer_replaced(row, outcome)
         if row is self.image.row:
             self.open_replacing()
@@ -303,7 +306,7 @@ class Controller(QObject):
             self.board.withdraw(key)
 
     def _look_for_folders(self) -> None:
-        """Folders that are opened are remembered, if a person wants that. Names of files never are."""
+        """Remember opened folders if the setting allows it. Names of files are never stored."""
         paths = self.screening.paths
         self.background.run(
             lambda: [str(path) for path in paths if path.is_dir()],
@@ -318,7 +321,7 @@ class Controller(QObject):
         self.folders_changed.emit()
 
     def _list_run(self, event: RunChanged) -> None:
-        """The run that is under way has a number, or has changed."""
+        """Show the list of the current run, whose number or content has changed."""
         if event.run_id and event.run_id != self.rows.run_id:
             others = (model.manifest if model else None for model in self.screening.run_models[1:])
             self.rows.open(event.run_id, self.screening.manifest, *others)
@@ -326,7 +329,7 @@ class Controller(QObject):
             self.rows.refresh()
 
     def _show_past(self, past: RunWithPacks) -> None:
-        """The list is that of a run of the past."""
+        """Show the list of a past run."""
         self._run_started()
         self.auditing.forget()
         run, models = past
@@ -341,7 +344,7 @@ class Controller(QObject):
         self.background.ask(lambda services: services.history.doubts(run, 0, models[0]), channel="doubts", done=noted)
 
     def _forget_deleted(self, done: Deletion) -> None:
-        """What was deleted is not in sight any more."""
+        """Hide results that were deleted."""
         self.comparing.forget()
         if self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
             self._forget_run()
@@ -358,7 +361,7 @@ class Controller(QObject):
         self.screening.forget_run()
 
     def _count_patient(self, outcome: Outcome, pack: int) -> None:
-        """Told at once when the first image says that it is not for this pack, then at the end, with their number."""
+        """Count an image that contradicts the pack: report the first at once, and the number at the end."""
         before = self._patients[pack].others
         self._patients[pack].add(counted_as(outcome))
         self._lost_files += pack == 0 and isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
@@ -366,7 +369,7 @@ class Controller(QObject):
             self._note_patients()
 
     def _note_patients(self) -> None:
-        """Count what says that these are others' images than those the packs are for."""
+        """Show the number of images that contradict the packs' intended patients."""
         for number, manifest in enumerate((self.screening.manifest, *self.rows.other_packs)):
             self._note_pack(number, self._patients[number].notes(manifest.accepted) if manifest else ())
 
@@ -378,7 +381,7 @@ class Controller(QObject):
             self.board.post(key, text, level=level_of(note))
 
     def _note_other_pack(self) -> None:
-        """Other packs are in use than those that the list in sight is from."""
+        """Show a notice that the list comes from other packs than those in use."""
         before, after = self.screening.run_models, self.packs.models
         was, now = ([(one.pack_name, one.model_sha256) if one else None for one in packs] for packs in (before, after))
         if self.screening.manifest is None or not after or was == now or self.rows.run_id is None:
@@ -451,7 +454,7 @@ class Controller(QObject):
             self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.records()))
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
-        """Make a pack the one for all folders of which nobody said otherwise; "" for none."""
+        """Make a pack the site's default for folders without a choice; "" for none."""
         self.settings.choose_pack(pack, operating_point)
         self.save_settings()
         self.packs.listed.emit()
@@ -481,19 +484,21 @@ class Controller(QObject):
 
 
 def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translator, *, is_named: bool) -> str:
-    """The sentence with for whom the pack is in the language of the window, and which pack, where there are several."""
+    """Return a note with the pack's intended patients in the window's language, and the pack's name if there are
+    several.
+    """
     accepted = translator.reason(patients(manifest.accepted)) if manifest else ""
     said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": accepted}))
     return f"{pack_title(translator, manifest)}: {said}" if is_named else said
 
 
 def _lost(backend: BackendName) -> str:
-    """The key of the notice that a backend was lost: that another one is ready does not take it away."""
+    """Return the key of the notice that a backend was lost; the readiness of another backend does not remove it."""
     return f"lost {backend}"
 
 
 def _close(services: Services | None, *first: Callable[[], None]) -> None:
-    """Close the services, whatever one of them does, after what has to come first. Raises what one of them raised."""
+    """Call `first`, then close the services, even after an error. Raises the error."""
     with contextlib.ExitStack() as last_first:
         if services is not None:
             last_first.callback(services.session.close)

@@ -1,4 +1,4 @@
-"""Dialogs: what this program is and whose licences it has, model card, guide, settings, what to save."""
+"""Dialogs: about and licences, model card, guide, settings, export."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
 
 
 def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
-    """A list from which is chosen what stands beside it."""
+    """Make a list that selects the content shown next to it."""
     made = QListWidget()
     made.setSpacing(3)
     made.setWordWrap(True)
@@ -100,7 +100,7 @@ def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
 
 
 def split(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
-    """Two widgets beside each other whose border can be moved."""
+    """Put two widgets side by side with a movable border."""
     made = QSplitter()
     made.addWidget(left)
     made.addWidget(right)
@@ -128,15 +128,15 @@ class Licences:
 
 
 def licences(table: Path | None = None) -> Licences | None:
-    """None where the program was not installed. Raises OSError or ValueError for a damaged table."""
+    """Read the table of licences; None for a checkout. Raises OSError or ValueError for a damaged table."""
     path = table or licence_table()
     return decoded(path.read_bytes(), Licences) if path.is_file() else None
 
 
 class AboutDialog(QDialog):
-    """Name, version, purpose, connections, where results are kept, and the licences of what others made.
+    """Shows name, version, purpose, connections, results folder, and third-party licences.
 
-    table    another one of licences than the installed program's
+    table    a table of licences in place of the installed program's
     """
 
     def __init__(self, translator: Translator, parent: QWidget | None = None, *, table: Path | None = None) -> None:
@@ -258,12 +258,12 @@ class DocumentDialog(QDialog):
         lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
 
     def _show_first(self) -> None:
-        """The first place of the words; the beginning where they are nowhere, which is said."""
+        """Go to the first match of the search, or to the beginning with a message that there is none."""
         self.page.moveCursor(QTextCursor.MoveOperation.Start)
         self.nothing.setVisible(not self.page.find(self.search.text()) and bool(self.search.text()))
 
     def _show_next(self) -> None:
-        """The place after the one in sight; after the last one the first."""
+        """Go to the next match; after the last one, the first."""
         if not self.page.find(self.search.text()):
             self._show_first()
 
@@ -282,7 +282,7 @@ def guide_text(folder: Path, language: str) -> str:
 
 
 def form(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
-    """Fields below each other, each behind its caption, which is its name too."""
+    """Make a form of fields, each with its caption, which is also its accessible name."""
     made = QFormLayout()
     made.setSpacing(10)
     for caption, field in rows:
@@ -423,7 +423,7 @@ class ExportDialog(QDialog):
         return tuple(name for name, box in self.boxes.items() if box.isChecked())
 
     def options(self, *, reader: str = "") -> ReportOptions:
-        """Language, naming, how the table is divided, and who reads."""
+        """Return the options: language, naming, division of the table, and reader's name."""
         return ReportOptions(
             language=self._translator.language,
             names_people=self.names_box.isChecked(),

@@ -66,12 +66,12 @@ class ImageArea(QWidget):
 
     @property
     def viewers(self) -> tuple[Viewer, Viewer]:
-        """The open image's, and the kept one's."""
+        """Return the viewers of the current and of the kept image."""
         return self.viewer, self.second_viewer
 
     @property
     def active(self) -> Viewer:
-        """The one that keys act on."""
+        """Return the viewer that keys act on."""
         return self.second_viewer if self.second_viewer.hasFocus() else self.viewer
 
     def commands(self) -> dict[str, Callable[[], None]]:
@@ -126,7 +126,9 @@ class ImageArea(QWidget):
     # ---- inside
 
     def _connect(self) -> None:
-        """To methods alone: the images outlive this window, and Qt forgets a method with its widget."""
+        """Connect signals to methods only: the images outlive this window, and Qt disconnects a method with its
+        widget.
+        """
         self.viewer.state_changed.connect(self._kept_follows)
         self.second_viewer.state_changed.connect(self._open_follows)
         for news in (self._image.changed, self.switches.changed):
@@ -179,7 +181,7 @@ class ImageArea(QWidget):
         self._name()
 
     def _name(self) -> None:
-        """Say above each image which one it is, and of which day."""
+        """Show above each image its name and date."""
         text, opened, kept = self._translator.text, self._image.row, self._kept.row
         if self._comparing.prior is not None:  # names stand in the corners of both; here is room for the days
             days = [day_text(self._translator, row.header) if row else "" for row in (opened, kept)]
@@ -248,7 +250,7 @@ _BUTTONS: Final = (
 
 
 class ViewTools(QWidget):
-    """One row of as many tool buttons as there is room for."""
+    """One row of tool buttons that fits the width."""
 
     def __init__(self, area: ImageArea, actions: Mapping[str, QAction], theme: Theme) -> None:
         super().__init__()
@@ -274,7 +276,7 @@ class ViewTools(QWidget):
         self._fit()
 
     def _fit(self) -> None:
-        """Leave out what there is no room for, but never the tool that is in use."""
+        """Hide the tools that do not fit, but never the tool in use."""
         room = (self.width() - 3 * _GAP - 2 * _GAP) // _BUTTON_ROOM
         in_use = f"tool_{self._area.switches.tool}"
         ranked = sorted((rank, command) for command, _, _, rank in _BUTTONS if rank and command != in_use)
@@ -311,7 +313,7 @@ _PIXELS_PER_POINT: Final = 2.0  # at least: more than the screen may have
 
 
 def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
-    """The picture, and below it that it is for research only; None while no image is in sight."""
+    """Draw the shown image with the notice *research use only*; None while no image is visible."""
     pyramid, font = viewer.pyramid, scaled(viewer.font(), 0.92)
     if pyramid is None:
         return None

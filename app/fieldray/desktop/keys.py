@@ -134,10 +134,10 @@ _LEAST_BETWEEN_PRESSES_MS: Final = 30  # no finger lets a key go and presses it 
 
 
 class HeldKeys:
-    """Tells a press of a key from one of the repeats of a held key, which X11 sometimes reports as a press.
+    """Distinguishes a key press from the repeats of a held key, which X11 sometimes reports as presses.
 
-    A repeat comes from X11 as a release and a press at one time. Qt sees two events of a finger where the press has not
-    arrived when Qt looks at the release.
+    X11 sends a repeat as a release and a press with one time. Qt treats them as separate presses if the press has not
+    arrived when Qt handles the release.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ _CYRILLIC: Final = str.maketrans("QWERTYUIOPASDFGHJKLZXCVBNM", "ЙЦУКЕНГШ
 
 
 def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys under a Ukrainian layout, which a system without a Latin one does not translate."""
+    """Return the keys of a Ukrainian layout, which a system without a Latin layout does not translate."""
     split = (key.rpartition("+") for key in keys)
     letters = ((start + plus, letter) for start, plus, letter in split if len(letter) == 1 and letter.isalpha())
     return tuple(start + letter.translate(_CYRILLIC) for start, letter in letters)
@@ -198,9 +198,9 @@ def make_actions(
 
 
 def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QWidget | None = None) -> None:
-    """While another page is over the images nothing is done to one: nobody sees which one that is.
+    """Disable actions on the image while another page covers it.
 
-    focused  has the keyboard; a field where a text, a number or a value is entered keeps the keys of the list
+    focused  has the keyboard; a field for text, numbers or values keeps the keys of the list
     """
     is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
     for key in KEYS:
@@ -209,7 +209,7 @@ def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QW
 
 
 def key_name(key: str) -> str:
-    """A key as it is written on this system."""
+    """Return the name of a key on this system."""
     return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
 
 

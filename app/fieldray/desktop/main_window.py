@@ -130,7 +130,9 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(middle)
 
     def _connect(self) -> None:
-        """To the controller methods alone: it outlives this window, and Qt forgets a method with its widget."""
+        """Connect signals to the controller's methods only: it outlives this window, and Qt disconnects a method
+        with its widget.
+        """
         bench = self._bench
         self.work_list.row_chosen.connect(self._leave_note)
         self.work_list.row_chosen.connect(bench.image.show)
@@ -162,7 +164,7 @@ class MainWindow(QMainWindow):
         bench.screening.started.connect(self._show_images_or_welcome)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
-        """What each key of the key table does."""
+        """Return the function of each key of the key table."""
         rows, run, text = self.work_list, self._bench.screening, self._translator.text
         return {
             "next_image": lambda: rows.step(1),
@@ -206,14 +208,16 @@ class MainWindow(QMainWindow):
     # ---- commands
 
     def _judge(self, say: Callable[[], None]) -> None:
-        """By a key. While somebody searches, the image in sight is only what the list found first."""
+        """Give a verdict by key; ignored while the search field is used, since the shown image is only its first
+        hit.
+        """
         if self.work_list.filter_bar.search.hasFocus():
             self._bench.board.post_reason("verdict_not_given", reason("not_judged_searching"), level="warning")
         else:
             say()
 
     def _undo(self) -> None:
-        """Undo what was done last: a change of the view, or a verdict, whose image is shown then."""
+        """Undo the last change: of the view, or of a verdict, whose image is then shown."""
         viewer, judging = self.area.active, self._bench.judging
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
@@ -235,7 +239,7 @@ class MainWindow(QMainWindow):
         ask_for_paths(self, title, mode, choose, self._translator, at=at)
 
     def _choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
-        """What is typed elsewhere is done: a person has turned to these images."""
+        """Screen or watch the chosen paths, after saving typed text of the previous image."""
         if isinstance(self.focusWidget(), QLineEdit):
             (self._reading if self.images.isVisible() else self).setFocus()
         self._bench.screening.choose(paths, watches=watches)
@@ -275,7 +279,7 @@ class MainWindow(QMainWindow):
             self._show_card(model.card)
 
     def _ask(self) -> None:
-        """Show the question that is open, and none that is not. One that comes while somebody types waits."""
+        """Show the open question, or hide a closed one. A new question waits while somebody types."""
         bench, before = self._bench, self._asked
         question = bench.packs.question or bench.comparing.question or bench.screening.question
         if question is before or not self.isVisible():
@@ -316,24 +320,24 @@ class MainWindow(QMainWindow):
         self.banners.refresh()
 
     def showEvent(self, event: QShowEvent) -> None:
-        """A window in another language takes over the question that is open."""
+        """Take over the open question from a window in another language."""
         super().showEvent(event)
         self._ask()
 
     def _toggle_full_screen(self) -> None:
-        """The image has the whole screen, without list and result; or all is as before."""
+        """Show the image on the whole screen without list and result, or restore the window."""
         self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)
         self._show_panels(not (self.isFullScreen() and self.images.isVisible()))
 
     def _show_names(self, switched: Collection[str]) -> None:
-        """Wherever names stand, they are hidden, or in sight again; list and images see to that themselves."""
+        """Hide or show names in the window's own widgets; list and images handle the change themselves."""
         if "hide_patient" in switched:
             for part in (self.banners, self.welcome, self.result, self.prior_card, self.audit_page, self.history_page):
                 part.refresh()
 
     @property
     def _reading(self) -> QWidget:
-        """What the keys of the list go to."""
+        """Return the widget that the keys of the list act on."""
         return self.viewer if self.work_list.isHidden() else self.work_list.table
 
     def _show_panels(self, shown: bool) -> None:
@@ -343,7 +347,7 @@ class MainWindow(QMainWindow):
         self._reading.setFocus()
 
     def leave_full_screen(self) -> None:
-        """Be a window again, with list and result."""
+        """Leave full screen: show list and result again."""
         if self.isFullScreen():
             self._toggle_full_screen()
         elif self.work_list.isHidden():
@@ -366,7 +370,7 @@ class MainWindow(QMainWindow):
             self.welcome.take_focus()
 
     def _show_row(self, row_id: int) -> None:
-        """One of the images of the run in sight, or (0) the first one."""
+        """Show an image of the current run by row, or (0) the first one."""
         self._show_images_or_welcome()
         if row_id:
             self.work_list.choose(row_id, may_show_all=True)
@@ -384,7 +388,7 @@ class MainWindow(QMainWindow):
         allow_on_image(self.actions_by_name, is_seen=is_seen, focused=QApplication.focusWidget())
 
     def _focus_list(self) -> None:
-        """The keys go to the list again, if the images are shown."""
+        """Focus the list, if the images are shown."""
         if self.pages.currentWidget() is self.images:
             self._reading.setFocus()
 
@@ -412,7 +416,7 @@ class MainWindow(QMainWindow):
         return True
 
     def _cancel(self) -> None:
-        """Back from what is over the images: a note, a page, a question, then the whole screen."""
+        """Close the topmost of: note, page, question, full screen."""
         if self.result.verdict.note.hasFocus():
             self.result.verdict.discard_note()
             return
@@ -445,7 +449,7 @@ class MainWindow(QMainWindow):
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        """What was dropped and is no folder or file of this computer is named."""
+        """Screen dropped folders and files; name dropped items that are neither."""
         self._choose(_local_paths(event.mimeData().urls()))
         event.acceptProposedAction()
         for url in event.mimeData().urls():
@@ -454,7 +458,7 @@ class MainWindow(QMainWindow):
                 self._bench.board.post_reason("path_is_address", why, level="warning")
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        """The window goes when everything behind it has ended; a run under way is asked about first."""
+        """Close when all operations have ended; ask first about a running run."""
         if self._may_close:
             event.accept()
             return

@@ -63,14 +63,14 @@ class OpenImage(QObject):
         )
 
     def show_pack(self, row: WorkRow) -> None:
-        """Show what another pack says of the open image, whose pixels stay in sight; and so of those opened later."""
+        """Show another pack's answer for the current image and for images opened later."""
         assert row in self.packs and self.row is not None
         self._chosen = row.run_id, row.position
         before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.turn) for one in (self.row, row))
         self._open(row, keeps_pixels=before == after)
 
     def note_replaced(self, row: WorkRow) -> None:
-        """A row holds another result of its image now. What was open stays in sight, and can be judged no more."""
+        """Handle a replaced result: the shown image stays visible but can no longer be judged."""
         if row in self.packs and row is not self._asked_again:
             self.is_replaced = True
             self.replaced.emit()
@@ -101,7 +101,7 @@ class OpenImage(QObject):
         )
 
     def stop_waiting(self) -> None:
-        """The session closes: no answer of its readers is taken any more."""
+        """Discard all later answers of the session's readers, as the session closes."""
         self._background.forget(self._channel)
 
     def screen_again(self, overrides: Overrides) -> None:
@@ -143,7 +143,7 @@ class OpenImage(QObject):
             self._has_loaded(row)
 
     def _has_loaded(self, row: WorkRow) -> None:
-        """What there is of the image is there now, and is painted as soon as the window's thread has nothing to do."""
+        """Handle a loaded image; it is painted when the window's thread is idle."""
         self.is_loading = False
         self.pixels_content = row.outcome.facts.content_sha256 if self.pyramid is not None else ""
         self.loaded.emit()
@@ -157,7 +157,7 @@ class OpenImage(QObject):
             self.is_in_sight = True
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
-        """The image is gone or cannot be read: what was kept of it is shown, and said to be that."""
+        """Show the stored preview of an image that is gone or unreadable, with a notice."""
         facts, path = row.outcome.facts, row.outcome.ref.path
         if row is not self.row:
             return
@@ -181,7 +181,7 @@ class OpenImage(QObject):
 
 
 def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
-    """What the network gets of a row's image, None where it gets nothing: no pack, or no lungs to be cropped to."""
+    """Return the network's input and box for a row's image; None without a pack, or without lungs to crop to."""
     if row.manifest is None:
         return None
     spec, facts, lungs = row.manifest.input, row.outcome.facts, lungs_of(row.outcome)
@@ -193,7 +193,7 @@ def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
 
 
 def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[Pyramid, Pyramid | None]:
-    """The image, and what the network saw of it."""
+    """Return the image, and the network's view of it."""
     if seen is None:
         return pyramid_of(image), None
     tensor = to_tensor(image, seen[0], box=seen[1])
@@ -201,7 +201,7 @@ def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[
 
 
 def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | None]:
-    """The preview, else the thumbnail that is kept with the result, and what to say of it."""
+    """Return the preview, or else the thumbnail stored with the result, and its notice."""
     facts = outcome.facts
     try:
         pixels = outcome.ref.turn.shown(session.read_preview(facts.content_sha256, frame=outcome.ref.frame))
@@ -221,7 +221,7 @@ _AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # what was kept is grey
 
 
 def enlarged(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
-    """Grey levels (h, w) as an image of (rows, columns); None where the image is too large for that."""
+    """Enlarge grey levels (h, w) to an image of (rows, columns); None if the image is too large."""
     if min(rows, columns) < 1 or rows * columns > _MOST_PIXELS:
         return None
     grey = np.ascontiguousarray(pixels)

@@ -1,4 +1,4 @@
-"""Which packs are in use, and why: the drives, the packs on them, trust, the operating point. No widget."""
+"""Choice of packs: drives, available packs, trust and operating points. No widget."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackQuestion:
-    """What only a person can decide before a pack is used; `answered` with yes were other questions about it."""
+    """A question that a person must answer before a pack is used; `answered` holds earlier questions confirmed with
+    yes.
+    """
 
     kind: QuestionKind
     candidate: PackCandidate
@@ -69,7 +71,7 @@ class PackChoice(QObject):
     # ---- what happens
 
     def take_drives(self, event: DrivesChanged) -> None:
-        """Drives came or went."""
+        """Handle connected and removed drives."""
         self._drives = tuple(event.drives)
         self.look()
 
@@ -131,12 +133,12 @@ class PackChoice(QObject):
         self._ask(lambda library: library.card(candidate.folder), self.card_read.emit)
 
     def choose_point(self, name: str) -> None:
-        """The operating point of the next run."""
+        """Choose the operating point of the next run."""
         self.point_name, self.is_persons_point = name, True
         self.model_changed.emit()
 
     def adopt(self, model: Model) -> None:
-        """The pack in use has other operating points now; the one in force stays."""
+        """Use the pack's changed list of operating points; the point in force is kept."""
         own = self.model
         if own is not None and (own.pack_name, own.model_sha256) == (model.pack_name, model.model_sha256):
             self.model = model
@@ -154,7 +156,7 @@ class PackChoice(QObject):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """The pack in use, and those that screen in the same pass; none where none is in use."""
+        """Return the pack in use and additional packs; empty without a pack in use."""
         return (self.model, *(model for _, model in self.others.taken)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
@@ -163,7 +165,7 @@ class PackChoice(QObject):
 
     @property
     def in_reach(self) -> PacksInReach:
-        """What an intent must know of the packs."""
+        """Return the facts about packs that an intent needs."""
         entries = (self.source, *self.candidates) if self.source_is_here else self.candidates
         is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
         return PacksInReach(
@@ -191,7 +193,7 @@ class PackChoice(QObject):
         return self.source is None or any(map(self.uses, self.candidates))
 
     def settle(self) -> None:
-        """Nothing runs: with no pack in use, or its drive gone, go over to the site's default, else to none."""
+        """If no run is active and no pack is in use or its drive is gone, use the site's default, or none."""
         self._fit_other_packs()
         if self.loading is not None or (self.model is not None and self.source_is_here):
             return
@@ -314,7 +316,7 @@ class PackChoice(QObject):
         )
 
     def _offer(self, candidate: PackCandidate) -> None:
-        """A pack on a drive is not used by itself: there is something to be asked or said, or another was chosen."""
+        """Announce a pack on a drive, which is not used without a question, or because another was chosen."""
         self._offered, why, name = candidate, candidate.problem, candidate.pack_name
         use = Action(lambda t: t.text("Review…") if why else t.text("Use this pack"), lambda: self.use(candidate))
         if why is not None:
@@ -327,7 +329,7 @@ class PackChoice(QObject):
             )
 
     def _say_another_there(self, candidate: PackCandidate) -> None:
-        """Nothing that was said of a pack holds for another one that lies in its place."""
+        """Announce another pack in a known place; confirmations of the previous pack do not apply."""
         self.loading = None
         self._board.post_reason("pack", reason("pack_another_there", pack=candidate.pack_name), level="warning")
         self._put(None)
@@ -340,7 +342,7 @@ class PackChoice(QObject):
         )
 
     def _say(self, text: LocalText, action: Action | None = None) -> None:
-        """What became of the drive that the pack was on."""
+        """Show a message about the drive of the pack."""
         self._board.post("drive", text, level="warning", action=action)
 
 
@@ -374,7 +376,7 @@ def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
 
 
 class OtherPacks(QObject):
-    """In the order in which they were ticked: those that were `taken`, and those that are `loading`."""
+    """The additional packs in the order of their ticks: `taken` and `loading`."""
 
     changed = Signal()
 
@@ -434,7 +436,7 @@ class OtherPacks(QObject):
         self.changed.emit()
 
     def _take(self, entries: Iterable[tuple[PackCandidate, Model]]) -> None:
-        """These, but for the pack in use, what went with a drive, and what is for patients of other ages."""
+        """Set the additional packs, without the pack in use, packs of removed drives, and packs for other ages."""
         before, self.taken = [self._used] if self._used else [], ()
         for candidate, model in entries:
             ages = shared_ages(one.manifest.accepted.ages_years for one in (*before, model))

@@ -1,6 +1,6 @@
-"""What is done with runs, in the background: those in the store are listed, opened, compared, deleted and saved.
+"""Background operations on runs: listing, opening, comparing, deleting and exporting stored runs.
 
-The one in sight is audited, the pack in use is checked, and this computer measured. No widget.
+Also the audit of the shown run, the constancy test of the pack in use, and the load measurement. No widget.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class RunRoom(QObject):
-    """What is done with runs, one thing at a time; `problem` says why the last one could not be."""
+    """Operations on runs, one at a time; `problem` says why the last one failed."""
 
     changed = Signal()
     problem: Reason | None = None
@@ -79,7 +79,7 @@ class RunRoom(QObject):
 
 
 class PastRuns(RunRoom):
-    """The list as it was last read, which of it is wanted, and the last comparison."""
+    """The last read list of runs, its filter, and the last comparison."""
 
     opened = Signal(int, object)  # the row that is wanted or 0, and the RunWithPacks
     planned = Signal(object)  # a DeletionPlan that a person is to be asked about
@@ -91,7 +91,7 @@ class PastRuns(RunRoom):
 
     @property
     def shown(self) -> tuple[RunSummary, ...]:
-        """The runs that are wanted, the newest first."""
+        """Return the filtered runs, the newest first."""
         return tuple(found for found in self.summaries if self.wanted.has(found))
 
     # ---- what a person does
@@ -107,7 +107,7 @@ class PastRuns(RunRoom):
         self._ask(lambda history: history.quality(), partial(setattr, self, "quality"))
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
-        """Bring a run into sight, and one of its images."""
+        """Show a run, and one of its images."""
         models = self._packs.models
         if self._screening.is_busy:
             self._failed(UsageProblem(reason("history_is_open")))
@@ -199,11 +199,11 @@ class Auditing(RunRoom):
 
     @property
     def audited(self) -> PackOfRun | None:
-        """Whose answers are judged: those of the first pack of the run in sight."""
+        """Return the audited answers: those of the first pack of the shown run."""
         return PackOfRun(self._screening.run_id) if self._screening.run_id else None
 
     def list_others(self) -> None:
-        """Find out which runs of the same folders there are to compare with; then `changed`."""
+        """Find the runs of the same folders that can be compared, then emit `changed`."""
         own = self._screening.run_id
 
         def listed(found: Sequence[RunSummary]) -> None:
@@ -215,7 +215,7 @@ class Auditing(RunRoom):
         self._background.ask(lambda services: services.history.runs(), channel="others", done=listed)
 
     def audit(self, request: AuditRequest) -> None:
-        """Work out the figures of the run."""
+        """Compute the figures of the run."""
         run_id, model = self._screening.run_id, next(iter(self._screening.run_models), None)
         if not self.can_audit or not run_id:
             return
@@ -235,7 +235,7 @@ class Auditing(RunRoom):
         )
 
     def take(self, name: str, person: str) -> None:
-        """A person said yes: keep the proposed operating point, and offer it with the pack in use."""
+        """Keep the proposed operating point after a person's consent, and offer it with the pack in use."""
         report, model = self.report, self._model
         if report is None or model is None:
             return
@@ -270,7 +270,7 @@ class Auditing(RunRoom):
 
 
 class Checking(RunRoom):
-    """The constancy of the pack in use: how it stands with it (`standing`), and a check on each device."""
+    """The constancy test of the pack in use: its state (`standing`), and a test on each device."""
 
     standing: tuple[Reason, ...] = ()
 
@@ -295,7 +295,7 @@ class Checking(RunRoom):
             self._run(lambda services: services.check_constancy(), self._stands, channel="constancy")
 
     def _stands(self, standing: tuple[Reason, ...]) -> None:
-        """What failed, or is due, is spoken of."""
+        """Announce failed or due constancy tests."""
         self.standing = standing
         self._board.withdraw("constancy")
         for why in standing:
@@ -369,7 +369,7 @@ class Exporting(QObject):
 
 
 def _post_saved(board: NoticeBoard, folder: Path, count: int) -> None:
-    """Say where something was saved, and show it in the system's own window."""
+    """Announce the folder of an export, with a button that opens it."""
     address = QUrl.fromLocalFile(str(folder))
     action = Action(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))
     board.post_reason("export", reason("saved", count=count, folder=folder), level="info", action=action)
@@ -382,7 +382,7 @@ _MOST_SAMPLES: Final = 600  # about a point of the screen each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Load of the whole machine, and memory of this program, so many seconds after the run began."""
+    """Load of the whole machine, and memory of this program, at a time in seconds since the run began."""
 
     at_s: float
     cpu_percent: float
@@ -431,7 +431,7 @@ class Machine(RunRoom):
             self._measuring.stop()
 
     def take(self, speed: Speed) -> None:
-        """Figures of the run under way."""
+        """Add the current figures of the run."""
         at_s = self._clock() - self._began_s
         last_s = self.samples[-1].at_s if self.samples else -self._apart_s
         if speed.cpu_percent is None or speed.memory_mb is None or at_s - last_s < self._apart_s:
@@ -445,7 +445,7 @@ class Machine(RunRoom):
     # ---- inside
 
     def _begin(self) -> None:
-        """A run needs the computer for itself, and is drawn alone."""
+        """Stop measuring when a run begins, which needs the computer for itself."""
         self.stop()
         self.samples, self._began_s, self._apart_s = [], self._clock(), 0.0
         self.sampled.emit()

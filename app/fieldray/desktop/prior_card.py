@@ -1,4 +1,4 @@
-"""The card and the bar about a pair: which priors there are, scores, maps, where they differ, how it is shown."""
+"""The card and the bar of a compared pair: available priors, scores, maps, differences, and display mode."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PriorCard(QWidget):
     # ---- what is said
 
     def refresh(self) -> None:
-        """Show what there is to compare with, and what was found."""
+        """Show the available priors and the results of the comparison."""
         comparing, translator = self._comparing, self._translator
         row, second_row = comparing.image.row, comparing.second_image.row
         self.setVisible(row is not None)

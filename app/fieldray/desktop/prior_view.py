@@ -1,4 +1,4 @@
-"""How a pair is looked at: side by side, by a divider, by blinking, or by its difference; and the keys for it."""
+"""Display of a compared pair: side by side, by a divider, by blinking, or by difference; and the keys of each mode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GRIP: Final = 14.0  # points around the divider where the mouse takes hold of i
 
 
 class PriorView(QObject):
-    """See the module. What was asked for stays from image to image, and is shown where the pair is comparable."""
+    """The display mode of compared pairs. It is kept from image to image, and used if the pair is comparable."""
 
     changed = Signal()
 
@@ -53,11 +53,11 @@ class PriorView(QObject):
 
     @property
     def mode(self) -> Mode:
-        """How the pair is shown now: nothing is laid over each other before it is known to be comparable."""
+        """Return the current mode: side by side until the pair is known to be comparable."""
         return self._wanted if self._comparing.laid is not None else "side_by_side"
 
     def commands(self) -> dict[str, Callable[[], None]]:
-        """What the keys do."""
+        """Return the functions of the keys."""
         modes: tuple[Mode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
@@ -74,7 +74,7 @@ class PriorView(QObject):
         self._compare()
 
     def blink(self) -> None:
-        """From the open image to the prior in its place, and back."""
+        """Switch between the current image and the prior."""
         self.shows_prior = self._wanted != "blink" or not self.shows_prior
         self._wanted = "blink"
         self._compare()
@@ -118,7 +118,7 @@ class PriorView(QObject):
             draw_mesh(painter, laid, way, image=pyramid.size)
 
     def draw_label(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
-        """Say which image is where, and what colours mean; the rest of the area is free for other words."""
+        """Draw the labels of the images and of the colours. Returns the remaining area."""
         laid, mode, middle = self._comparing.laid, self.mode, Qt.AlignmentFlag.AlignHCenter
         prior, own = self._names()
         painter.setFont(font)
@@ -138,7 +138,7 @@ class PriorView(QObject):
         return area
 
     def _names(self) -> tuple[str, str]:
-        """Which image is the prior and which the open one, and of which day."""
+        """Return the names of prior and current image, each with its date."""
         translator, row, prior = self._translator, self._comparing.image.row, self._comparing.prior
         return (
             translator.text("Prior: {day}", day=day_text(translator, prior.header)) if prior else "",
@@ -173,7 +173,7 @@ class PriorView(QObject):
 
 
 def problem_text(translator: Translator, comparing: Comparing) -> str:
-    """Why the pair is not compared, and which of the two is to blame; empty where it is not known to be so."""
+    """Return why the pair is not compared, with the image at fault; empty if it is comparable or unknown."""
     if comparing.problem is None:
         return ""
     why = translator.reason(comparing.problem)
@@ -186,7 +186,7 @@ def problem_text(translator: Translator, comparing: Comparing) -> str:
 
 
 def day_text(translator: Translator, header: ImageHeader) -> str:
-    """The study date of an image, or that there is none."""
+    """Return the study date of an image, or a text that there is none."""
     return date(translator, header.study_date) or translator.text("date not known")
 
 
@@ -201,7 +201,7 @@ _DOT: Final = 2.5
 
 
 def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFlag) -> None:
-    """Words on a dark ground at the upper edge; left out where there is no room for them."""
+    """Draw a caption on a dark ground at the upper edge; omitted if it does not fit."""
     metrics, room = painter.fontMetrics(), area.width() - 2 * _MARGIN
     caption = plain(caption)
     width = min(metrics.horizontalAdvance(caption), room)
@@ -242,7 +242,7 @@ def draw_numbers(painter: QPainter, laid: LaidOver, way: QTransform) -> None:
 
 
 def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
-    """Say what the colours of the difference mean; the rest of the area is free for other words."""
+    """Draw the legend of the difference colours. Returns the remaining area."""
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text("Inside the lungs, beyond {times} times the noise; each region has a number", times=f"{CHANGE_SHOWN:g}")
     lines: list[tuple[tuple[int, int, int] | None, str, int]] = [

@@ -1,4 +1,4 @@
-"""What the pack says about the open image, by which operating point, and what it cannot say."""
+"""The result panel: the pack's answer for the current image, its operating point, and its limits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FOCUS_FRAME: Final = 2  # of the style sheet
 
 
 class FoldingCard(QFrame):
-    """A card whose heading folds away what is below it, whatever image is open."""
+    """A card that folds below its heading; the state is kept when another image opens."""
 
     def __init__(self, name: str, title: str, *parts: Part, switches: Switches, theme: Theme) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class ResultPanel(QScrollArea):
         self.opacity.setValue(self._switches.heat_map_opacity)
 
     def _show_kept(self) -> None:
-        """Say that the file is gone or replaced, and what is shown in its place. A replaced file takes no verdict."""
+        """Show that the file is gone or replaced, and which stored image is shown. A replaced file takes no verdict."""
         problem, note, is_replaced = self._image.problem, self._image.preview_note, self._image.is_replaced
         is_stored = problem is not None and note is not None
         said = [one for one in (problem, note) if one is not None and is_stored]
@@ -168,7 +168,7 @@ class ResultPanel(QScrollArea):
         self.verdict.refresh()
 
     def _fit_width(self) -> None:
-        """Words are longer in some languages: nothing may be cut at the side."""
+        """Set a width at which the longest words of the language are not cut."""
         bar = self.verticalScrollBar().sizeHint().width() + 2 * _FOCUS_FRAME
         self.setMinimumWidth(max(_LEAST_WIDTH, self._page.minimumSizeHint().width() + bar))
 
@@ -219,7 +219,7 @@ class ResultPanel(QScrollArea):
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
-        """The packs at hand that are for the age of a patient who is refused for it."""
+        """Return the available packs for the age of a patient whose image was refused for it."""
         age, packs = dict(why.parameters).get("age", ""), self._controller.packs.candidates
         if why.code != "age" or not age.isdigit():
             return []
@@ -228,7 +228,7 @@ class ResultPanel(QScrollArea):
         return [f"{self._translator.pick(pack.names) or pack.pack_name} {pack.version}" for pack in fitting]
 
     def _add_overrides(self, column: QVBoxLayout, row: WorkRow) -> None:
-        """What a person may ask for of a refused image."""
+        """Add the buttons for a refused image: screen anyway, or turn."""
         why, text = row.outcome.reason if isinstance(row.outcome, Refused) else None, self._translator.text
         if why is None or not can_be_overruled(why):
             return
@@ -270,7 +270,9 @@ class ResultPanel(QScrollArea):
         column.addWidget(ScoreScale(found.scale, self._theme))
 
     def _make_measured(self, outcome: Screened | None, found: Sequence[FindingText]) -> QWidget:
-        """How good the pack was at the point of each finding, and what ran it; nothing where no image was screened."""
+        """Make the widget with the pack's performance at each finding's point, and the backend; empty if not
+        screened.
+        """
         box = QWidget()
         column = lay_column(box, spacing=6)
         if outcome is None:

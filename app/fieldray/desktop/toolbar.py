@@ -54,7 +54,7 @@ class Toolbar(QWidget):
         theme: Theme,
         choose: Callable[[Sequence[Path]], None],
     ) -> None:
-        """`choose` is asked to screen folders."""
+        """Make the toolbar; `choose` is called to choose folders to screen."""
         super().__init__()
         name_surface(self, "toolbar")
         self._controller, self._translator, self._theme = controller, translator, theme
@@ -110,7 +110,7 @@ class Toolbar(QWidget):
         self.bar.setMaximum(0 if screening.state == "starting" else 1000)
 
     def refresh_pack(self) -> None:
-        """The pack chip."""
+        """Update the pack chip."""
         packs = self._controller.packs
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
@@ -118,7 +118,7 @@ class Toolbar(QWidget):
         self.fit()
 
     def refresh_backend(self) -> None:
-        """The backend chip."""
+        """Update the backend chip."""
         set_tip(self.backend_chip, *self._backend_text())
         self.fit()
 
@@ -138,7 +138,7 @@ class Toolbar(QWidget):
         self._arrange(wraps=False)
 
     def _arrange(self, *, wraps: bool) -> None:
-        """All in one row; or progress and chips in a second one, where they have no room beside the buttons."""
+        """Arrange all in one row, or progress and chips in a second row if they do not fit."""
         first, second = self._rows
         for row in self._rows:
             while row.takeAt(0) is not None:
@@ -157,7 +157,7 @@ class Toolbar(QWidget):
         self.fit()
 
     def fit(self) -> None:
-        """Where the window is narrow there are two rows; where it is low, too, icons with their texts as tool tips."""
+        """Fit the window: two rows if it is narrow; icons with tool tips if it is also low."""
         self._write(is_narrow=False)
         progress_and_chips = self.progress_text.minimumWidth() + sum(map(_width, (self.pack_chip, self.backend_chip)))
         buttons = sum(map(_width, (*self._buttons, self.menu_button))) + 2 * _SIDE
@@ -201,7 +201,7 @@ class Toolbar(QWidget):
         return button
 
     def _list_folders(self) -> None:
-        """The folders that were opened, none while names are hidden; and a line that forgets them."""
+        """List the opened folders, none while names are hidden, with a line that forgets them."""
         menu, folders = self.folders_menu, self._controller.settings.folders
         menu.clear()
         for folder in folders if not self._translator.hides_names() else ():
@@ -271,7 +271,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
-    """The signer of the pack, and what its drive is needed for."""
+    """Return the signer of the pack, and the message whether its drive is still needed."""
     signer_text = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
@@ -283,7 +283,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
 def backend_label(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """What runs the model now, and its state; how many processes and threads is read on the status page."""
+    """Return the backends in use and their state; the status page lists processes and threads."""
     # A further pack, which the CPU runs, says nothing of the device of the first one.
     found = sorted(backends.values(), key=lambda event: bool(event.backend == CPU.name))
     used = next((event for event in found if event.in_use), None)
@@ -332,7 +332,7 @@ class Status(QStatusBar):
         self.show_speed(controller.speed)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """A narrow window shows fewer figures: what the program is not for is never cut."""
+        """Show fewer figures in a narrow window; the notice *research use only* is never cut."""
         super().resizeEvent(event)
         room = self.width() - self.research.sizeHint().width() - self.speed.sizeHint().width()
         self.load.setVisible(room > self.load.sizeHint().width() + _STATUS_GAP)

@@ -95,7 +95,7 @@ class DocumentView(QTextBrowser):
         self.moveCursor(QTextCursor.MoveOperation.Start)  # it is at the end, where a long document would be shown first
 
     def loadResource(self, kind: int, name: QUrl | str) -> object:
-        """An image of the document. Never nothing: Qt would then look for a file of that name by itself."""
+        """Return an image of the document; never None, or Qt would look for a file of that name."""
         path = self._images.get(name if isinstance(name, str) else name.toString())
         if kind != QTextDocument.ResourceType.ImageResource.value:
             return b" "
@@ -126,7 +126,7 @@ class DocumentView(QTextBrowser):
 
 
 def plain(*lines: str) -> str:
-    """Lines as they are shown where nothing is taken for markup."""
+    """Escape lines so that nothing is taken for markup."""
     return "\n".join(map(visible, lines))
 
 
@@ -137,7 +137,7 @@ def elide(button: PlainButton, *lines: str, room: int) -> None:
 
 
 def plain_tip(*lines: str) -> str:
-    """Lines as a tool tip, which Qt takes for markup if it looks like it: then as markup that shows the lines."""
+    """Format lines as a tool tip, escaped if Qt would take them for markup."""
     text = plain(*lines)
     if not Rich.mightBeRichText(text):
         return text
@@ -165,7 +165,7 @@ def label(*lines: str, role: str = "") -> PlainLabel:
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
-    """A long text of a pack as lines: it may have line breaks and tabs."""
+    """Split a pack's long text, which may have line breaks and tabs, into lines."""
     return tuple(text.expandtabs(4).split("\n"))
 
 
@@ -207,7 +207,7 @@ def card(*parts: Part) -> QFrame:
 def push_button(
     text: str, act: Callable[[], object] | None = None, *, icon: QIcon | None = None, role: str = "", named: str = ""
 ) -> PlainButton:
-    """A button and what it does; `named` where it has no text.
+    """Make a button with its action; `named` is the accessible name of a button without text.
 
     role  "primary", "chip", or "filter" and "choice", which stay pressed (see the style sheet)
     """
@@ -228,7 +228,7 @@ def push_button(
 
 
 def obey(button: QAbstractButton, action: QAction) -> None:
-    """Let a button do what a command does, and say so; what is clicked has no use for the focus."""
+    """Connect a button to an action without taking the focus."""
     button.clicked.connect(action.trigger)
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setAccessibleName(action.iconText())
@@ -236,14 +236,14 @@ def obey(button: QAbstractButton, action: QAction) -> None:
 
 
 def icon_label(icon: QIcon, *, side: int) -> QLabel:
-    """An icon that stands beside words, `side` points wide."""
+    """Make an icon next to text, `side` points wide."""
     label = PlainLabel()
     label.setPixmap(icon.pixmap(QSize(side, side)))
     return label
 
 
 class _WheelPassedOn(QObject):
-    """The wheel over a widget turns the page that it stands on."""
+    """Passes the wheel over a widget on to the page that contains it."""
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() != QEvent.Type.Wheel:
@@ -253,7 +253,7 @@ class _WheelPassedOn(QObject):
 
 
 def pass_wheel_on(target: QWidget) -> None:
-    """Keep what is set there as it is when somebody scrolls and the pointer comes over it."""
+    """Keep a widget's value when somebody scrolls the page and the pointer passes over it."""
     target.installEventFilter(_WheelPassedOn(target))
 
 
@@ -277,7 +277,7 @@ def number_box(low: int, high: int, value: int) -> QSpinBox:
 
 
 def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: object = None) -> QComboBox:
-    """A box to choose from texts, each with what it stands for; `chosen` is one of these."""
+    """Make a box of choices, each a text with its value; `chosen` is one of the values."""
     box = QComboBox()
     # The usual one draws a menu, where `&` and tabs have a meaning, and reckons without the style's height of a line.
     box.setItemDelegate(QStyledItemDelegate(box))
@@ -336,9 +336,9 @@ def question_box(
     no: str,
     declined: Callable[[], object] = lambda: None,
 ) -> QMessageBox:
-    """A question with further lines, and what each answer does.
+    """Show a question with further lines; each answer has an action.
 
-    A key that was meant for something else answers `no`: it has the focus, and is what Escape means.
+    `no` has the focus and is triggered by Escape, so that a key meant for something else answers `no`.
     """
     box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", plain(text), parent=parent)
     box.setTextFormat(Qt.TextFormat.PlainText)
@@ -365,12 +365,12 @@ def name_surface(widget: QWidget, name: Surface) -> None:
 
 
 class Page(QScrollArea):
-    """A page of the window: a way back to the images beside the title, and room for more under them."""
+    """A page of the window: a button back to the images next to the title, and space for content below."""
 
     left = Signal()
 
     def __init__(self, name: str, title: str, translator: Translator, theme: Theme, *buttons: QWidget) -> None:
-        """`buttons` stand at the other end of the title's line."""
+        """Make a page; `buttons` are at the right end of the title line."""
         super().__init__()
         self.setAccessibleName(name)
         self._translator, self._theme = translator, theme
@@ -387,7 +387,7 @@ class Page(QScrollArea):
         """Show how things stand now."""
 
     def follow(self, *news: SignalInstance) -> None:
-        """Refresh the page at each of these, or when it is shown next: a page out of sight is left alone."""
+        """Refresh the page at each of these signals, or when it is shown next if it is hidden."""
         for signal in news:
             signal.connect(self._note_news)
 
@@ -405,7 +405,7 @@ class Page(QScrollArea):
 
 
 def discard(*widgets: QWidget | None) -> None:
-    """Take widgets, as far as there are some, out of sight at once; Qt deletes them later."""
+    """Hide widgets (None is allowed) at once; Qt deletes them later."""
     for widget in widgets:
         if widget is not None:
             widget.hide()
@@ -413,7 +413,7 @@ def discard(*widgets: QWidget | None) -> None:
 
 
 def scrolled(page: QWidget) -> QScrollArea:
-    """A page in a scroll area that is as wide as the room there is."""
+    """Put a page into a scroll area that uses the available width."""
     area = QScrollArea()
     area.setWidgetResizable(True)
     area.setWidget(page)
@@ -427,7 +427,7 @@ _TABLE_HEIGHT: Final = 260
 
 
 def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, most: int = _TABLE_HEIGHT) -> QTableWidget:
-    """A table to read, with rows to activate; at most `most` points high. The last column takes the room there is."""
+    """Make a read-only table with rows to activate, at most `most` points high; the last column fills the width."""
     table = QTableWidget(len(rows), len(headings))
     table.setHorizontalHeaderLabels([plain(heading) for heading in headings])
     for index, row in enumerate(rows):

@@ -45,7 +45,7 @@ _SELECTED: Final = QStyle.StateFlag.State_Selected
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Cell:
-    """What is to be painted; `text` of columns that are text and no more."""
+    """The content of a cell to paint; `text` for columns with text only."""
 
     row: WorkRow
     key: str
@@ -58,7 +58,7 @@ class _Cell:
 
     @property
     def mark(self) -> VerdictMark | None:
-        """What stands beside the name: what a person said, that it is not saved yet, or that nobody has read it."""
+        """Return the mark next to the name: the reader's verdict, its unsaved state, or unread."""
         if self.verdict == "saved":
             return self.row.verdict.choice if self.row.verdict else None
         return self.verdict or (None if self.row.is_read else "unread")
@@ -126,7 +126,7 @@ class WorkListDelegate(QStyledItemDelegate):
         return QSize(60, ROW_HEIGHT)
 
     def _paint_ground(self, painter: QPainter, rect: QRect, group: Group | None, *, is_selected: bool) -> None:
-        """Below it a line, but not between images of one study."""
+        """Paint the background, and a line below it, except between images of one study."""
         painter.fillRect(rect, colour(self._theme, "selection" if is_selected else "surface"))
         if group is None or group.next_begins != SAME_STUDY:
             is_study = group is not None and group.next_begins != NEW_PATIENT
@@ -136,7 +136,7 @@ class WorkListDelegate(QStyledItemDelegate):
             painter.drawLine(rect.bottomLeft(), rect.bottomRight())
 
     def _right_of_rail(self, painter: QPainter, box: QRect, group: Group | None) -> QRect:
-        """A line from the first image of a patient to the last one; the rest of the box."""
+        """Paint the line that connects a patient's images. Returns the rest of the box."""
         if group is None or group.begins == group.next_begins == NEW_PATIENT:
             return box
         top, bottom, middle = box.top(), box.bottom() + 1, box.center().y()
@@ -159,7 +159,7 @@ class WorkListDelegate(QStyledItemDelegate):
         draw_thumbnail(painter, grey, frame)
 
     def _paint_patient(self, painter: QPainter, box: QRect, cell: _Cell) -> None:
-        """Who or which file, strong while unread; below it number and date, and in plain words what else is to say."""
+        """Paint the patient or file name, bold while unread, and below it number, date and further marks."""
         row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
         font, small = strong(cell.font) if cell.mark == "unread" else cell.font, scaled(cell.font, 0.87)
         measure, thin = QFontMetrics(font), QFontMetrics(small)

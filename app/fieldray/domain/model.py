@@ -252,10 +252,8 @@ class Manifest:
     requires                                    the packs that this pack needs
     lung_rules                                  of a lung-field pack, None for any other
     is_bare                                     whether this is a bare file of the dissertation (see packs/verified):
-                                                grey
-                                                levels are not scaled, there is no operating point, the label with the
-                                                larger
-                                                score is the class, and the first label is the abnormal one
+                                                grey levels are not scaled, there is no operating point, the label with
+                                                the larger score is the class, and the first label is the abnormal one
     """
 
     pack_id: str

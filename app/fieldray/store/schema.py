@@ -1,8 +1,8 @@
 """The tables of a store, as statements, and whether a file holds these and nothing else.
 
-`PRAGMA user_version` is the version of a file's tables, and `PRAGMA application_id` that of the program that made it.
-A file that was copied from somewhere else may bring along
-what this program never made: a trigger, a view or a computed column is run with the statements of whoever opens it.
+`PRAGMA user_version` is the version of a file's tables, and `PRAGMA application_id` that of the program that made it. A
+file that was copied from somewhere else may bring along what this program never made: a trigger, a view or a computed
+column is run with the statements of whoever opens it.
 
 Below stand the types of all columns with JSON. Whatever else stands in such a column is damage, whoever wrote it.
 """
