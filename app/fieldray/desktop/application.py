@@ -247,7 +247,7 @@ def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[No
 
 
 def _unpacked(setting: Value) -> QByteArray:
-    """Parse the saved state of a window; empty if Qt cannot use it."""
+    """Decode the saved state of a window from Base64. Qt ignores an invalid state."""
     return QByteArray.fromBase64(QByteArray(str(setting).encode()))
 
 

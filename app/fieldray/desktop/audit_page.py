@@ -289,7 +289,7 @@ class AuditPage(Page):
 
 
 def _number(text: str) -> float | None:
-    """Parse a number or percentage, None for an empty field. Other text is returned as an invalid number."""
+    """Parse a number, with or without a percent sign. None for an empty field, nan for other text."""
     if not text.strip():
         return None
     try:

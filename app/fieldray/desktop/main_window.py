@@ -208,8 +208,9 @@ class MainWindow(QMainWindow):
     # ---- commands
 
     def _judge(self, say: Callable[[], None]) -> None:
-        """Give a verdict by key; ignored while the search field is used, since the shown image is only its first
-        hit.
+        """Give a verdict by key; refused while the search field has the focus.
+
+        During a search the shown image is only the first hit.
         """
         if self.work_list.filter_bar.search.hasFocus():
             self._bench.board.post_reason("verdict_not_given", reason("not_judged_searching"), level="warning")

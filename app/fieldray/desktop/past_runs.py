@@ -445,7 +445,7 @@ class Machine(RunRoom):
     # ---- inside
 
     def _begin(self) -> None:
-        """Stop measuring when a run begins, which needs the computer for itself."""
+        """Stop the load measurement, which a run would disturb, and discard the previous run's samples."""
         self.stop()
         self.samples, self._began_s, self._apart_s = [], self._clock(), 0.0
         self.sampled.emit()
