@@ -286,7 +286,7 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
 
 
 class _Matching:
-    """Rows of a table against the images, and all that is wrong with it. Without images every row is of one."""
+    """Matches a table's rows with images and collects all problems. Without images every row counts as matched."""
 
     def __init__(self, table: Path, refs: Iterable[ImageRef], layout: Layout, usual: ClassNames) -> None:
         self._table, self._layout, self._usual = table, layout, usual

@@ -211,7 +211,7 @@ def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, preval
         return share(hits[of], patients=[who for who, own in zip(patients, of, strict=True) if own])
 
     detected, falsely = part(referred, truth), part(referred, ~truth)
-    positive, negative = predictive_values(detected, turned(falsely), prevalence=prevalence)
+    positive, negative = predictive_values(detected, complement(falsely), prevalence=prevalence)
     categories = [category_at(point, unit.score, otherwise=unit.category) for unit in units]
     return AtPoint(
         point=point,
@@ -265,12 +265,12 @@ def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple
     prevalence    0..1, exclusive
     """
     odds = (1 - prevalence) / prevalence
-    positive = _interval_of_ratio(turned(spared), hits)
-    negative = _interval_of_ratio(turned(hits), spared)
+    positive = _interval_of_ratio(complement(spared), hits)
+    negative = _interval_of_ratio(complement(hits), spared)
     return positive and _predictive(positive, odds), negative and _predictive(negative, 1 / odds)
 
 
-def turned(found: Share) -> Share:
+def complement(found: Share) -> Share:
     """Return the complement of a share."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.audit.drift import Drift
-from fieldray.audit.figures import Audit, arrays, grouped, predictive_values, turned
-from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_band, ranks, said_of
+from fieldray.audit.figures import Audit, arrays, complement, grouped, predictive_values
+from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_band, ranks, score_and_category
 from fieldray.domain import metrics
 from fieldray.domain.metrics import Scores, Share, share_of
 from fieldray.domain.model import Estimate, OperatingPoint, Trust
@@ -220,7 +220,7 @@ def pair(cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: Side,
 
     Raises UsageProblem without both classes.
     """
-    judged = {one.identity: said_of(one.outcome, second.label) for one in results}
+    judged = {one.identity: score_and_category(one.outcome, second.label) for one in results}
     images = [case for case in cases if case.identity in judged]
     others = [replace(case, score=score, category=said) for case in images for score, said in [judged[case.identity]]]
     # Of a unit another image may decide, so only its truth and its patient are those of both.
@@ -445,7 +445,7 @@ def _step(
     spared = share_of(int(np.searchsorted(negatives, edge)), len(negatives), number=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
     detected = SCREENED * prevalence * hits.value
-    referred = detected + SCREENED * (1 - prevalence) * turned(spared).value
+    referred = detected + SCREENED * (1 - prevalence) * complement(spared).value
     in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
     unsure = SCREENED * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
     cost = SCREENED * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None

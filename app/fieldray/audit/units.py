@@ -56,7 +56,7 @@ class Case:
     identity: tuple[str, int] = ("", 0)
 
 
-def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
+def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Category]:
     """Return the calibrated score of a label (0..1, or None), and the class of the image by this label alone."""
     if not isinstance(outcome, Screened):
         return None, outcome.category
@@ -75,7 +75,7 @@ def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: 
     for result in results:
         ref = result.outcome.ref
         if ref.key in reference.truths:
-            score, category = said_of(result.outcome, label)
+            score, category = score_and_category(result.outcome, label)
             patient = reference.patients.get(ref.key) or known_person(ref.header.patient_id)
             exam = reference.exams.get(ref.key) or ref.study_key
             yield Case(

@@ -406,11 +406,11 @@ class Machine(RunRoom):
 
     @property
     def can_measure(self) -> bool:
-        """Whether nothing else is under way that would be measured with it, and a pack is in use."""
+        """Whether a pack is in use, and no run or other work would disturb the load measurement."""
         return self._packs.model is not None and self.is_free
 
     def look(self) -> None:
-        """Read what was measured last."""
+        """Read the last load measurement from this computer's records."""
         if not self.is_busy:
             self._background.ask(lambda services: services.known_load(), channel="load", done=self._known)
 

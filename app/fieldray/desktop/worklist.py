@@ -213,7 +213,7 @@ class FilterBar(QWidget):
         return self._room() // (max(self._widths(captions)) + self._layout.spacing())
 
     def _room(self) -> int:
-        """For buttons and the gap behind each."""
+        """Return the width in points of the filter buttons and of the gap behind each."""
         margins = self._layout.contentsMargins()
         return self.width() - margins.left() - margins.right() + self._layout.spacing()
 

@@ -48,7 +48,7 @@ _NONE_EARLIER: Final[NDArray[np.bool_]] = np.empty(0, np.bool_)
 
 
 def verdict_words(translator: Translator, state: State, verdict: Verdict | None) -> str:
-    """What a person said of an image, and whether it is saved."""
+    """Return the reader's verdict on an image as a text, and whether it is saved."""
     if state == "saved" and verdict is not None:
         return translator.text("your verdict: {verdict}", verdict=verdict_text(translator)[verdict.choice])
     captions: dict[State, str] = {

@@ -73,7 +73,7 @@ class Classes:
         return sum(share.count for share in counted), sum(share.of for share in counted)
 
 
-def of_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
+def counts_per_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
     """Return the number of images of 100 in each class: whole numbers that add up to 100; 0 for a class without any."""
     total = sum(share.count for share in shares.values()) or 1
     exact = {category: 100 * share.count / total for category, share in shares.items()}

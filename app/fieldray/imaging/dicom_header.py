@@ -142,13 +142,13 @@ class PixelElement:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DicomHeader:
-    """The elements asked for, and where the pixels are.
+    """The requested elements of a DICOM header, and the position of the pixels.
 
-    transfer_syntax  as the file is, where it states another one that cannot be true
+    transfer_syntax  the file's real transfer syntax, even if the file states an impossible one
     stream      the file, or the inflated data set of a deflated one; positioned anywhere
     pixels      None if the data set ends without pixel data
     is_cut      the file ended inside an element
-    is_contradicted  the file states another transfer syntax than that
+    is_contradicted  the file states another transfer syntax than `transfer_syntax`
     """
 
     dataset: Dataset

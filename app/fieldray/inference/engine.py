@@ -365,7 +365,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 watch.start()
 
     def _retire(self) -> None:
-        """Let those of the model that was open end, each after the input that it runs."""
+        """End the runners of the model that was open, each after the input that it is running."""
         for runner in self._runners:
             runner.is_over = True
         self._former = tuple(runner for runner in (*self._former, *self._runners) if runner.thread.is_alive())

@@ -97,7 +97,7 @@ class Wording:
             *(
                 block
                 for one, heading in zip(self._of_packs.values(), headings, strict=True)
-                for block in one.what_came_out(heading)
+                for block in one.results_of_pack(heading)
             ),
         )
 
@@ -110,7 +110,7 @@ class Wording:
         manifest, pack_name = self._stored.manifest, self._pack.pack_name
         return (self.translator.pick(manifest.names) if manifest else pack_name), pack_name
 
-    def what_came_out(self, heading: str) -> tuple[Block, ...]:
+    def results_of_pack(self, heading: str) -> tuple[Block, ...]:
         """Return a pack's results and its description, with a heading if there are several packs."""
         text, counts = self.translator.text, self._stored.counts
         came = (category for category in WORK_LIST_ORDER if counts.get(category))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.purpose import Classes, classes_measured, of_hundred
+from fieldray.domain.purpose import Classes, classes_measured, counts_per_hundred
 from fieldray.formatting import class_lines, short_label
 from fieldray.translation import Translator
 
@@ -87,7 +87,7 @@ def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manife
         if truth
         else text("Per 100 without the finding (measured on {count})", count=count)
     )
-    numbers = of_hundred(shares)
+    numbers = counts_per_hundred(shares)
     parts = (
         BarPart(category, numbers[category], short_label(translator, category, manifest))
         for category in shares
@@ -152,7 +152,7 @@ def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dic
     """Return the figures of a sentence, "–" for a hospital without counts."""
     if category is None:
         shown = measured.get(True) or measured[False]
-        ill, well = (of_hundred(shown.shares[truth]) for truth in (True, False))
+        ill, well = (counts_per_hundred(shown.shares[truth]) for truth in (True, False))
         numbers = {"found": _flagged(ill), "missed": ill["normal"], "unclear": ill["unsure"]}
         numbers |= {"false": _flagged(well), "also_unclear": well["unsure"]}
         return {name: str(number) for name, number in numbers.items()}
@@ -165,7 +165,7 @@ def _misleads(classes: Classes, category: Category) -> str:
     if category == "unsure":
         count, of = classes.unsure
         return str(round(100 * count / of))
-    numbers = of_hundred(classes.shares[category == "normal"])
+    numbers = counts_per_hundred(classes.shares[category == "normal"])
     return str(numbers["normal"] if category == "normal" else _flagged(numbers))
 
 

@@ -162,7 +162,7 @@ class Show:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PixelArray:
-    """The grey levels (h, w) of a stored preview, which is a JPEG."""
+    """The answer with the decoded grey levels (h, w) uint8 of a stored JPEG preview."""
 
     pixels: NDArray[np.uint8]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.audit.units import Case, said_of
+from fieldray.audit.units import Case, score_and_category
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, why_of
 from fieldray.domain.image import ImageRef
@@ -63,11 +63,11 @@ class Screening:
     def scores(self, label: str) -> NDArray[np.float64]:
         """Return the calibrated scores (n,) at the first operating point, nan for images without a score."""
         outcomes = next(iter(self.outcomes.values()))
-        return np.array([np.nan if (score := said_of(one, label)[0]) is None else score for one in outcomes])
+        return np.array([np.nan if (score := score_and_category(one, label)[0]) is None else score for one in outcomes])
 
 
 def _case(number: int, row: Row, outcome: Outcome, *, label: str, truth: bool) -> Case:
-    score, category = said_of(outcome, label)
+    score, category = score_and_category(outcome, label)
     return Case(
         image=outcome.ref.key,
         row_id=number,

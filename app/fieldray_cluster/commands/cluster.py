@@ -125,7 +125,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
         node = nodes.add(settings, warn=console.print_error)
         address = node.address()
         console.print_line(f"The cluster is at {address}. Other computers join with: fieldray cluster join {address}")
-        _stay(node)
+        _wait_for_end(node)
     return 0
 
 
@@ -162,7 +162,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
         for node in started:
             node.address()
         console.print_line(f"{name} works for {address}.")
-        _stay(*started)
+        _wait_for_end(*started)
     return 0
 
 
@@ -207,7 +207,7 @@ def _to_look(options: argparse.Namespace, role: Role) -> ConnectionSettings:
     return ConnectionSettings(address=options.address, certificates=options.certificates, role=role, needs_worker=False)
 
 
-def _stay(*nodes: NodeProcess) -> None:
+def _wait_for_end(*nodes: NodeProcess) -> None:
     """Wait until all processes have ended; Ctrl-C ends them in an orderly way."""
     with contextlib.suppress(KeyboardInterrupt):
         while not all(node.wait(_TICK_S) for node in nodes):

@@ -18,10 +18,10 @@ from fieldray.domain.purpose import (
     body_part_says,
     body_parts_of,
     classes_measured,
+    counts_per_hundred,
     header_notes,
     is_for_processing,
     is_other_kind,
-    of_hundred,
     patients,
     performance,
     view_of_code,
@@ -131,12 +131,12 @@ def test_parts_of_a_hundred_are_whole_numbers_that_are_a_hundred_together() -> N
         return {name: Share(count, sum(counts.values()), 0, 0, 1) for name, count in counts.items()}  # type: ignore[misc]
 
     # 8.3, 16.7, 66.7 and 8.3 of 100: the two that lose most are rounded up
-    found = of_hundred(shares(read_first=3, abnormal=6, unsure=24, normal=3))
+    found = counts_per_hundred(shares(read_first=3, abnormal=6, unsure=24, normal=3))
     assert {name: number for name, number in found.items() if number} == {
         "read_first": 8, "abnormal": 17, "unsure": 67, "normal": 8,
     }  # fmt: skip
-    assert of_hundred(shares(unsure=1, normal=2))["normal"] == 67
-    assert set(of_hundred({}).values()) == {0}
+    assert counts_per_hundred(shares(unsure=1, normal=2))["normal"] == 67
+    assert set(counts_per_hundred({}).values()) == {0}
 
 
 # ---- what clinics write for views and body parts, and what it means to a pack
