@@ -11,6 +11,7 @@ import hashlib
 import io
 import struct
 import time
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -114,7 +115,7 @@ def _woven(source: bytes, shape: tuple[int, int]) -> NDArray[np.uint16]:
     return values.view(f"<u{count}").reshape(shape)
 
 
-def _step(size: tuple[int, int], side: float, steps: Any = range(1, 65)) -> int:
+def _step(size: Sequence[int], side: float, steps: Iterable[int] = range(1, 65)) -> int:
     return max(step for step in steps if step == 1 or step * side <= min(size))
 
 
