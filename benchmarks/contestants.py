@@ -142,9 +142,13 @@ class Results:
         return statistics.median(spent) if spent else None
 
     def cpu_ratio(self, one: str, other: str, kind: str = MIXED) -> float | None:
-        """CPU seconds of `one` in those of `other`: the median of the rounds; None where one is not known."""
+        """CPU seconds an image of `one` in those of `other`: the median of the rounds; None where one is not known."""
         rounds = zip(self.runs.get((one, kind), ()), self.runs.get((other, kind), ()), strict=False)
-        found = [first.cpu_s / second.cpu_s for first, second in rounds if first.cpu_s and second.cpu_s]
+        found = [
+            first.cpu_s / first.files / (second.cpu_s / second.files)
+            for first, second in rounds
+            if first.cpu_s and second.cpu_s
+        ]
         return statistics.median(found) if found else None
 
 
