@@ -61,10 +61,14 @@ class TargetSize:
 
 
 class Whole:
-    """Cache of a fully decoded file, kept while the file is processed, for its other resolutions."""
+    """Cache of a fully decoded file, kept while the file is processed, for its other resolutions.
+
+    parsed  the header of a DICOM file and where its pixels are, once they were read
+    """
 
     def __init__(self) -> None:
         self._kept: Any = None
+        self.parsed: Any = None
 
     @property
     def is_kept(self) -> bool:
