@@ -21,11 +21,10 @@ def _decode(frame: Frame) -> NDArray[Any]:
     if count != frame.samples * kind.itemsize or starts[0] != 64:
         raise ValueError(f"{count} segments from {starts[0]} on")
     size = frame.rows * frame.columns
-    source = memoryview(frame.source)
     woven = np.empty((size, frame.samples, kind.itemsize), np.uint8)
-    for number, (start, end) in enumerate(pairwise([*starts[:count], len(source)])):
+    for number, (start, end) in enumerate(pairwise([*starts[:count], len(frame.source)])):
         # Behind its last row a segment may be padded.
-        plane = np.frombuffer(imagecodecs.packbits_decode(source[start:end]), np.uint8)[:size]
+        plane = np.frombuffer(imagecodecs.packbits_decode(frame.source[start:end]), np.uint8)[:size]
         if len(plane) < size:  # NumPy would repeat a single value
             raise ValueError(f"{len(plane)} of {size} values")
         sample, place = divmod(number, kind.itemsize)
