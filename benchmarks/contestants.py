@@ -1,11 +1,12 @@
-"""Who takes part, the program and the usual script, and the rounds that they run.
+"""Who takes part, the program, the usual script and the limit, and the rounds that they run.
 
 Each lives in a process of its own, so that nothing it imports reaches the other, and does the same kind of file
 directly after the other. A ratio is taken within one round: whatever else the machine does then falls on both alike.
 
-Both answer two messages:
+Each answers two messages:
 
-open  body: first: files to warm up with; pack and what of it is allowed: the program's; array model: the script's
+open  body: first: files to warm up with; pack and what of it is allowed: the program's; arrays model, lungs: the
+      networks of the script (the classifier alone) and of the limit
       -> body: detail (what it is, with versions)
 read  body: paths, and the folder that they are in under many names
       -> body: seconds, cpu_s (None where not known), files, failed, detail
@@ -32,8 +33,13 @@ from fieldray.processes.wire import Message
 
 PROGRAM: Final = "fieldray"
 SCRIPT: Final = "conventional script"
+LIMIT: Final = "limit"
 MIXED: Final = "mixed archive"
-SERVICES: Final[Mapping[str, str]] = {PROGRAM: "benchmarks.program:handle", SCRIPT: "benchmarks.scripts:handle"}
+SERVICES: Final[Mapping[str, str]] = {
+    PROGRAM: "benchmarks.program:handle",
+    SCRIPT: "benchmarks.scripts:handle",
+    LIMIT: "benchmarks.limit:handle",
+}
 _TIMEOUT_S: Final = 900.0
 
 Notify = Callable[[str], None]
@@ -64,7 +70,7 @@ class Contestant:
     child: Child
 
     def run(self, paths: Sequence[Path], *, folder: Path) -> Run:
-        """Process the files: the script these, the program the whole folder. Raises ScreeningFailed."""
+        """Process the files: script and limit these, the program the whole folder. Raises ScreeningFailed."""
         body = {"ask": "read", "paths": [str(path) for path in paths], "folder": str(folder)}
         return Run(**_answered(self.child, Message(body)))
 
@@ -99,6 +105,7 @@ def _answered(child: Child, message: Message) -> Mapping[str, Any]:
 class Results:
     """Runs by contestant and kind (or MIXED), a round each; peak memory and details by contestant.
 
+    whole_cpu_s is what whole processes, from their start to their end, spent on an image of the mixed archive.
     first_result_s is from starting the program to its first result, a few times.
     """
 
@@ -106,6 +113,7 @@ class Results:
     runs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
     peak_mb: dict[str, float] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
+    whole_cpu_s: dict[str, list[float]] = field(default_factory=dict)
     first_result_s: Sequence[float] = ()
 
     def add(self, name: str, kind: str, run: Run) -> None:
@@ -130,8 +138,18 @@ class Results:
 
     def cpu_s(self, name: str, kind: str = MIXED) -> float | None:
         """CPU seconds per image, median over the rounds; None where not known."""
-        spent = [run.cpu_s / run.files for run in self.runs[name, kind] if run.cpu_s is not None]
+        spent = [run.cpu_s / run.files for run in self.runs.get((name, kind), ()) if run.cpu_s is not None]
         return statistics.median(spent) if spent else None
+
+    def cpu_ratio(self, one: str, other: str, kind: str = MIXED) -> float | None:
+        """CPU seconds an image of `one` in those of `other`: the median of the rounds; None where one is not known."""
+        rounds = zip(self.runs.get((one, kind), ()), self.runs.get((other, kind), ()), strict=False)
+        found = [
+            first.cpu_s / first.files / (second.cpu_s / second.files)
+            for first, second in rounds
+            if first.cpu_s and second.cpu_s
+        ]
+        return statistics.median(found) if found else None
 
 
 def compare_runs(
@@ -142,14 +160,14 @@ def compare_runs(
     notify: Notify,
     most_s: float = math.inf,
 ) -> Results:
-    """Run both for some rounds, then measure their memory. Raises ScreeningFailed.
+    """Run all for some rounds, then measure the memory of program and script. Raises ScreeningFailed.
 
     Parameters
     ----------
     opening
-        With which both are opened. The order of the rounds rotates.
+        With which all are opened. The order of the rounds rotates.
     archive
-        The files that both process.
+        The files that all process; the limit those of the usual kinds.
     repeats
         The number of rounds.
     notify
@@ -159,29 +177,33 @@ def compare_runs(
     """
     began_s, results = time.monotonic(), Results(archive=archive)
     with contextlib.ExitStack() as ends:
-        both = []
+        all_open = []
         for name, service in SERVICES.items():
             notify(f"warming up: {name}")
-            both.append(ends.enter_context(opened(name, service, opening)))
-        results.details = {one.name: one.detail for one in both}
+            all_open.append(ends.enter_context(opened(name, service, opening)))
+        results.details = {one.name: one.detail for one in all_open}
         for number in range(repeats):
             if number and time.monotonic() - began_s > most_s:
                 break
             for kind, files in archive.files.items():
                 notify(f"round {number + 1} of {repeats}: {kind}")
-                for one in rotated(both, number):
+                for one in rotated(all_open, number):
+                    if one.name == LIMIT and kind not in USUAL:
+                        continue
                     paths = [file.path for file in files]
                     results.add(one.name, kind, one.run(paths, folder=archive.folder(kind)))
-            for one in both:
+            for one in all_open:
                 results.add(one.name, MIXED, _mixed(one, archive, results))
         notify("measuring memory")
-        for one in both:
+        for one in all_open:
+            if one.name == LIMIT:
+                continue
             results.peak_mb[one.name] = one.peak_mb(_largest(archive), folder=archive.mixed_folder)
     return results
 
 
 def _mixed(one: Contestant, archive: Archive, results: Results) -> Run:
-    """The program reads the mixed files as they lie; a script takes as long as for one kind after another."""
+    """The program reads the mixed files as they lie; the others take as long as for one kind after another."""
     if one.name == PROGRAM:
         return one.run((), folder=archive.mixed_folder)
     return together([results.runs[one.name, kind][-1] for kind in USUAL if kind in archive.files])

@@ -1,9 +1,10 @@
-"""From files to scores, compared with the usual script: an archive, the rounds, a few starts, and their report."""
+"""From files to scores, compared with the usual script and the limit: an archive, rounds, starts, and their report."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.archive import USUAL, Archive, Wanted, make_archive
-from benchmarks.contestants import MIXED, PROGRAM, SCRIPT, Results, compare_runs
+from benchmarks.contestants import LIMIT, MIXED, PROGRAM, SCRIPT, SERVICES, Results, compare_runs, opened
 from benchmarks.image_files import KINDS
+from benchmarks.processes import cpu_s
 from benchmarks.reports import Mark, at_most
 from benchmarks.screening import fill, screen_once
 from fieldray.bench.benchmark_case import Block, Points, Report, Table
@@ -35,14 +37,20 @@ def report(options: argparse.Namespace, console: Console) -> Report:
     model = load_pack(library, options.pack, options)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
         archive = _archive(options, model, Path(folder), console)
+        opening = _opening(model, options, archive)
         results = compare_runs(
-            _opening(model, options, archive),
+            opening,
             archive,
             repeats=options.repeats,
             notify=console.bar,
             most_s=60 * options.minutes,
         )
-        results.first_result_s = tuple(_starts(archive, model, options, Path(folder), console))
+        rules = _rules(model, options)
+        for number in range(options.repeats):
+            console.bar(f"whole processes, {number + 1} of {options.repeats}")
+            for name, spent_s in _whole_cpu_s(archive, opening, rules).items():
+                results.whole_cpu_s.setdefault(name, []).append(spent_s / len(archive.mixed))
+        results.first_result_s = tuple(_starts(archive, rules, options, Path(folder), console))
     images = f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program"
     return pipeline_report(results, images=images)
 
@@ -67,19 +75,38 @@ def _opening(model: Model, options: argparse.Namespace, archive: Archive) -> Mes
     """What both are opened with: the program takes the pack, the script its network."""
     first = {"ask": "open", "first": [str(path) for path in sorted(archive.first_folder.iterdir())]}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
-    return Message({**first, **rules}, {"model": np.frombuffer(model.files["litert"], np.uint8)})
+    networks = {"model": model, "lungs": model.lungs}
+    arrays = {name: np.frombuffer(one.files["litert"], np.uint8) for name, one in networks.items() if one}
+    return Message({**first, **rules}, arrays)
+
+
+def _rules(model: Model, options: argparse.Namespace) -> list[str]:
+    """The options of `fieldray screen` for the pack."""
+    rules = ["--pack", options.pack]
+    rules += ["--trust", model.fingerprint] if model.trust == "signed" else []
+    rules += ["--allow-older"] if options.allow_older else []
+    return rules + (["--allow-legacy"] if model.trust == "legacy" else [])
+
+
+def _whole_cpu_s(archive: Archive, opening: Message, rules: Sequence[str]) -> dict[str, float]:
+    """CPU seconds of whole processes for the mixed archive, each from its start to its end; empty if not known."""
+    before_s = cpu_s(os.getpid())
+    screen_once(archive.mixed_folder, rules)
+    between_s = cpu_s(os.getpid())
+    with opened(SCRIPT, SERVICES[SCRIPT], Message({**opening.body, "first": []}, opening.arrays)) as script:
+        script.run([file.path for file in archive.mixed], folder=archive.mixed_folder)
+    after_s = cpu_s(os.getpid())
+    if before_s is None or between_s is None or after_s is None:
+        return {}
+    return {PROGRAM: between_s - before_s, SCRIPT: after_s - between_s}
 
 
 def _starts(
-    archive: Archive, model: Model, options: argparse.Namespace, folder: Path, console: Console
+    archive: Archive, rules: Sequence[str], options: argparse.Namespace, folder: Path, console: Console
 ) -> Iterator[float]:
     """Seconds from nothing to the first result, a few times."""
     paths = list(itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES))
     few = fill(folder / "start", paths, len(paths))
-    rules = ["--pack", options.pack]
-    rules += ["--trust", model.fingerprint] if model.trust == "signed" else []
-    rules += ["--allow-older"] if options.allow_older else []
-    rules += ["--allow-legacy"] if model.trust == "legacy" else []
     for number in range(options.repeats):
         console.bar(f"start {number + 1} of {options.repeats}")
         yield screen_once(few, rules).first_s
@@ -108,7 +135,7 @@ MOST_START_S: Final = 1.0
 def pipeline_report(results: Results, *, images: str) -> Report:
     """Tables, marks and notes; `images` says what was run on, as a phrase."""
     marks = tuple(_marks(results))
-    blocks: list[Block] = [_overall(results), _by_kind(results)]
+    blocks: list[Block] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
     blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]
     blocks += [Points("How it was measured, and what was not", tuple(_notes(results, images)))]
     return Report(
@@ -139,6 +166,26 @@ def _overall(results: Results) -> Table:
     return Table(f"{count} files in equal parts: {kinds}", columns, tuple(rows))
 
 
+def _cpu_by_kind(results: Results) -> Table:
+    rows = []
+    whole = {name: 1000 * statistics.median(spent) for name, spent in results.whole_cpu_s.items()}
+    if whole:
+        ratio = statistics.median(
+            script / program
+            for program, script in zip(results.whole_cpu_s[PROGRAM], results.whole_cpu_s[SCRIPT], strict=True)
+        )
+        rows.append(
+            ("whole processes", *(_number(whole[name], 1) for name in (PROGRAM, SCRIPT)), "", _number(ratio), "")
+        )
+    for kind in (MIXED, *(kind for kind in USUAL if kind in results.archive.files)):
+        spent = [results.cpu_s(name, kind) for name in (PROGRAM, SCRIPT, LIMIT)]
+        cells = (_number(None if one is None else 1000 * one, 1) for one in spent)
+        ratios = results.cpu_ratio(SCRIPT, PROGRAM, kind), results.cpu_ratio(PROGRAM, LIMIT, kind)
+        rows.append((kind, *cells, *map(_number, ratios)))
+    columns = ("CPU ms / image", PROGRAM, SCRIPT, LIMIT, "script / program", "program / limit")
+    return Table("CPU time, by kind of file", columns, tuple(rows))
+
+
 def _by_kind(results: Results) -> Table:
     rows = []
     for kind in (MIXED, *results.archive.files):
@@ -164,6 +211,11 @@ def _notes(results: Results, images: str) -> Iterator[str]:
     yield (
         "The script's time for the mixed archive is the sum over its kinds; its memory is measured on the largest file "
         "of each kind."
+    )
+    yield (
+        "CPU time is that of all processes of each. Whole processes count from their start to their end, imports "
+        "included; by kind, the work after the start. The limit is one reading at a sufficient step by the fastest "
+        "installed decoder, the hash of the file, and one run of both networks."
     )
     for name, detail in results.details.items():
         yield f"{name}: {detail}."
@@ -198,6 +250,7 @@ def _data(results: Results, marks: Sequence[Mark], images: str) -> dict[str, Any
             for (name, kind), runs in results.runs.items()
         ],
         "peak_mb": results.peak_mb,
+        "whole_cpu_s": results.whole_cpu_s,
         "details": results.details,
         "first_result_s": list(results.first_result_s),
         "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.archive import USUAL, Archive, Wanted, is_read_by_scripts, make_archive
 from benchmarks.command_line import run
 from benchmarks.contestants import (
+    LIMIT,
     MIXED,
     PROGRAM,
     SCRIPT,
@@ -22,6 +23,7 @@ from benchmarks.contestants import (
     together,
 )
 from benchmarks.image_files import KINDS
+from benchmarks.limit import read_reduced
 from benchmarks.pipeline import pipeline_report
 from fieldray.commands.console import Console
 from fieldray.domain.image import ImageRef
@@ -56,6 +58,13 @@ def test_every_kind_shows_the_same_image(archive: Archive) -> None:
     assert (shares["lossless JPEG"] == plain).all() and (shares["big-endian"] == plain).all()
 
 
+def test_the_limit_reads_the_pixels_of_every_usual_kind(archive: Archive) -> None:
+    plain = read_reduced(archive.files["uncompressed"][0].path.read_bytes(), 1000) / 4095
+    for kind in USUAL:
+        shown = read_reduced(archive.files[kind][0].path.read_bytes(), 1000) / (2 ** KINDS[kind].bits - 1)
+        assert np.abs(shown - plain).mean() < 0.01, kind
+
+
 # ---- contenders in their own processes
 
 
@@ -85,6 +94,8 @@ def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
     assert results.images_per_s(PROGRAM) == pytest.approx(25)
     assert results.times_as_fast() == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
     assert results.cpu_s(PROGRAM) == pytest.approx(0.06)
+    assert results.cpu_ratio(SCRIPT, PROGRAM) == pytest.approx((0.25 + 0.2) / 2 / 0.06)
+    assert results.cpu_ratio(PROGRAM, LIMIT) is None
 
 
 def test_marks_of_a_run(archive: Archive) -> None:
@@ -115,7 +126,8 @@ def test_the_whole(tmp_path: Path, pack_options: list[str]) -> None:
     assert code == 0, error.getvalue()
     data = json.loads((tmp_path / "out" / "pipeline.json").read_text(encoding="utf-8"))
     ran = {one["contestant"]: one for one in data["runs"] if one["kind"] == MIXED}
-    assert set(ran) == {PROGRAM, SCRIPT}
+    assert set(ran) == {PROGRAM, SCRIPT, LIMIT}
+    assert all(spent_s > 0 for name in (PROGRAM, SCRIPT) for spent_s in data["whole_cpu_s"][name])
     assert all(one["rounds"][0]["failed"] == 0 for one in ran.values())
     assert ran[PROGRAM]["rounds"][0]["files"] == 2
     assert len(data["first_result_s"]) == 1

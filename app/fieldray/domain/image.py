@@ -21,8 +21,9 @@ SpacingPlane = Literal["", "detector", "calibrated", "unstated"]
 Coordinate = TypeVar("Coordinate", float, NDArray[np.float64])  # a row or a column, or those of many places at once
 
 
-# How much of a file is read for the network: what it needs, finer for a borderline one, all of it.
-Detail = Literal["needed", "finer", "full"]
+# How much of a file is read for the network: what it needs, its crop finely and all of it finer for a borderline
+# result, or all pixels.
+Detail = Literal["needed", "fine", "finer", "full"]
 
 
 @dataclass(frozen=True, slots=True)

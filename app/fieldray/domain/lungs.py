@@ -520,9 +520,9 @@ def third_facts(
     inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
     without_lung = cells[inside][~is_lung[inside]]
     around = float(np.median(without_lung)) if without_lung.size else 255.0
-    lungs, greys = halves(is_lung, middle), halves(cells, middle).astype(np.float64)
+    lungs, greys = halves(is_lung, middle), halves(cells, middle)
     undecided = halves((shares >= UNDECIDED[0]) & (shares <= UNDECIDED[1]), middle)
-    airs = [np.percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]
+    airs = [_percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]
     air = float(min(airs, default=0.0))
     contrast = max(around - air, _LEAST_CONTRAST)
     areas, heights = np.log(lungs.sum(axis=(1, 2)).clip(1)), np.log(lungs.any(axis=2).sum(axis=1).clip(1))
@@ -530,13 +530,23 @@ def third_facts(
     for third, (area, lateral) in enumerate(thirds(lungs)):
         size = max(1, np.count_nonzero(area))
         lung, doubt = (np.count_nonzero(of & area, axis=(1, 2)) / size for of in (lungs, undecided))
-        white = np.percentile(greys[:, lateral], _DARKER, axis=1) if lateral.any() else np.full(2, around)
-        white = (white - air) / contrast
+        whites = [_percentile(of[lateral], _DARKER) if lateral.any() else around for of in greys]
+        white = (np.array(whites) - air) / contrast
         for here, there in ((0, 1), (1, 0)):
             of_grey = white[here] - white[there], white[here]
             whole = areas[here] - areas[there], heights[here] - heights[there]
             facts[here, third] = lung[here], lung[there], doubt[here], doubt[there], *of_grey, *whole
     return facts.clip(-_MOST, _MOST)
+
+
+def _percentile(levels: NDArray[np.uint8], percent: float) -> float:
+    """Exactly what `numpy.percentile` gives for grey levels (n,), not empty: they are counted, not put in order."""
+    ends = np.bincount(levels, minlength=256).cumsum()
+    position = (len(levels) - 1) * (percent / 100)
+    below = int(position)
+    low, high = (int(at) for at in np.searchsorted(ends, (below, min(below + 1, len(levels) - 1)), side="right"))
+    share = position - below
+    return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
 def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:

@@ -202,9 +202,9 @@ def syntax_of(source: bytes) -> UID | None:
     return RLELossless if 1 <= segments <= 15 and first == 64 else None
 
 
-def codestreams_in(source: bytes) -> int:
+def codestreams_in(source: bytes | memoryview) -> int:
     """The number of JPEG or JPEG 2000 codestreams that follow each other. 1 for other data."""
-    return 1 if syntax_of(source) == RLELossless else 1 + len(_ANOTHER.findall(source))
+    return 1 if syntax_of(bytes(source[: 2**16])) == RLELossless else 1 + len(_ANOTHER.findall(source))
 
 
 def codestream_of(source: bytes) -> JpegFrame | None:

@@ -87,6 +87,19 @@ def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = Non
 
 
 def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) -> Image:
+    if whole.parsed is None:
+        whole.parsed = _parsed(data)
+    header, frame, value = whole.parsed
+    aspect = dicom_grey.pixel_aspect(header.dataset)
+    # The shape of pixels that are not square is put right once, from all of them.
+    image = squared(
+        _decode_pixels(header, frame, value, index, needed=needed if aspect == 1 else None, whole=whole), aspect
+    )
+    return replace(image, notes=("syntax_contradicted",) * header.is_contradicted + image.notes)
+
+
+def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
+    """The header with the transfer syntax that the pixels really have, what it says of each frame, and the pixels."""
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     frame = _frame_of(header)
@@ -97,12 +110,7 @@ def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) ->
     header, value = _pixels_as_they_are(header, frame, value)
     frame = replace(frame, transfer_syntax=header.transfer_syntax)
     _check_lower_part(header, frame, value)
-    aspect = dicom_grey.pixel_aspect(header.dataset)
-    # The shape of pixels that are not square is put right once, from all of them.
-    image = squared(
-        _decode_pixels(header, frame, value, index, needed=needed if aspect == 1 else None, whole=whole), aspect
-    )
-    return replace(image, notes=("syntax_contradicted",) * header.is_contradicted + image.notes)
+    return header, frame, value
 
 
 def _decode_pixels(
@@ -113,12 +121,18 @@ def _decode_pixels(
         if reduced is not None:
             return reduced
     step = largest_reduction(frame.rows, frame.columns, needed) if needed is not None else 1
-    stored = whole.of(lambda: _stored_values(header, frame, value, index))
+    stored, extremes = whole.of(lambda: _with_extremes(_stored_values(header, frame, value, index)))
     if _photometric(header) == "PALETTE COLOR":
         stored = dicom_grey.colours_of(stored, header.dataset)
     if stored.ndim == 3:
         return _grey_of_colour(stored, header.dataset, step)
-    return dicom_grey.grey_image(stored, header.dataset, step=step)
+    return dicom_grey.grey_image(stored, header.dataset, step=step, extremes=extremes)
+
+
+def _with_extremes(stored: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int] | None]:
+    """The values, with the lowest and the highest of grey ones of at most 16 bits."""
+    is_plain = stored.ndim == 2 and stored.dtype.kind in "iu" and stored.dtype.itemsize <= 2
+    return stored, (int(stored.min()), int(stored.max())) if is_plain else None
 
 
 def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, needed: TargetSize) -> Image | None:
@@ -241,7 +255,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
     if found is not None:
         _check_count(len(begin_so) - begin_so.count(None), frame)
         if frame.frames == 1:
-            _check_count(codestreams_in(bytes(fragments[0])), frame)
+            _check_count(codestreams_in(fragments[0]), frame)
         is_known = codec_of(found) is codec_of(stated)
         if is_known and is_encapsulated:
             return header, value

@@ -100,7 +100,14 @@ class _Modality:
     step: int
 
 
-def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = (), *, step: int = 1) -> Image:
+def grey_image(
+    stored: NDArray[Any],
+    dataset: Dataset,
+    notes: tuple[str, ...] = (),
+    *,
+    step: int = 1,
+    extremes: tuple[int, int] | None = None,
+) -> Image:
     """The image of stored values (rows, columns) of any integer or float type, by the elements that explain them.
 
     Parameters
@@ -113,10 +120,12 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
         Codes of what was assumed so far; more are added here.
     step
         Averages over blocks of this many rows and columns.
+    extremes
+        The lowest and the highest of the values, where they are known.
     """
     remarks = [*notes, *_doubts(dataset, 8 * stored.dtype.itemsize)]
     spacing_mm, plane = _spacing(dataset, step)
-    stage = _modality(stored, dataset, remarks, step)
+    stage = _modality(stored, dataset, remarks, step, extremes)
     pixels = stage.pixels
     padding = None
     if stage.no_data is not None:
@@ -162,14 +171,17 @@ def _doubts(dataset: Dataset, container_bits: int) -> list[str]:
 # ---- stored values to pixels
 
 
-def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: int) -> _Modality:
+def _modality(
+    stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: int, extremes: tuple[int, int] | None
+) -> _Modality:
     unit, base = 1.0, 0.0
     is_spread = stored.dtype.kind == "f" or stored.dtype.itemsize > 2
     if is_spread:
         no_data = _no_data(stored, dataset, 0, 0)
         stored, unit, base = _on_16_bits(stored, no_data)
         remarks.append("scaled_to_16_bits")
-    lowest, highest = int(stored.min()), int(stored.max())
+        extremes = None
+    lowest, highest = extremes or (int(stored.min()), int(stored.max()))
     low, high = (0, 65535) if is_spread else _stored_range(stored.dtype, dataset, lowest, highest)
     if not is_spread:
         no_data = _no_data(stored, dataset, low, high)

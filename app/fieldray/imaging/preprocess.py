@@ -98,7 +98,7 @@ def shrunk(image: Image, side: int) -> NDArray[np.uint8]:
     block = max(1, math.ceil(longer / side))
     if block > min(shorter, LARGEST_REDUCTION):  # far too narrow, or huge
         return thumbnail(image, side)
-    return np.rint(_shown_in_blocks(image, block)).astype(np.uint8)
+    return np.rint(_shown_in_blocks(image, block, _window_in_use(image))).astype(np.uint8)
 
 
 # ---- where a tensor's pixels come from
@@ -160,27 +160,53 @@ def _resample(image: Image, region: _Region) -> Grey:
     """Grey levels 0..255 as shown by default, float32 (region.height, region.width)."""
     fitting = min(int(region.rows // (2 * region.height)), int(region.columns // (2 * region.width)))
     block = min(max(1, fitting), LARGEST_REDUCTION)
-    shown = _shown_in_blocks(image, block)
-    lines = _averaged(shown, region.top / block, region.rows / block, region.height)
-    columns = _averaged(np.ascontiguousarray(lines.T), region.left / block, region.columns / block, region.width)
+    window = _window_in_use(image)  # of the whole image, not of the region alone
+    down = _blocks_of(region.top, region.rows, block, image.pixels.shape[0])
+    across = _blocks_of(region.left, region.columns, block, image.pixels.shape[1])
+    inside = image.pixels[down.start * block : down.stop * block, across.start * block : across.stop * block]
+    shown = _shown_in_blocks(replace(image, pixels=inside), block, window)
+    lines = _averaged(shown, region.top / block, region.rows / block, region.height, of=down)
+    columns = _averaged(
+        np.ascontiguousarray(lines.T), region.left / block, region.columns / block, region.width, of=across
+    )
     grey: Grey = columns.T.clip(0, 255)
     return grey
 
 
-def _shown_in_blocks(image: Image, block: int) -> Grey:
-    """Means over block x block pixels as grey levels 0..255, as shown by default."""
-    means, window = block_means(_without_padding(image), block), _window_in_use(image)
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Which blocks of a side, cut into `count` of them, are held: from `start` up to `stop`."""
+
+    start: int
+    stop: int
+    count: int
+
+
+def _blocks_of(start: float, extent: float, block: int, side: int) -> _Blocks:
+    """The blocks of a side of pixels that a region of it needs, with two to spare at each end."""
+    count = -(-side // block)
+    first = min(max(0, math.floor(start / block) - 2), count - 1)
+    return _Blocks(first, max(first + 1, min(count, math.ceil((start + extent) / block) + 2)), count)
+
+
+def _shown_in_blocks(image: Image, block: int, window: Window | None) -> Grey:
+    """Means over block x block pixels as grey levels 0..255, by the window, or by the VOI LUT without one."""
+    means = block_means(_without_padding(image), block)
     if window and means.dtype == np.uint8:  # there are only so many levels
         return np.take(_shown(np.arange(256, dtype=np.float32), image, window), means)
     return _shown(means.astype(np.float32, copy=False), image, window)
 
 
-def _averaged(values: Grey, start: float, extent: float, count: int) -> Grey:
-    """Average the rows (n, m) over `count` equal parts of [start, start + extent): float32 (count, m)."""
-    first, weights = _weights(len(values), start, extent, count)
-    averages: Grey = weights[0][:, None] * values[first]
-    for offset, share in enumerate(weights[1:], start=1):
-        averages += share[:, None] * values[np.minimum(first + offset, len(values) - 1)]
+def _averaged(values: Grey, start: float, extent: float, count: int, *, of: _Blocks | None = None) -> Grey:
+    """Average the rows (n, m) over `count` equal parts of [start, start + extent): float32 (count, m).
+
+    of  the part of all rows that `values` holds; None if `values` holds all rows
+    """
+    held = of or _Blocks(0, len(values), len(values))
+    first, weights = _weights(held.count, start, extent, count)
+    averages: Grey = weights[0][:, None] * values[first - held.start]
+    for offset, share in enumerate(weights[1:], start=1):  # beyond what is held a share is 0
+        averages += share[:, None] * values[np.minimum(first + offset, held.stop - 1) - held.start]
     return averages
 
 

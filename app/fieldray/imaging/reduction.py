@@ -61,10 +61,14 @@ class TargetSize:
 
 
 class Whole:
-    """Cache of a fully decoded file, kept while the file is processed, for its other resolutions."""
+    """Cache of a fully decoded file, kept while the file is processed, for its other resolutions.
+
+    parsed  the header of a DICOM file and where its pixels are, once they were read
+    """
 
     def __init__(self) -> None:
         self._kept: Any = None
+        self.parsed: Any = None
 
     @property
     def is_kept(self) -> bool:
@@ -107,10 +111,13 @@ def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
 def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
     """The target size at which the part `box` is fine enough for an input; None if the image already is.
 
-    image  the image as read; one reduced by a codec must be fine enough that few results are borderline
+    image  the image as read; of one reduced by a codec a crop needs a pixel for each of the input's to be judged, and
+           `FINELY_READ` for the detail "fine", at which few results are borderline
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
-    least, wanted = (FINELY_READ, FINELY_READ / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)
+    least, wanted = (1.0, 1.0 / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)
+    if detail == "fine":
+        least, wanted = FINELY_READ, FINELY_READ / WAVELET_COVER
     if detail == "finer":
         least, wanted = REFINEMENT * WAVELET_COVER, REFINEMENT
     if image.step == 1 or pixels >= least:

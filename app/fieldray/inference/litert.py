@@ -166,7 +166,7 @@ class Network:
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
         """Run one image (height, width, channels) uint8. Raises BackendProblem."""
-        self._interpreter.set_tensor(self._input.index, self._table[image][None])
+        self._interpreter.set_tensor(self._input.index, self._table.take(image)[None])
         began = time.perf_counter()
         try:
             self._interpreter.invoke()

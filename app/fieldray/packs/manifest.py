@@ -346,8 +346,9 @@ _DOMAIN: Final = {name: kind for name, kind in get_type_hints(Manifest).items() 
 # ---- from JSON
 
 
+@functools.lru_cache(maxsize=32)  # a list of packs, a choice and a run ask for the same bytes
 def parse(data: bytes) -> AnyManifest:
-    """Read the bytes of `manifest.json`.
+    """Read the bytes of `manifest.json`; the same bytes give the same object, which nobody may change.
 
     Raises PackProblem: pack_manifest (with the place in the file), pack_newer_format, pack_older_format,
     pack_bad_name, pack_too_large.

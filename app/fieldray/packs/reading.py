@@ -209,6 +209,8 @@ def is_line(text: str) -> bool:
     No control (C0, C1, line breaks, tabs), formatting (bidirectional, zero-width, tags), private, surrogate or
     unassigned characters, no line or paragraph separator (Unicode categories C*, Zl and Zp).
     """
+    if text.isascii():  # says the same of it, in a fraction of the time
+        return text.isprintable()
     return not any((kind := unicodedata.category(letter))[0] == "C" or kind in ("Zl", "Zp") for letter in text)
 
 

@@ -1,8 +1,9 @@
 """The child's side of analysing images: from a file's bytes to the answers of its networks, in one process.
 
-An image is read as finely as the lung-field network needs, and again, finer, if its crop needs more or if its result is
-close to a threshold. A fully decoded image is kept until it is finished, so nothing of it is approximate. The
-program is notified when each stage begins, and names that stage if the image crashes this process.
+An image is read as finely as the lung-field network needs, and again, finer, if its crop has fewer pixels than the
+classifier's input. If the result is close to a threshold, the crop is read finely and judged again. If that result is
+still close, the whole image is read finer. A fully decoded image is kept until it is finished, so nothing of it is
+approximate. The program is notified when each stage begins, and names that stage if the image crashes this process.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class _View:
     overruled: tuple[Reason, ...] = ()
     read_s: float = 0.0
     needed: TargetSize | None = None  # for a finer look
+    fine: TargetSize | None = None  # for the crop of the first look, before that
+    box: Box | None = None
 
     def refuse(self, why: Reason) -> None:
         """Raise Unusable, unless a person asked for the image all the same, which is noted."""
@@ -212,6 +215,10 @@ class Worker:
             self._prepare(view, detail)
             if view.question.runs == "nowhere" or not self._is_close(view):
                 return
+            if detail == "needed" and view.fine:
+                self._read_crop_finely(view)
+                if not self._is_close(view):
+                    return
 
     def _identify(self, view: _View) -> None:
         """Hold the header of the bytes that will be decoded against the rules."""
@@ -245,6 +252,8 @@ class Worker:
         box = lungs.box(**size, margin=wanted.crop_margin, crop=wanted.crop) if crops and lungs else None
         if box and not is_whole and (finer := size_for_crop(wanted, box, image, detail)):
             image = self._read(view, finer)
+        is_first = detail == "needed" and image.is_approximate and not is_whole
+        view.box, view.fine = box, size_for_crop(wanted, box, image, "fine") if box and is_first else None
         view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, times=REFINEMENT)
         tensors, key = view.shared.tensors, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_tensor(image, wanted, box=box)
@@ -254,6 +263,23 @@ class Worker:
         view.seen = replace(
             view.seen,
             facts=facts,
+            stage="inference",
+            values=tensor.values,
+            answer=None,
+            is_approximate=image.is_approximate,
+            step=image.step,
+        )
+
+    def _read_crop_finely(self, view: _View) -> None:
+        """Make the classifier's input of the same crop again: cheaper than to read all of the image in finer detail."""
+        classifier = view.pack.classifier
+        assert classifier
+        view.seen = replace(view.seen, stage="decode")
+        image = self._read(view, view.fine)
+        tensor = to_tensor(image, view.question.frame or classifier.model.manifest.input, box=view.box)
+        view.seen = replace(
+            view.seen,
+            facts=replace(view.seen.facts, pixel_map=tensor.pixel_map),
             stage="inference",
             values=tensor.values,
             answer=None,

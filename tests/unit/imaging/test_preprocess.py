@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, PixelMap, Window
+from fieldray.domain.image import Box, Image, PixelMap, Window
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.preprocess import (
     coarse_means,
@@ -288,3 +288,20 @@ def test_a_window_that_is_written_down_changes_nothing(image: Image, spec: Input
     assert (known.window is None) == (image.voi_lut is not None)
     np.testing.assert_array_equal(shrunk(known, 64), shrunk(image, 64))
     np.testing.assert_array_equal(to_tensor(known, spec).values, to_tensor(image, spec).values)
+
+
+@pytest.mark.parametrize(("top", "left"), [(0, 0), (37, 51), (210, 300)])
+def test_a_crop_is_shown_as_it_would_be_within_far_more_image(top: int, left: int) -> None:
+    """Only the blocks around a crop are averaged; what lies further away must not matter."""
+    spec = InputSpec(height=32, width=32, crop="lungs", fit="stretch")
+    pixels = np.random.default_rng(1).integers(0, 4096, (600, 700)).astype(np.uint16)
+    window = Window(2048, 4096, "LINEAR_EXACT")
+    box = Box(top=float(top), left=float(left), rows=256.0, columns=320.0)
+    others = np.zeros_like(pixels)
+    inside = np.s_[max(0, top - 8) : top + 264, max(0, left - 10) : left + 330]
+    others[inside] = pixels[inside]
+    found = [
+        to_tensor(Image(pixels=each, window=window, full_rows=600, full_columns=700), spec, box=box).values
+        for each in (pixels, others)
+    ]
+    assert np.array_equal(*found) and np.ptp(found[0]) > 0

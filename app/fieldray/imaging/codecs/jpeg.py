@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 from itertools import pairwise
 from typing import Any, Final
@@ -40,26 +42,42 @@ def with_end(source: bytes) -> bytes:
     return bare + _END_OF_IMAGE
 
 
-def check_scans(source: bytes) -> None:
-    """Decode a JPEG twice with different bytes inserted after each scan, and require equal values.
+def check_scans(source: bytes, *, step: int = 1) -> NDArray[Any]:
+    """Decode a JPEG at 1 / `step` twice with different bytes inserted after each scan, and require equal values.
 
-    Raises Unreadable `truncated` if scans or restart markers are missing, or if the values differ.
+    Returns the values. Raises Unreadable `truncated` if scans or restart markers are missing, if the values differ, or
+    if the JPEG is damaged.
     """
+    if lacks_scans(source) or lacks_restarts(source):
+        raise Unreadable(reason("truncated"))
     markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in RESTARTS]
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
     parts = [source[start:end].rstrip(b"\xff") for start, end in pairwise([0, *ends, len(source)])]
+    decode = functools.partial(_shrunk, step=step) if step > 1 else decode_jpeg_values
     try:
-        values, others = (decode_jpeg_values(more.join(parts)) for more in _WHAT_FOLLOWS)
-    except ValueError as error:
+        values, others = (decode(more.join(parts)) for more in _WHAT_FOLLOWS)
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise Unreadable(reason("truncated")) from error
-    if lacks_scans(source) or lacks_restarts(source) or not np.array_equal(values, others):
+    if not np.array_equal(values, others):
         raise Unreadable(reason("truncated"))
+    return values
+
+
+def _shrunk(source: bytes, *, step: int) -> NDArray[Any]:
+    """The values of a grey JPEG at 1 / `step`. Raises OSError, SyntaxError, ValueError or EOFError."""
+    with JpegImageFile(io.BytesIO(source)) as image:
+        if image.mode != "L":
+            raise ValueError(image.mode)
+        image.draft("L", (image.width // step, image.height // step))
+        return np.asarray(image)
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
     """Decode the values of a whole JPEG. Raises Unreadable `truncated`, and as `decode_jpeg_values`."""
     source = with_end(source)
     tall = tall_jpeg(source)
+    if tall.row == 0:
+        return check_scans(source)
     values = decode_jpeg_values(tall.data)
     if tall.may_lack_pixels(np.ravel(values[tall.row, 0])):
         check_scans(source)
@@ -93,11 +111,11 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
     if step == 1:
         return None
     tall = tall_jpeg(frame.source)
-    with JpegImageFile(io.BytesIO(tall.data)) as image:
-        if image.mode != "L":
-            return None
-        image.draft("L", (image.width // step, image.height // step))
-        values = np.asarray(image)
+    if tall.row == 0:  # of several scans
+        with contextlib.suppress(Unreadable):  # the whole image is read and shows what is wrong
+            return check_scans(frame.source, step=step), step
+        return None
+    values = _shrunk(tall.data, step=step)
     return None if tall.may_lack_pixels(values[tall.row // step, :1]) else (values[: -(-tall.rows // step)], step)
 
 

@@ -21,12 +21,15 @@ def _decode(frame: Frame) -> NDArray[Any]:
     if count != frame.samples * kind.itemsize or starts[0] != 64:
         raise ValueError(f"{count} segments from {starts[0]} on")
     size = frame.rows * frame.columns
-    segments = [frame.source[start:end] for start, end in pairwise([*starts[:count], len(frame.source)])]
-    # Behind its last row a segment may be padded.
-    planes = [np.frombuffer(imagecodecs.packbits_decode(segment), np.uint8)[:size] for segment in segments]
-    # A value's highest byte comes first (G.2).
-    bytes_of = np.stack(planes).reshape(frame.samples, kind.itemsize, size)[:, ::-1]
-    values = np.ascontiguousarray(bytes_of.transpose(2, 0, 1)).view(kind)
+    woven = np.empty((size, frame.samples, kind.itemsize), np.uint8)
+    for number, (start, end) in enumerate(pairwise([*starts[:count], len(frame.source)])):
+        # Behind its last row a segment may be padded.
+        plane = np.frombuffer(imagecodecs.packbits_decode(frame.source[start:end]), np.uint8)[:size]
+        if len(plane) < size:  # NumPy would repeat a single value
+            raise ValueError(f"{len(plane)} of {size} values")
+        sample, place = divmod(number, kind.itemsize)
+        woven[:, sample, kind.itemsize - 1 - place] = plane  # a value's highest byte comes first (G.2)
+    values = woven.view(kind)
     return values.reshape((frame.rows, frame.columns, frame.samples)[: 3 if frame.samples > 1 else 2])
 
 
