@@ -333,6 +333,14 @@ def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     execute(_TO_MOVED, run_id)
 
 
+def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -> None:
+    """Copy each verdict on bytes that left their place to the same bytes under another name, if the place has others.
+
+    row_id  the image that was saved last; None for all images of the run
+    """
+    execute(_TO_EXCHANGED, run_id=run_id, row_id=row_id)
+
+
 def _is_partly(row: sqlite3.Row) -> bool:
     """Whether the row is about a zip file of which all but a few members were read."""
     return str(row["reason"]).startswith('["double_members"')
@@ -378,14 +386,33 @@ _TO_MOVED: Final = f"""{_COPY_VERDICT}
     {_OVER_READING}
 """
 
+# Within a run: to the bytes that were judged, where the judged place holds other bytes now, as after two files exchanged
+# their names. `row_id` is the image that was saved last, NULL for all images of the run.
+_TO_EXCHANGED: Final = f"""{_COPY_VERDICT}
+    SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
+    FROM verdicts AS given JOIN answers AS judged ON judged.id = given.answer_id
+    JOIN images AS judged_image ON judged_image.id = judged.image_id
+    JOIN images AS place ON place.run_id = :run_id AND place.image_key = judged_image.image_key
+    JOIN images AS there ON there.run_id = :run_id AND there.content_sha256 = given.content_sha256
+                         AND there.frame = place.frame
+    JOIN answers AS moved ON moved.image_id = there.id AND moved.result_hash = given.result_hash
+    WHERE given.content_sha256 != x'' AND place.content_sha256 NOT IN (x'', given.content_sha256)
+          AND place.absent_s IS NULL AND there.absent_s IS NULL AND (:row_id IS NULL OR :row_id IN (place.id, there.id))
+    ORDER BY choice IS NULL, given.id DESC
+    {_OVER_READING}
+"""
+
 # Of the same image are verdicts on it, on its file by another name, and on the same bytes whose places are empty now.
-# Two files with the same bytes that are both there stay two images, each with a verdict of its own. Where an answer was
-# lost in a damaged store, its place counts as empty.
+# Two files with the same bytes that are both there stay two images, each with a verdict of its own. A place counts as
+# empty where its answer was lost in a damaged store, and where the run of the answer found other bytes there.
 _IS_MOVED: Final = """
     NOT EXISTS (SELECT 1 FROM verdicts AS same JOIN answers AS judged ON judged.id = same.answer_id
                 JOIN images AS place ON place.id = judged.image_id
                 WHERE same.result_hash = :result_hash AND same.given_s = verdicts.given_s
-                      AND is_another(place.image_key, :image_key))
+                      AND is_another(place.image_key, :image_key)
+                      AND NOT EXISTS (SELECT 1 FROM images AS now JOIN answers AS own ON own.id = :answer_id
+                                      WHERE now.run_id = own.run_id AND now.image_key = place.image_key
+                                            AND now.content_sha256 NOT IN (x'', same.content_sha256)))
 """
 # From other runs to an answer. Where the judged answer was lost, its run is NULL here.
 _TO_NEW_RUN: Final = f"""{_COPY_VERDICT}

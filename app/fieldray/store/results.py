@@ -345,16 +345,21 @@ class ResultStore(ResultQuery):
             empty = bookkeeping.emptied(rows, self.run(run_id).spec.paths)
             gone = bookkeeping.gone(rows, empty) | bookkeeping.moved(self._all(bookkeeping.TWINS, run_id))
             bookkeeping.leave_out(self._all, run_id, gone)
+            bookkeeping.follow_exchanged(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
             self._locks.finish(run_id)
         return len(gone)
 
     def leave_moved(self, run_id: int, row_id: int) -> set[int]:
-        """Remove from the run the images whose file was moved to that of this row. Returns their row ids."""
+        """Remove from the run the images whose file was moved to that of this row. Returns their row ids.
+
+        Verdicts move along, those on files that exchanged their names as well.
+        """
         with self._transaction():
             moved = bookkeeping.moved_to(self._all, row_id)
             bookkeeping.leave_out(self._all, run_id, moved)
+            bookkeeping.follow_exchanged(self._all, run_id, row_id)
         return moved
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:

@@ -117,6 +117,39 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
     assert listed == {"moved.dcm": AGREE, "twin.dcm": None, "also.dcm": None}
 
 
+@pytest.mark.parametrize("where", ["watched", "same run", "next run"])
+def test_the_verdict_follows_its_image_when_two_files_exchange_their_names(
+    store: ResultStore, tmp_path: Path, where: str
+) -> None:
+    """It may be withdrawn and changed under the new name, and does not come back."""
+    for name in ("1.dcm", "2.dcm"):
+        (tmp_path / name).touch()
+
+    def images(contents: str) -> list[Screened]:
+        return [image(str(tmp_path / f"{number}.dcm"), content) for number, content in enumerate(contents, start=1)]
+
+    run_id = save_run(store, *images("ab"))
+    row = next(store.answers(run_id))
+    store.set_verdict(row.row_id, AGREE, judged=row.outcome)
+    if where == "next run":
+        store.finish(run_id)
+    exchanged = save_run(store, *images("ba"))
+    assert (exchanged == run_id) is (where != "next run")
+    if where == "watched":
+        for saved in list(store.answers(run_id)):
+            store.leave_moved(run_id, saved.row_id)
+    else:
+        store.finish(exchanged)
+    assert verdicts(store, exchanged) == [None, AGREE]
+    _, moved = store.answers(exchanged)
+    store.set_verdict(moved.row_id, DISAGREE, judged=moved.outcome, over=[AGREE])
+    store.finish(exchanged)
+    assert verdicts(store, exchanged) == [None, DISAGREE]
+    store.set_verdict(moved.row_id, None, judged=moved.outcome, over=[DISAGREE])
+    store.finish(exchanged)
+    assert verdicts(store, exchanged) == [None, None]
+
+
 def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore) -> None:
     save_run(store, image("a.dcm", "a"))
     run_id = save_run(store, image("b.dcm", "b"))
