@@ -217,7 +217,7 @@ class PacksPage(Page):
         sign = icon_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
         name = translator.pick(candidate.names) or candidate.pack_name
         rows: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading")]
-        shipped = {one.fingerprint for one in self._packs.candidates if one.origin == "builtin"}
+        shipped = {one.fingerprint for one in self._packs.candidates if one.trust == "builtin"}
         is_of_shipped_key = bool(candidate.fingerprint) and candidate.fingerprint in shipped
         rows.append(label(standing(translator, candidate, is_of_shipped_key=is_of_shipped_key)))
         if candidate.problem is not None and candidate.trust != "legacy":
@@ -288,10 +288,10 @@ def standing(translator: Translator, candidate: PackCandidate, *, is_of_shipped_
     }
     trust = {
         "builtin": translator.text("Trusted"),
-        "trusted": translator.text("Signed by a key you trust"),
-        "unknown_key": translator.text("Signed with the key of the packs that come with the program; not confirmed yet")
+        "trusted": translator.text("Signed with the key of the packs that come with the program")
         if is_of_shipped_key
-        else translator.text("Signed by a key that is not trusted yet"),
+        else translator.text("Signed by a key you trust"),
+        "unknown_key": translator.text("Signed by a key that is not trusted yet"),
         "legacy": translator.text("Unsigned legacy model, operating point unknown"),
         "broken": translator.text("Cannot be used"),
     }

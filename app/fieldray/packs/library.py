@@ -2,6 +2,7 @@
 
 `load` is the gate: a pack is read whole into memory and checked, then its key must be trusted, then it must not be
 older than what ran here before. Packs of the program's own folder are trusted by a hash built in and need no store.
+The key that signed them is trusted without a question, wherever a pack with its signature lies.
 What a model's backend answers is known later, so whoever runs it says by `record_run` that it passed its self-test:
 a pack that cannot be run leaves no trace, and shuts no older one out.
 """
@@ -12,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -135,6 +137,11 @@ class PackLibrary:
         return choose(left, name=name_or_path)
 
     # ---- loading
+
+    def trusts(self, fingerprint: str) -> bool:
+        """Return whether a person trusts this key, or it signed a shipped pack. Raises StorageProblem."""
+        return self.keys.is_trusted(fingerprint) or fingerprint in self._shipped_signers
+
     card = staticmethod(read_card)
 
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = "") -> Model:
@@ -216,13 +223,20 @@ class PackLibrary:
         """Whether a pack with a right signature may be used here: whose it is, and whether it is older."""
         if self._is_builtin(folder, manifest):
             return "builtin"
-        if not self.keys.is_trusted(manifest.fingerprint):
+        if not self.trusts(manifest.fingerprint):
             raise PackNotTrusted(manifest.fingerprint)
         description = manifest.description
         seen = self.keys.highest_seen(manifest.fingerprint, pack_id=description.id)
         if seen and not allow_older and version_key(description.version) < version_key(seen):
             raise PackProblem(reason("pack_older", version=description.version, seen=seen))
         return "signed"
+
+    @cached_property
+    def _shipped_signers(self) -> frozenset[str]:
+        """The keys of the shipped packs. A pack that was put into the program's folder later adds none."""
+        folders = (self._builtin_root / name for name in self._builtin_table)
+        manifests = ((folder, _readable_manifest(folder)) for folder in folders)
+        return frozenset(found.fingerprint for folder, found in manifests if found and self._is_builtin(folder, found))
 
     def _is_builtin(self, folder: Path, manifest: VerifiedManifest) -> bool:
         """Return whether a pack is a shipped one, by its path and its content.

@@ -244,9 +244,21 @@ def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Pa
     assert library.load(folder).trust == "builtin"
     (home / "pack_trust.json").unlink()
     copy = shutil.copytree(folder, tmp_path / "drive" / folder.name)
-    assert _code(library, copy) == "pack_unknown_key"
-    library.keys.trust(FINGERPRINT)
     assert library.load(copy).trust == "signed"  # by the key of the one that ships: it is no namesake of it
+
+
+def test_a_pack_on_a_drive_with_the_key_of_the_shipped_packs_needs_no_question(home: Path, tmp_path: Path) -> None:
+    folder, drive = make_pack(tmp_path / "models"), tmp_path / "drive"
+    table = {folder.name: read_verified_manifest(folder).manifest_sha256}
+    library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
+    make_pack(tmp_path / "models", pack_id="intruder", key_number=3)  # put there later: its key is not trusted by that
+    ours, newer = _make(drive, pack_id="another"), _make(drive, version="1.9.0")
+    foreign, intruder = (_make(drive, pack_id=f"foreign-{number}", key_number=number) for number in (2, 3))
+    found = {entry.folder: entry for entry in library.candidates(drive)}
+    assert [found[one].trust for one in (ours, newer, foreign, intruder)] == ["trusted"] * 2 + ["unknown_key"] * 2
+    assert [library.load(one).trust for one in (ours, newer)] == ["signed"] * 2
+    assert [_code(library, one) for one in (foreign, intruder)] == ["pack_unknown_key"] * 2
+    assert library.keys.trusted() == {}  # nobody was asked, and nothing was recorded as a person's word
 
 
 def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path: Path) -> None:
