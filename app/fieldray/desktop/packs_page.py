@@ -114,7 +114,10 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         )
     return (
         translator.text("Use an older version?"),
-        translator.text("A newer version has been used on this computer. The older version may have known faults."),
+        translator.text(
+            "A newer version comes with the program or has been used on this computer. The older version may have "
+            "known faults."
+        ),
         translator.text("Use the older version once"),
     )
 

@@ -140,7 +140,7 @@ class PackLibrary:
 
     def trusts(self, fingerprint: str) -> bool:
         """Return whether a person trusts this key, or it signed a shipped pack. Raises StorageProblem."""
-        return self.keys.is_trusted(fingerprint) or fingerprint in self._shipped_signers
+        return self.keys.is_trusted(fingerprint) or any(fingerprint == signer for signer, *_ in self._shipped)
 
     card = staticmethod(read_card)
 
@@ -226,17 +226,22 @@ class PackLibrary:
         if not self.trusts(manifest.fingerprint):
             raise PackNotTrusted(manifest.fingerprint)
         description = manifest.description
-        seen = self.keys.highest_seen(manifest.fingerprint, pack_id=description.id)
+        # A shipped pack that runs leaves no record, and its key needs no question: an older copy on a drive would else
+        # bring back the faults of that version unnoticed.
+        ran = self.keys.highest_seen(manifest.fingerprint, pack_id=description.id)
+        shipped = [version for signer, pack_id, version in self._shipped if (signer, pack_id) == _identity(manifest)]
+        seen = max((*shipped, *([ran] if ran else [])), key=version_key, default=None)
         if seen and not allow_older and version_key(description.version) < version_key(seen):
             raise PackProblem(reason("pack_older", version=description.version, seen=seen))
         return "signed"
 
     @cached_property
-    def _shipped_signers(self) -> frozenset[str]:
-        """The keys of the shipped packs. A pack that was put into the program's folder later adds none."""
+    def _shipped(self) -> frozenset[tuple[str, str, str]]:
+        """Return signer, id and version of each shipped pack. A pack put into the program's folder later adds none."""
         folders = (self._builtin_root / name for name in self._builtin_table)
         manifests = ((folder, _readable_manifest(folder)) for folder in folders)
-        return frozenset(found.fingerprint for folder, found in manifests if found and self._is_builtin(folder, found))
+        whole = (found for folder, found in manifests if found and self._is_builtin(folder, found))
+        return frozenset((*_identity(found), found.description.version) for found in whole)
 
     def _is_builtin(self, folder: Path, manifest: VerifiedManifest) -> bool:
         """Return whether a pack is a shipped one, by its path and its content.
@@ -417,6 +422,11 @@ def wanted(requirement: Requirement) -> str:
 def _is_meant(manifest: VerifiedManifest, requirement: Requirement) -> bool:
     description = manifest.description
     return kind_of(description) == requirement.kind and requirement.id in (None, description.id)
+
+
+def _identity(manifest: VerifiedManifest) -> tuple[str, str]:
+    """Return signer and id, by which a pack is known."""
+    return manifest.fingerprint, manifest.description.id
 
 
 def _readable_manifest(folder: Path) -> VerifiedManifest | None:

@@ -37,7 +37,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "other_pack_gone": "The drive with the pack {pack} was removed. The next run does not use this pack.",
     "other_pack_apart": "{pack} and {others} are for patients of different ages, so they cannot screen the same "
                         "images in one run.",
-    "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
+    "pack_older": "Version {version} of this pack is older than version {seen}, which comes with the program "
+                  "or was used on this computer before.",
     "pack_content_changed": "{pack} differs from the pack that ran on this computer before: the id, version and "
                             "signer are the same, but the content is not. Ask the signer which pack is right.",
     "pack_manifest": "The pack's manifest is not valid: {detail}.",

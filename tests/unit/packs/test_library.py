@@ -261,6 +261,16 @@ def test_a_pack_on_a_drive_with_the_key_of_the_shipped_packs_needs_no_question(h
     assert library.keys.trusted() == {}  # nobody was asked, and nothing was recorded as a person's word
 
 
+def test_a_pack_older_than_the_shipped_one_is_asked_for_even_if_that_one_never_ran(home: Path, tmp_path: Path) -> None:
+    folder, drive = make_pack(tmp_path / "models"), tmp_path / "drive"
+    table = {folder.name: read_verified_manifest(folder).manifest_sha256}
+    library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
+    older, another = _make(drive, version="1.0.0"), _make(drive, pack_id="another", version="1.0.0")
+    assert _code(library, older) == "pack_older"
+    assert library.load(older, allow_older=True).manifest.version == "1.0.0"
+    assert library.load(another).manifest.version == "1.0.0"  # only versions of one pack are compared
+
+
 def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path: Path) -> None:
     folder = make_pack(tmp_path / "models")
     for table in ({}, {folder.name: "0" * 64}, {"other-1.2.3": read_verified_manifest(folder).manifest_sha256}):
