@@ -30,9 +30,10 @@ from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.notices import Action
 from fieldray.desktop.overlay import draw_legend
 from fieldray.domain.model import HeaderRules
-from fieldray.domain.run import Progress, Speed
+from fieldray.domain.run import Progress, Speed, Verdict
 from fieldray.reasons import reason
 from fieldray.settings import Settings
+from fieldray.store.results import ResultStore
 from fieldray.translation import Translator, languages
 
 # 1024, 1366 and 1920 points wide; then 1366 x 768 and 1920 x 1080 at 200 %.
@@ -187,6 +188,21 @@ def test_no_text_of_a_page_is_cut(desk: Desk, look: Callable[[str], list[str]]) 
             desk.until(lambda: desk.bench.auditing.report is not None)
         desk.until(lambda: not desk.bench.background._wanted)
         found += look(page)
+    assert found == [], "\n".join(found)
+
+
+def test_the_question_about_the_verdict_of_another_window_is_not_cut(
+    desk: Desk, look: Callable[[str], list[str]]
+) -> None:
+    desk.screen()
+    desk.open_row(1)
+    row = desk.bench.image.row
+    with ResultStore(desk.rooms.database) as store:
+        store.set_verdict(row.answer_id, Verdict(choice="disagree", note="scar"), judged=row.outcome)
+    bar = desk.window.result.verdict
+    bar.buttons["agree"].click()
+    desk.until(bar.give_in.isVisible)
+    found = look("conflict")
     assert found == [], "\n".join(found)
 
 

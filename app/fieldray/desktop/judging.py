@@ -311,7 +311,7 @@ class VerdictBar(QWidget):
         set_tip(self.withdraw, translator.text("Withdraw my verdict") + " (Ctrl+0)")
         choices = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
         # One below the other: long words in a narrow column are not cut.
-        answers = lay_column(None, self.again, self.give_in, self.withdraw, spacing=6)
+        answers = lay_column(None, self.again, self.give_in, lay_row(None, self.withdraw, 1), spacing=6)
         lay_column(self, self._meaning, choices, self.note, self._how, self._why_not, answers)
         judging.changed.connect(self.refresh)
         self.refresh()
