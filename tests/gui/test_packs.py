@@ -23,6 +23,7 @@ from fieldray.pipeline.constancy import ConstancyRecords, Record, subject
 from fieldray.reasons import Reason, reason
 
 EDGETPU = Path("/media/Edge TPU")
+FOREIGN = "-".join(f"{number:04x}" for number in range(0xB200, 0xB210))  # no shipped pack has this key
 FOLDER = EDGETPU / "fieldray" / "lungs-2.0.0"
 
 
@@ -111,8 +112,10 @@ def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
 @pytest.fixture
 def unknown(desk: Desk) -> Desk:
     """A drive with a pack by a key that is not trusted is there."""
-    desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
-    desk.plug_in(EDGETPU, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
+    desk.rooms.library.problems[FOLDER] = PackNotTrusted(FOREIGN)
+    desk.rooms.library.models[FOLDER] = replace(desk.rooms.library.models[FOLDER], fingerprint=FOREIGN)
+    problem = reason("pack_unknown_key", fingerprint=FOREIGN)
+    desk.plug_in(EDGETPU, on_edgetpu(fingerprint=FOREIGN, trust="unknown_key", problem=problem))
     desk.until_shown("not trusted yet")
     assert desk.in_use == "made-up-1.2.0"
     return desk
@@ -122,15 +125,15 @@ def unknown(desk: Desk) -> Desk:
 def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: bool) -> None:
     unknown.window.banners.findChild(Banner).findChild(QPushButton).click()
     asked = unknown.dialog(PackDialog)
-    assert "\n".join(fingerprint_lines(FINGERPRINT)) in texts(asked)
+    assert "\n".join(fingerprint_lines(FOREIGN)) in texts(asked)
     assert asked.no_button.isDefault()
     (asked.yes_button if is_trusted else asked.no_button).click()
     unknown.until(lambda: unknown.bench.packs.question is None)
-    unknown.until(lambda: unknown.rooms.library.trusted == [FINGERPRINT] * is_trusted)
+    unknown.until(lambda: unknown.rooms.library.trusted == [FOREIGN] * is_trusted)
     unknown.until(lambda: "not trusted yet" not in unknown.notices)
     if is_trusted:
         unknown.window.actions_by_name["packs"].trigger()
-        unknown.until(lambda: "Signed with the key of the packs that come" in texts(unknown.window.packs_page))
+        unknown.until(lambda: "Signed by a key you trust" in texts(unknown.window.packs_page))
         assert "not trusted yet" not in texts(unknown.window.packs_page)
     assert unknown.in_use == "made-up-1.2.0"  # to trust a key is not to use its pack
     if is_trusted:
@@ -233,7 +236,7 @@ def test_a_pack_that_turns_out_broken_is_told_and_hides_none_beside_it(desk: Des
 def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk, from_drive: None) -> None:
     page = desk.window.packs_page
     desk.window.actions_by_name["packs"].trigger()
-    desk.until(lambda: "Signed by a key you trust" in texts(page))
+    desk.until(lambda: "Signed with the key of the packs that come" in texts(page))
     assert FINGERPRINT in texts(page)
     copy = next(button for button in page.findChildren(QPushButton) if button.text() == "Copy to this computer")
     copy.click()
@@ -253,7 +256,7 @@ def test_where_a_pack_lies_is_said_of_a_drive_and_of_a_problem_alone(desk: Desk)
     desk.plug_in(EDGETPU, candidate(shown), candidate(lost, trust="broken", pack_id="", problem=problem), on_edgetpu())
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
     desk.window.actions_by_name["packs"].trigger()
-    desk.until(lambda: "Signed by a key you trust" in texts(desk.window.packs_page))
+    desk.until(lambda: "Signed with the key of the packs that come" in texts(desk.window.packs_page))
     words = texts(desk.window.packs_page).replace("\u200b", "")
     assert (str(FOLDER) in words, shown in words, lost in words) == (True, False, True)
 
@@ -267,7 +270,7 @@ def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk, 
     desk.pull_out()
     desk.until(lambda: desk.in_use == "made-up-1.2.0")
     desk.window.actions_by_name["packs"].trigger()
-    desk.until(lambda: "Signed by a key you trust" not in texts(page))
+    desk.until(lambda: "Signed with the key of the packs that come" not in texts(page))
 
 
 def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> None:
