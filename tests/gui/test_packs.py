@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, dialogs, press, texts
-from fake_rooms import FINGERPRINT, FakeRooms, candidate, manifest, model, screened
+from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
 from fieldray.desktop.dialogs import DocumentDialog
 from fieldray.desktop.notices import Banner
 from fieldray.desktop.packs_page import PackDialog, PacksPage, fingerprint_lines
-from fieldray.domain.model import HeaderRules
 from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.naming import PackCandidate
@@ -49,13 +48,6 @@ def from_drive(desk: Desk) -> None:
 def test_a_drive_with_a_trusted_pack_is_used(desk: Desk, from_drive: None) -> None:
     assert "no longer needs the drive" in desk.window.toolbar.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
-
-
-def test_a_pack_for_other_patients_on_a_drive_waits_for_a_person(desk: Desk) -> None:
-    desk.until(lambda: desk.in_use == "made-up-1.2.0")
-    desk.plug_in(EDGETPU, on_edgetpu(manifest=manifest(pack_id="lungs", accepted=HeaderRules(ages_years=(0, 5)))))
-    desk.until_shown("A pack was found on a drive: lungs-2.0.0. Choose it to use it.")
-    assert desk.in_use == "made-up-1.2.0"
 
 
 def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Desk) -> None:

@@ -221,7 +221,7 @@ _AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # what was kept is grey
 
 
 def enlarged(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
-    """Enlarge grey levels (h, w) to an image of (rows, columns); None if the image is too large."""
+    """Enlarge grey levels (h, w) to a pyramid of (rows, columns) pixels; None for no pixels or too many."""
     if min(rows, columns) < 1 or rows * columns > _MOST_PIXELS:
         return None
     grey = np.ascontiguousarray(pixels)

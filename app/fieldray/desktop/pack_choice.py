@@ -241,7 +241,7 @@ class PackChoice(QObject):
         self._fit_other_packs()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
         is_chosen = self.model is not None and self.is_persons_choice and self.source_is_here
-        if best and best.problem is None and self.may_switch and not is_chosen and self._is_for_patients_at_hand(best):
+        if best and best.problem is None and self.may_switch and not is_chosen:
             self.use(best)
             return
         if best and self.may_switch:
@@ -250,12 +250,6 @@ class PackChoice(QObject):
             self.settle()
         if best:
             self._offer(best)
-
-    def _is_for_patients_at_hand(self, candidate: PackCandidate) -> bool:
-        """Return whether a pack is for the ages of the pack in use. A pack for others is offered to a person."""
-        if self.model is None or candidate.manifest is None:
-            return True
-        return candidate.manifest.accepted.ages_years == self.model.manifest.accepted.ages_years
 
     def _trusted(self, candidate: PackCandidate) -> None:
         self.loading = None

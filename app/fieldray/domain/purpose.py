@@ -167,7 +167,7 @@ class PatientCount:
     unknown: int = 0
 
     def add(self, kind: ResultKind) -> None:
-        """Count results of one kind."""
+        """Count the results of one kind that contradict the rules, or state no age."""
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
         self.unknown += kind.number * ("age_not_stated" in kind.codes)
 

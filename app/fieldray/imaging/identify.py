@@ -176,7 +176,7 @@ def lacks_restarts(data: bytes) -> bool:
 
 
 def lacks_scans(data: bytes) -> bool:
-    """Whether a progressive JPEG lacks scans that make each coefficient of its first component exact."""
+    """Return whether a progressive JPEG lacks scans that make each AC coefficient of its first component exact."""
     frame = jpeg_frame(data)
     scans = [data[start + 2 : start + 8] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN]
     exact = set[int]()

@@ -264,9 +264,10 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 def initial_weights(specification: Specification, *, seed: int) -> Weights:
-    """He-normal kernels (arXiv:1502.01852), zero biases; the last normalisation of a residual branch starts at a half.
+    """Return He-normal kernels (arXiv:1502.01852) and zero biases.
 
-    The layer of the labels starts at a hundredth of that, so that training begins undecided.
+    The last normalisation of a residual branch starts at 0.5. The kernels of a label layer that gives logits are
+    multiplied by 0.01, so that training begins undecided.
     """
     generator, weights = np.random.default_rng(seed), Weights()
     axes = weight_axes(specification)

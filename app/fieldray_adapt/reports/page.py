@@ -145,7 +145,7 @@ def settings(document: Mapping[str, Any]) -> list[Part]:
 
 
 def value_text(value: object) -> str:
-    """A value for a person: no brackets, no None, four digits."""
+    """Format a value for display: "-" for nothing, "yes" or "no", fractions with four significant digits."""
     if value is None or value in ((), [], {}, ""):
         return "-"
     if isinstance(value, bool):
