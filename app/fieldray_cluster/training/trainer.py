@@ -203,10 +203,7 @@ class _Course:
         progress: Progress,
         first: int = 0,
     ) -> Weights:
-        """Train a task whose first epoch has number `first` of the whole training, from 0.
-
-        Returns the averaged weights.
-        """
+        """Train a task from epoch `first` (from 0) of the whole training. Returns the averaged weights."""
         layout = Layout.of(weights)
         divided = _Divided(layout, ShardState.new(layout.vector(weights)))
         if kept := self._checkpoint.restore(divided, key=key):
