@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging.identify import RESTARTS, identify, jpeg_markers
 from fieldray.imaging.preprocess import shrunk, thumbnail
 from fieldray.imaging.reading import decode, packed, unpacked
+from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.workers.pool import Workers
 from phantoms import saved
@@ -177,6 +179,22 @@ def test_a_scan_that_breaks_off_before_the_end_marker_is_incomplete(options: dic
     assert _problem(whole[: at + 1] + b"\xd9" + whole[at + 2 :]) == "truncated"  # one byte is another
     flat = Picture.fromarray(np.full_like(NARROW, 128))
     assert np.ptp(_decoded(flat, "JPEG", **options).pixels) == 0  # as grey as what is made up
+
+
+def test_a_scan_that_was_cut_is_found_though_the_image_is_read_at_an_eighth() -> None:
+    """The low resolutions of a progressive JPEG need few of its scans, but the file is damaged at each resolution."""
+    grey = (chest_phantom(512, 512, 7, abnormal=True) // 16).astype(np.uint8)
+    whole = saved(Picture.fromarray(grey), "JPEG", progressive=True)
+    needed, ref = TargetSize(32, 32), ImageRef(path=Path("x"))
+    assert decode(whole, ref, needed=needed).pixels.shape == (64, 64)  # an eighth
+    markers = [(marker, at) for marker, at in jpeg_markers(whole) if marker not in RESTARTS]
+    scans = [(start, after - 2) for (marker, start), (_, after) in pairwise(markers) if marker == 0xDA]
+    assert len(scans) > 3
+    for start, end in scans:
+        cut = whole[: (start + end) // 2] + whole[end:]
+        for size in (needed, None):
+            with raises(Unreadable, "truncated"):
+                decode(cut, ref, needed=size)
 
 
 def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:

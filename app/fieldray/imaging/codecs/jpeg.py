@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import io
 from itertools import pairwise
 from typing import Any, Final
@@ -42,8 +40,8 @@ def with_end(source: bytes) -> bytes:
     return bare + _END_OF_IMAGE
 
 
-def check_scans(source: bytes, *, step: int = 1) -> NDArray[Any]:
-    """Decode a JPEG at 1 / `step` twice with different bytes inserted after each scan, and require equal values.
+def check_scans(source: bytes) -> NDArray[Any]:
+    """Decode a JPEG in full twice with different bytes inserted after each scan, and require equal values.
 
     Returns the values. Raises Unreadable `truncated` if scans or restart markers are missing, if the values differ, or
     if the JPEG is damaged.
@@ -53,23 +51,13 @@ def check_scans(source: bytes, *, step: int = 1) -> NDArray[Any]:
     markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in RESTARTS]
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
     parts = [source[start:end].rstrip(b"\xff") for start, end in pairwise([0, *ends, len(source)])]
-    decode = functools.partial(_shrunk, step=step) if step > 1 else decode_jpeg_values
     try:
-        values, others = (decode(more.join(parts)) for more in _WHAT_FOLLOWS)
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        values, others = (decode_jpeg_values(more.join(parts)) for more in _WHAT_FOLLOWS)
+    except ValueError as error:
         raise Unreadable(reason("truncated")) from error
     if not np.array_equal(values, others):
         raise Unreadable(reason("truncated"))
     return values
-
-
-def _shrunk(source: bytes, *, step: int) -> NDArray[Any]:
-    """The values of a grey JPEG at 1 / `step`. Raises OSError, SyntaxError, ValueError or EOFError."""
-    with JpegImageFile(io.BytesIO(source)) as image:
-        if image.mode != "L":
-            raise ValueError(image.mode)
-        image.draft("L", (image.width // step, image.height // step))
-        return np.asarray(image)
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
@@ -111,11 +99,13 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
     if step == 1:
         return None
     tall = tall_jpeg(frame.source)
-    if tall.row == 0:  # of several scans
-        with contextlib.suppress(Unreadable):  # the whole image is read and shows what is wrong
-            return check_scans(frame.source, step=step), step
+    if tall.row == 0:  # of several scans: their check decodes the whole image, as a low resolution hides cut scans
         return None
-    values = _shrunk(tall.data, step=step)
+    with JpegImageFile(io.BytesIO(tall.data)) as image:
+        if image.mode != "L":
+            return None
+        image.draft("L", (image.width // step, image.height // step))
+        values = np.asarray(image)
     return None if tall.may_lack_pixels(values[tall.row // step, :1]) else (values[: -(-tall.rows // step)], step)
 
 
