@@ -220,8 +220,7 @@ class _Round:
     """One round of matching, in pixels of the frame: template side, search distance, grid spacing.
 
     outline  weight of each outline point, relative to 1 for a perfect match. It is 0 in the last round, so that errors
-             of the
-             lungs' outlines do not affect matches of templates
+             of the lungs' outlines do not affect matches of templates
     """
 
     template_px: int

@@ -59,7 +59,7 @@ class Assessment:
     """A model and, by label code, the operating point in force (None: no threshold).
 
     ages_confirmed  whether a person said that patients without a stated age are of the ages the pack is for
-    overrides       refusals of the pack's rules that a person overrules
+    overrides       what a person asked for: to screen a refused image, to turn an image
     """
 
     model: Model

@@ -316,8 +316,7 @@ class ResultFilter:
     backend   the backend that ran the model, "" for any
     verdict   results with such a verdict, or those that nobody has read
     text      parts of the patient's name, the number, the study date or the file name, in any order; upper and lower
-              case
-              and accents do not matter
+              case and accents do not matter
     staying   rows that are kept whatever their verdict: those judged or read since the verdict filter was chosen
     """
 

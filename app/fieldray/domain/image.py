@@ -85,8 +85,7 @@ class Image:
     spacing_mm  (row, column) distance between these pixels' centres, or None
     spacing_plane  the plane in which `spacing_mm` is measured
     step        how many of the file's pixels, down and across, one pixel stands for; the last row and column stand for
-                the
-                remainder. Above 1 if the file was read at a reduced resolution on purpose
+                the remainder. Above 1 if the file was read at a reduced resolution on purpose
     is_approximate  whether a codec reduced the resolution: pixels then differ a little from averages of all pixels
     full_rows, full_columns  the size of the file, 0 for the size of `pixels`
     notes       codes of assumptions and repairs made while reading, for the log and the viewer
@@ -298,8 +297,7 @@ class ImageHeader:
     image_type          all values; `derivation` is the Derivation Description
     patient_age_years   as stated, else from birth date and the date of the image
     contrary_age_years  another age that the file gives, from those dates or as a further value, if it differs by more
-                        than a
-                        year from the first
+                        than a year from the first
     """
 
     modality: str = ""

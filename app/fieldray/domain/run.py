@@ -353,7 +353,7 @@ class Verdict:
 
     @property
     def value(self) -> VerdictValue:
-        """Return the meaning of the verdict, with its texts."""
+        """Return the entry of `VERDICT_VALUES` for the choice of this verdict."""
         return VERDICT_VALUES[self.choice]
 
 

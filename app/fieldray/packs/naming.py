@@ -156,8 +156,7 @@ class PackCandidate:
     kind      only a classifier screens images; the other kinds assist a classifier
     manifest  the manifest of a classifier, None for other kinds
     problem   why `load(folder)` would currently refuse it, or None: also an unknown key, an older version, another
-              kind,
-              another signer's name, or a missing required pack
+              kind, another signer's name, or a missing required pack
     is_namesake  whether another pack with this id ships with the program
     """
 

@@ -65,9 +65,7 @@ class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LeftOutFigures(Struct, frozen=True, kw_only=True):
-    """The results of the checks of a network that was trained without a hospital, on that hospital's images and
-    others.
-    """
+    """Rates of a network's checks on the images of a hospital that the training left out, and on other images."""
 
     unseen: dict[str, CheckRates]
     ood_images: dict[str, Share]

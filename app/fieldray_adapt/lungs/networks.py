@@ -67,7 +67,7 @@ def compact_unet(*, height: int, width: int, channels: tuple[int, ...] = CHANNEL
 
 
 def _join(step: int, source: str) -> list[Layer]:
-    """Return the decoder layers of a step: doubled side, joined with the encoder's features."""
+    """Return the decoder layers of a step: they double the rows and columns, and add the encoder's features."""
     return [
         convolution(f"narrow{step}", source, f"step{step}", activation="none"),
         Layer(name=f"enlarge{step}", kind="upsample", inputs=(f"narrow{step}",), stride=2),
