@@ -232,10 +232,12 @@ class WorkerRegistry:
         self._asked: dict[str, _Question] = {}
         self._noted: set[tuple[str, Reason]] = set()
         self._looks, self._awaiting = 0, dict[str, int]()  # by node: the last look at which it awaited its server
-        self._looked_s, until_s = 0.0, time.monotonic() + ANSWER_S
+        self._looked_s, is_last = 0.0, False
         self.look(is_first=True)
-        while self._asked and not (self.workers and time.monotonic() > until_s):
+        until_s = time.monotonic() + ANSWER_S
+        while self._asked and not (self.workers and is_last):
             time.sleep(_FIRST_LOOKS_EVERY_S)
+            is_last = time.monotonic() > until_s  # known before the look, which then notes who has not answered
             self.look(is_first=True)
 
     def node(self, address: str) -> str:
