@@ -211,10 +211,10 @@ def plug_in_a_drive(trial: Trial) -> None:
     with opened(trial.root, user, IMAGES, more=wayland):
         until(lambda: trial.picture("5-ukrainian").count(_ABNORMAL) > 500, "abnormal rows in the work list")
         with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
-            until(lambda: trial.picture("6-drive").count(_BANNER) > 5000, "what the window asks about the drive")
+            until(lambda: trial.picture("6-drive").count(_BANNER) > 5000, "what the window says about the drive")
             listed = trial.root.run("fieldray", "packs", "list", user=user)
             packs = ("pneumonia-paediatric", "adult-normal-abnormal", "tuberculosis-adult", "lung-fields")
-            places = ("comes with the program .*", "on a drive, key not trusted .*МОДЕЛІ.*")
+            places = ("comes with the program .*", "on a drive, trusted .*МОДЕЛІ.*")
             rows = tuple(rf"{pack}-\S+ +{place}" for pack in packs for place in places)
             expect(listed, output=(*rows, r" {4}.+"))
         until(lambda: trial.picture("7-drive-gone").count(_BANNER) == 0, "the end of the question")
