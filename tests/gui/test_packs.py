@@ -12,7 +12,6 @@ from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
 from fieldray.desktop.dialogs import DocumentDialog
-from fieldray.desktop.notices import Banner
 from fieldray.desktop.packs_page import PackDialog, PacksPage, fingerprint_lines
 from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
@@ -97,7 +96,7 @@ def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
     desk.plug_in(EDGETPU, on_edgetpu())
     desk.until_shown("A pack was found on a drive")
     assert desk.in_use == "made-up-1.2.0"
-    desk.window.banners.findChild(Banner).findChild(QPushButton).click()
+    press(desk.window.banners, "Use this pack")
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
 
 
@@ -115,7 +114,7 @@ def unknown(desk: Desk) -> Desk:
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: bool) -> None:
-    unknown.window.banners.findChild(Banner).findChild(QPushButton).click()
+    press(unknown.window.banners, "Review…")
     asked = unknown.dialog(PackDialog)
     assert "\n".join(fingerprint_lines(FOREIGN)) in texts(asked)
     assert asked.no_button.isDefault()
@@ -137,7 +136,7 @@ def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: boo
 def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool) -> None:
     packs = unknown.bench.packs
     if is_open:
-        unknown.window.banners.findChild(Banner).findChild(QPushButton).click()
+        press(unknown.window.banners, "Review…")
         unknown.dialog(PackDialog)
     question = packs.question
     unknown.pull_out()
@@ -184,7 +183,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     packs = desk.bench.packs
     assert desk.in_use == "made-up-1.2.0"
     assert packs.in_reach.named("made-up") == packs.in_reach.named("made-up-1.2.0") == packs.source
-    desk.window.banners.findChild(Banner).findChild(QPushButton).click()
+    press(desk.window.banners, "Review…")
     asked = desk.dialog(PackDialog)
     assert asked.no_button.isDefault() and not asked.yes_button.isDefault()
     assert "\n".join(fingerprint_lines(FINGERPRINT)) in texts(asked)
