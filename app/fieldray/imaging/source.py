@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Self
 
 from fieldray.errors import Unreadable
+from fieldray.paths import DATABASE_NAME
 from fieldray.reasons import reason
 
 Opener = Callable[[Path], BinaryIO]
@@ -162,6 +163,9 @@ _SYSTEM_NAMES: Final = frozenset(
     {"thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "autorun.inf", "__macosx"}
     | {"system volume information", "temporary items", "appledb", "appledesktop", "@database", "@tmp", "@transcode"}
 )
+# The program's own results, with what SQLite adds to the names. To open them would cost SQLite its locks (see
+# `store.database.is_open_here`).
+_OWN_DATABASES: Final = (DATABASE_NAME, DATABASE_NAME.replace(".", ".pictures."))
 # Where deleted images lie, or the same ones again, as the names are on Windows, FAT and macOS, on network disks
 # (Synology, QNAP, Asustor, Buffalo, NETGEAR, TrueNAS), and with Samba, NetApp, Nextcloud, Syncthing, Linux.
 _BINS: Final = re.compile(
@@ -175,8 +179,8 @@ _OF_MACOS: Final = re.compile(r"\._.*|\.ds_store|\.fseventsd|\.spotlight-v100")
 
 
 def is_system_name(name: str) -> bool:
-    """Whether a file or folder of this name belongs to the system, and is skipped everywhere."""
-    return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_bin(name)
+    """Whether a file or folder of this name belongs to the system or is a results database. Both are skipped."""
+    return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_bin(name) or name.startswith(_OWN_DATABASES)
 
 
 def is_hidden(name: str) -> bool:

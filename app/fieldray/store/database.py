@@ -13,6 +13,8 @@ import shutil
 import sqlite3
 import stat
 import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -53,6 +55,9 @@ _FULL_BELOW_BYTES: Final = 2**18
 _PART_BYTES: Final = 2**20
 # By device and inode. Kept open: closing one would give up SQLite's locks on the file (sqlite.org/howtocorrupt.html).
 _read_through: Final[dict[tuple[int, int], int]] = {}
+# Held while a connection opens or closes, and while a database file is read without SQLite.
+opening: Final = threading.RLock()
+_open_here: Final = weakref.WeakSet["StoreConnection"]()
 
 
 # ---- opened
@@ -66,8 +71,19 @@ class StoreConnection(sqlite3.Connection):
     _companions: list[tuple[int, int]]
 
     def know(self, path: Path) -> None:
-        """Note which file this is. Raises OSError."""
+        """Note which file this is. The caller holds `opening`. Raises OSError."""
         self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
+        _open_here.add(self)
+
+    def close(self) -> None:
+        """Close the connection. Safe to call twice."""
+        with opening:
+            super().close()
+            _open_here.discard(self)
+
+    def is_of(self, identity: tuple[int, int]) -> bool:
+        """Whether this connection is to the file with this device and inode."""
+        return self._identity == identity
 
     def require_current_file(self) -> None:
         """Raise StorageProblem (store_gone) where another file is at its path by now, or none.
@@ -86,27 +102,39 @@ class StoreConnection(sqlite3.Connection):
             raise StorageProblem(reason("store_gone", path=self.path))
 
 
+def is_open_here(path: Path) -> bool:
+    """Whether this process has the file open. The caller holds `opening`. Raises OSError.
+
+    A file that is open must not be opened without SQLite: closing the second descriptor releases all locks of this
+    process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program then deletes the write-ahead log.
+    """
+    identity = _identity(path)
+    return any(connection.is_of(identity) for connection in _open_here)
+
+
 def opened_to_read(path: Path) -> sqlite3.Connection:
     """Open a read-only connection. Raises sqlite3.Error."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _connect(path: Path) -> StoreConnection:
-    """Open a connection that prevents others from replacing the file."""
+    """Open a connection that prevents others from replacing the file. Raises OSError, sqlite3.Error."""
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE:
         path.chmod(PRIVATE)  # results name patients; SQLite gives its companions the same mode
-    connection = sqlite3.connect(
-        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=StoreConnection
-    )
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA temp_store = MEMORY")  # what is sorted holds names
-        version_of(connection)  # SQLite holds its lock from the first reading on
-    except BaseException:
-        connection.close()
-        raise
+    with opening:
+        connection = sqlite3.connect(
+            path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=StoreConnection
+        )
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA temp_store = MEMORY")  # what is sorted holds names
+            version_of(connection)  # SQLite holds its lock from the first reading on
+            connection.know(path)
+        except BaseException:
+            connection.close()
+            raise
     return connection
 
 

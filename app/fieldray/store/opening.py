@@ -25,7 +25,9 @@ from fieldray.store.database import (
     complete,
     damaged,
     files_of,
+    is_open_here,
     make_file,
+    opening,
     quarantine_companions,
     remove_files,
     require_unmarked,
@@ -71,7 +73,6 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
                 migrate(path)
             connection = _connect(path)
         try:
-            connection.know(path)
             _require_ours(connection, path, tables)
         except BaseException:
             connection.close()
@@ -80,8 +81,14 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
 
 
 def is_older(path: Path, tables: Tables = RESULTS) -> bool:
-    """Whether the file at `path` has an earlier version that can be migrated to this one. Raises OSError."""
-    return path.exists() and FIRST_VERSION <= stated_version(path) < version_for(tables)
+    """Whether the file at `path` has an earlier version that can be migrated to this one. Raises OSError.
+
+    A file that this process has open is of this version.
+    """
+    with opening:
+        if not path.exists() or is_open_here(path):
+            return False
+        return FIRST_VERSION <= stated_version(path) < version_for(tables)
 
 
 def _make(path: Path, tables: Tables) -> None:

@@ -15,10 +15,11 @@ import pytest
 
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
+from fieldray.imaging.discover import discover
 from fieldray.store.database import damage_mark, storage_problems
 from fieldray.store.locks import swap_lock
 from fieldray.store.maintenance import repair, restore
-from fieldray.store.opening import open_database
+from fieldray.store.opening import is_older, open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from outcomes import image_ref, screened
@@ -59,6 +60,19 @@ def test_a_new_file_has_the_version_of_the_program_and_is_for_this_user_only(tmp
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in path.parent.iterdir()] == ["results.sqlite"]
+
+
+def test_a_file_that_is_opened_twice_keeps_its_log_when_another_program_comes_and_goes(path: Path) -> None:
+    """Closing a descriptor of a file releases all locks of the process. The other program then deletes the log."""
+    with closing(open_database(path)) as connection:
+        open_database(path).close()
+        is_older(path)
+        assert list(discover([path.parent])) == []
+        program = "import sys; from pathlib import Path; from fieldray.store.opening import open_database; "
+        program += "open_database(Path(sys.argv[1])).close()"
+        subprocess.run([sys.executable, "-c", program, path], check=True)
+        connection.execute("INSERT INTO secrets (purpose, value) VALUES ('test', x'01')")
+        assert rows_of(path, "SELECT value FROM secrets WHERE purpose = 'test'") == [(b"\x01",)]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +190,7 @@ def test_a_store_that_is_a_link_is_refused(tmp_path: Path, ending: str) -> None:
 BEGIN = """
 import sys
 from pathlib import Path
-from fieldray.store.opening import open_database
+from fieldray.store.opening import is_older, open_database
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(20):
