@@ -6,33 +6,17 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, unexpected
-from fieldray.inference.backend import PERMANENT, Answer, BackendStatus, time_image
+from fieldray.inference.backend import PERMANENT, BackendStatus, time_image
 from fieldray.reasons import Reason
+from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
 
 _DELAYS_S: Final = (0.0, 0.05, 0.2, 0.8)  # before each try
-
-
-class Runs(Protocol):
-    """The part of `workers.pool.Workers` that runs a model by itself. See there for exceptions."""
-
-    @property
-    def detail(self) -> str:
-        """The runtime in a few words. Known once a model has run."""
-
-    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
-        """Run a loaded and tested model on an input (height, width, channels) uint8."""
-
-    def end_unwanted(self) -> None:
-        """End at once what is cancelled by now."""
 
 
 class Readiness:
@@ -44,7 +28,7 @@ class Readiness:
     """
 
     def __init__(
-        self, workers: Runs, model: Model, changed: Callable[[], None], passed: Callable[[Model], None]
+        self, workers: Workers, model: Model, changed: Callable[[], None], passed: Callable[[Model], None]
     ) -> None:
         self._workers, self._model = workers, model
         self._changed, self._passed = changed, passed
