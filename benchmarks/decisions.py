@@ -36,6 +36,7 @@ from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import Workers, open_workers
+from fieldray.workers.readiness import Readiness
 
 _LEAST_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
@@ -127,7 +128,7 @@ def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notif
     cores = usable_cores()
     with contextlib.ExitStack() as open_now:
         workers = open_now.enter_context(contextlib.closing(open_workers(Settings(), cores)))
-        engine = open_now.enter_context(Engine(lambda _: None, cpu=workers))
+        engine = open_now.enter_context(Engine(lambda _: None, cpu=functools.partial(Readiness, workers)))
         engine.open(model)
         engine.serving(model)
         program = Program(assessment=choose(model), workers=workers, engine=engine)

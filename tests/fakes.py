@@ -143,7 +143,11 @@ def never(is_cancelled: Callable[[], bool]) -> None:
 
 
 class FakeEngine:
-    """Scores an image by its brightness, or gives `scores` in turn. `answer` comes before: it may raise, or wait."""
+    """Scores an image by its brightness, or gives `scores` in turn. `answer` comes before: it may raise, or wait.
+
+    problem   why no image can be run
+    problems  the same, by model
+    """
 
     def __init__(
         self,
@@ -153,26 +157,30 @@ class FakeEngine:
         scores: Sequence[float] = (),
     ) -> None:
         self._scores = list(scores)
-        self.unavailable_reason: Reason | None = None
+        self.problem: Reason | None = None
+        self.problems: dict[Model, Reason] = {}
         self.opened: list[Model] = []
         self.is_closed = False
         self._features = features
         self._answer = answer or (lambda _: None)
         self._sequence = 0
 
-    def open(self, model: Model) -> None:
-        self.opened.append(model)
+    def open(self, *models: Model) -> None:
+        self.opened += models
+
+    def unavailable_reason(self, model: Model) -> Reason | None:
+        return self.problem or self.problems.get(model)
 
     def serving(self, model: Model, *, is_cancelled: Callable[[], bool]) -> BackendName:
         if is_cancelled():
             raise Cancelled
-        if self.unavailable_reason:
-            raise BackendProblem(self.unavailable_reason)
+        if why := self.unavailable_reason(model):
+            raise BackendProblem(why)
         return "fake"
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Prediction:
-        if self.unavailable_reason:
-            raise BackendProblem(self.unavailable_reason)
+        if why := self.unavailable_reason(model):
+            raise BackendProblem(why)
         if is_cancelled():
             raise Cancelled
         self._answer(is_cancelled)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
 from fieldray.workers.pool import Workers, open_workers
+from fieldray.workers.readiness import Readiness
 from harness.record import Record as Ended
 from program import runner
 from tiny_packs import fingerprint, write_tiny_pack
@@ -197,7 +199,8 @@ class Clinic:
             device, policy = device_choice(settings)
             times_s = {"run_timeout_s": EDGETPU_TIMEOUT_S, "start_timeout_s": _START_TIMEOUT_S}
             options = {"device": device, "policy": policy, "passed": self.packs.record_run}
-            engine = Engine(heard, cpu=workers, kinds=[self.edgetpu.kind(heard, **times_s)], **options)
+            options["cpu"] = partial(Readiness, workers)
+            engine = Engine(heard, kinds=[self.edgetpu.kind(heard, **times_s)], **options)
             self._engines.append(engine)
             return engine
 

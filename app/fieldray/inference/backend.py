@@ -6,6 +6,7 @@ A backend is used only by the thread that started it; other threads may use `abo
 from __future__ import annotations
 
 import pkgutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, CPU, BackendEntry, BackendTable
 from fieldray.domain.assessment import scores_of
-from fieldray.domain.model import BackendName, GoldenVectors, Model, Prediction
-from fieldray.domain.run import Publish
+from fieldray.domain.model import BackendName, GoldenVectors, InputSpec, Model, Prediction
+from fieldray.domain.run import BackendState, Publish
 from fieldray.errors import BackendProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
@@ -92,6 +93,35 @@ def check_golden(run: Callable[[NDArray[np.uint8]], Answer], golden: GoldenVecto
     if (difference := float(np.abs(first - again).max())) > _REPEATED:
         detail = f"an image that runs again gets a score that differs by {difference:.4f}"
         raise BackendProblem(reason("self_test", detail=detail))
+
+
+_TIMED_RUNS: Final = 2  # the first one may have to load the model
+
+
+def time_image(run: Callable[[NDArray[np.uint8]], Answer], spec: InputSpec) -> float:
+    """Return the seconds that an image takes: the minimum of a few runs, without other load."""
+    image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
+    times_s = []
+    for _ in range(_TIMED_RUNS):
+        began_s = time.perf_counter()
+        run(image)
+        times_s.append(time.perf_counter() - began_s)
+    return min(times_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendStatus:
+    """The state of the CPU or a device with one model.
+
+    detail   the runtime and the device in a few words, known once it is ready
+    reason   why it is unavailable, or why it is stopped, if there is a reason
+    image_s  seconds that an image takes, known once it is ready
+    """
+
+    state: BackendState = "stopped"
+    detail: str = ""
+    reason: Reason | None = None
+    image_s: float = 0.0
 
 
 class Backend(Protocol):

@@ -1,12 +1,13 @@
 """The engine: it chooses the device for each image, and handles the failure of a device.
 
-The CPU backend is a pool of workers that screen whole images; the engine only prepares them for a model. Each other
-device gets a runner: a thread that starts a process, tests it, and runs inputs in it one by one. The device is chosen
-for each image. If a device fails, the worker that has the image runs it. Devices are prepared while others serve, so no
-image waits.
+A device that can be plugged in gets a runner: a thread that starts a process, tests it, and runs inputs in it one by
+one. Such a device runs the first of the models that are open. The CPU runs each of them: it is the workers, which
+screen whole images, and the engine asks only whether they can (`Cpu`). The device is chosen for each image. If a device
+fails, the worker that has the image runs it. Devices are prepared while others serve, so no image waits.
 
-An image belongs to its model: when another model is opened, inputs still waiting for a device fail. All states change
-under one lock; events are published and inputs answered after its release, so that no foreign code runs under the lock.
+An image belongs to its model: when another model is opened, inputs still waiting for a device fail. All states of the
+runners change under one lock; events are published and inputs answered after its release, so that no foreign code runs
+under the lock.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.backends import CPU, BackendEntry
-from fieldray.domain.model import BackendName, DeviceChoice, InputSpec, Model, Policy, Prediction
+from fieldray.backends import CPU
+from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction
 from fieldray.domain.run import BackendChanged, BackendState, Publish
 from fieldray.errors import BackendProblem, Cancelled, FieldrayError, unexpected
 from fieldray.inference.backend import (
     PERMANENT,
-    Answer,
     Backend,
     BackendKind,
+    BackendStatus,
     Watch,
     check_golden,
     prediction_of,
+    time_image,
 )
 from fieldray.reasons import Reason, reason
 
@@ -50,23 +52,23 @@ _BACK_OFF: Final = 4.0  # times as long before each further one
 _STABLE_S: Final = 10.0  # a device that lived this long has earned all its restarts again
 _IDLE_CHECK_S: Final = 0.1  # an idle process that died has to be noticed before it is needed
 _WAIT_S: Final = 0.2
-_TIMED_RUNS: Final = 2  # the first one has the CPU load the model
 _CLOSE_GRACE_S: Final = 2.0
 _ABORT_INTERVAL_S: Final = 0.2
 
 
 class Cpu(Protocol):
-    """The part of `workers.pool.Workers` that runs models on the CPU. See there for exceptions."""
+    """Whether the CPU can run one model. `workers.readiness.Readiness` describes the methods."""
 
     @property
-    def detail(self) -> str:
-        """The runtime in a few words. Known once a model has run."""
+    def status(self) -> BackendStatus: ...
+    @property
+    def is_out(self) -> bool: ...
+    def start(self) -> None: ...
+    def stop(self, why: Reason | None = None) -> None: ...
+    def close(self) -> None: ...
 
-    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
-        """Run a loaded and tested model on an input (height, width, channels) uint8."""
 
-    def end_unwanted(self) -> None:
-        """End at once what is cancelled by now."""
+OpenCpu = Callable[[Model, Callable[[], None], Callable[[Model], None]], Cpu]
 
 
 class _Input(NamedTuple):
@@ -86,11 +88,9 @@ class _Lost(Exception):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Runner:
-    """The CPU or a device with one model: its state, and the thread that prepares it.
+    """A device with one model: its state, and the thread that prepares it and runs inputs on it.
 
-    kind            None for the CPU, whose inputs are run by the workers that have the images
     former          the device's runner for the previous model, which must end first
-    image_s         seconds per image, known once it is ready
     has_given_up    whether it failed too often; it is started again only on request
     forced_retries  number of requested restarts that ignore earlier failures
     absent          why its device is not connected, None if it may be
@@ -98,26 +98,26 @@ class _Runner:
     inputs          inputs waiting for it; `input` is the running one
     """
 
-    entry: BackendEntry
-    kind: BackendKind | None
+    kind: BackendKind
     model: Model
     former: _Runner | None
     thread: threading.Thread = field(default_factory=threading.Thread)
-    state: BackendState = "stopped"
-    detail: str = ""
-    reason: Reason | None = None
-    image_s: float = 0.0
+    status: BackendStatus = field(default_factory=BackendStatus)
     has_given_up: bool = False
     forced_retries: int = 0
     absent: Reason | None = None
     is_chosen: bool = True
     is_over: bool = False
-    announced: BackendChanged | None = None
     backend: Backend | None = None
     inputs: deque[_Input] = field(default_factory=deque)
     input: _Input | None = None
     failures: int = 0
     ready_since_s: float | None = None
+
+    @property
+    def name(self) -> BackendName:
+        """The device's name."""
+        return self.kind.name
 
     @property
     def unavailable_reason(self) -> Reason | None:
@@ -132,13 +132,7 @@ class _Runner:
     @property
     def is_ready(self) -> bool:
         """Whether the device may be given an input."""
-        return self.state == "ready" and not self.is_over and self.unavailable_reason is None
-
-    def event(self, *, in_use: bool) -> BackendChanged:
-        """Return the event that describes the device's state."""
-        return BackendChanged(
-            backend=self.entry.name, state=self.state, in_use=in_use, detail=self.detail, reason=self.reason
-        )
+        return self.status.state == "ready" and not self.is_over and self.unavailable_reason is None
 
     def abort(self) -> None:
         """End the device's process at once. Its unanswered inputs return to the engine."""
@@ -149,26 +143,27 @@ class _Runner:
 class Engine(contextlib.AbstractContextManager["Engine"]):
     """Runs models on the devices. Thread-safe. Must not be closed from within `publish`.
 
-    publish  receives `BackendChanged` of the model that is open, from the engine's threads, one at a time
-    cpu      the CPU, the last resort
-    device   "auto" for all devices, else the name of the only device
+    publish  receives `BackendChanged` of the models that are open, one at a time, from any thread. Of a model after the
+             first, it receives only that the CPU can run it, or why it cannot
+    cpu      makes the state of the CPU for a model, given what to call when that state has changed, and `passed`
+    device   "auto" for the CPU and all devices, else the name of the only one that runs the first model
     kinds    the devices beside the CPU, preferred ones first
-    policy   which of the ready devices run images; see `domain.model.Policy`
-    passed   called with a model whose self-test passed, from a thread of the engine, before the device runs an image.
-             If it raises FieldrayError, the device runs none
+    policy   which of those that are ready run images of the first model; see `domain.model.Policy`
+    passed   called with a model whose self-test passed, from any thread, before the device or the CPU runs an image.
+             If it raises FieldrayError, that one runs none
     """
 
     def __init__(
         self,
         publish: Publish,
         *,
-        cpu: Cpu,
+        cpu: OpenCpu,
         device: DeviceChoice = "auto",
         kinds: Sequence[BackendKind] = (),
         policy: Policy = "accelerator",
         passed: Callable[[Model], None] = lambda _: None,
     ) -> None:
-        self._cpu = cpu
+        self._open_cpu = cpu
         self._kinds = tuple(kinds)
         self._chosen = self._names(device)
         self._policy = policy
@@ -178,47 +173,47 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._changed = threading.Condition()
         self._publishing = threading.RLock()  # held while `publish` runs, so that it receives one event at a time
         self._events: deque[BackendChanged] = deque()
-        self._model: Model | None = None
-        self._runners: tuple[_Runner, ...] = ()  # of the model that is open, the CPU last
+        self._announced: dict[_Runner | Cpu, BackendChanged] = {}  # the last event of each
+        self._model: Model | None = None  # the first of those that are open, which devices run
+        self._runners: tuple[_Runner, ...] = ()
+        self._cpus: dict[Model, Cpu] = {}  # by model that is open
         self._former: tuple[_Runner, ...] = ()
         self._is_closed = False
 
-    def open(self, model: Model) -> None:
-        """Make `model` the model of all images from now on. Does not wait for its devices.
+    def open(self, model: Model, *others: Model) -> None:
+        """Make these the models of all images from now on. Does not wait for anything.
 
-        Opening the model that is open changes nothing. Raises BackendProblem once the engine is closed.
+        Devices run the first one, as a device holds one network at a time; the CPU runs each. What is open already
+        stays as it is. Raises BackendProblem once the engine is closed.
         """
         with self._changing():
             if self._is_closed:
                 raise BackendProblem(reason("engine_closed"))
-            if self._model is model:
+            models = (model, *others)
+            if models == tuple(self._cpus):
                 return
-            kinds = self._kinds
-            before = {runner.entry.name: runner for runner in (*self._former, *self._runners)}  # the last of each
-            self._retire()
-            self._model = model
-            self._runners = (
-                *(_Runner(entry=kind.entry, kind=kind, model=model, former=before.get(kind.name)) for kind in kinds),
-                _Runner(entry=CPU, kind=None, model=model, former=None),
-            )
-            self._mark_chosen()
             try:
-                for runner in self._runners:
-                    name = f"runner-{runner.entry.name}"
-                    runner.thread = threading.Thread(target=self._serve, args=(runner,), name=name, daemon=True)
-                    runner.thread.start()
+                self._retire(but=models)
+                self._cpus = {one: self._cpus.get(one) or self._new_cpu(one) for one in models}
+                if self._model is None:
+                    self._model = model
+                    self._runners = tuple(map(self._new_runner, self._kinds))
+                    for runner in self._runners:
+                        runner.thread.start()
+                self._start_cpus()
             except BaseException:  # a thread could not be started: those that were must not wait for ever
                 self._retire()
                 raise
             self._watch_devices()
 
     def serving(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
-        """Return the device for the next image. Waits until a device is ready.
+        """Return the device for the next image, which may be the CPU. Waits until one is ready.
 
-        With several devices in use, it is the CPU while images wait for the others. Raises BackendProblem if another
-        model is open (again_other_pack), or no device can ever run an image; Cancelled.
+        With several devices in use, it is the CPU while images wait for the others. Raises BackendProblem if the model
+        is not open (again_other_pack), or nothing can ever run an image of it; Cancelled.
         """
-        return self._next(model, is_cancelled).entry.name
+        runner = self._next(model, is_cancelled)
+        return runner.name if runner else CPU.name
 
     def run(
         self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool] = lambda: False
@@ -238,7 +233,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             asked = _Input(values[0], Future())
             with self._changed:
                 runner = self._next(model, is_cancelled, falls_back=True, spares_devices=tries > 0)
-                if not runner.kind:
+                if runner is None:
                     return None
                 runner.inputs.append(asked)
                 self._changed.notify_all()
@@ -250,17 +245,19 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                     raise BackendProblem(lost.why) from lost
 
     def reconsider(self, name: BackendName) -> None:
-        """Try a device again that was given up or absent. Does not wait."""
+        """Try a device again that was given up or absent, or the CPU. Does not wait."""
         with self._changing():
             for runner in self._runners:
-                if runner.entry.name == name:
+                if runner.name == name:
                     runner.has_given_up, runner.absent = False, None
                     runner.forced_retries += 1
+            if name == CPU.name:
+                self._start_cpus()
 
     def lost(self, name: BackendName, why: Reason) -> None:
         """End the process of a disconnected device, in case it has not noticed. Does not wait."""
         with self._changing():
-            gone = [runner for runner in (*self._former, *self._runners) if runner.entry.name == name]
+            gone = [runner for runner in (*self._former, *self._runners) if runner.name == name]
             for runner in gone:
                 runner.absent = why
         for runner in gone:
@@ -270,20 +267,25 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Use other devices from now on. During a run no image is lost. Raises BackendProblem."""
         with self._changing():
             self._chosen, self._policy = self._names(device), policy
-            self._mark_chosen()
-            if self._runners:
+            for runner in self._runners:  # a chosen device that was given up is tried again
+                runner.is_chosen, runner.has_given_up = runner.name in self._chosen, False
+                runner.forced_retries += 1
+            self._start_cpus()
+            if self._model:
                 self._watch_devices()
 
-    @property
-    def unavailable_reason(self) -> Reason | None:
-        """The CPU's reason why no image of the open model can run any more; None while images can run."""
+    def unavailable_reason(self, model: Model) -> Reason | None:
+        """The last resort's reason why no image of an open model can run any more; None while images can run."""
         with self._changed:
             if self._is_closed:
                 return reason("engine_closed")
-            if not self._runners or not all(runner.is_out for runner in self._runners):
+            cpu, runners = self._cpus.get(model), self._runners_of(model)
+            if cpu is None or not cpu.is_out or not all(runner.is_out for runner in runners):
                 return None
-            last_resort = ([runner for runner in self._runners if runner.is_chosen] or self._runners)[-1]
-            return last_resort.unavailable_reason or last_resort.reason
+            if self._may_use_cpu(model):
+                return cpu.status.reason
+            last_resort = [runner for runner in runners if runner.is_chosen][-1]
+            return last_resort.unavailable_reason or last_resort.status.reason
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -292,14 +294,17 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return tuple(backend.pid for backend in backends if backend and backend.pid)
 
     def close(self) -> None:
-        """End all threads and processes, the CPU's work for the engine too. Waiting calls fail."""
+        """End all threads and processes, and the tests of the CPU. Waiting calls fail."""
         with self._changing():
             self._is_closed = True
             for runner in self._runners:
                 runner.is_over = True
+            for cpu in self._cpus.values():
+                cpu.stop()
         for watch in self._watches.values():
             watch.close()
-        self._cpu.end_unwanted()
+        for cpu in self._cpus.values():
+            cpu.close()
         for runner in (*self._former, *self._runners):
             self._end(runner)
 
@@ -315,8 +320,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         *,
         falls_back: bool = False,
         spares_devices: bool = False,
-    ) -> _Runner:
-        """Wait for the runner of the next image (see `serving`).
+    ) -> _Runner | None:
+        """Wait for the runner of the next image, None for the CPU (see `serving`).
 
         The CPU is returned at once, unless it is out of use, with `spares_devices`, or with `falls_back` if no device
         is ready.
@@ -325,24 +330,36 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             while True:
                 if is_cancelled():
                     raise Cancelled
-                if model is not self._model and not self._is_closed:
-                    raise BackendProblem(reason("again_other_pack", pack=model.pack_name))
-                if why := self.unavailable_reason:
+                if why := self.unavailable_reason(model):
                     raise BackendProblem(why)
-                serving, cpu = self._serving(), self._runners[-1]
-                if not cpu.is_out and (spares_devices or (falls_back and not serving)):
-                    return cpu
+                if model not in self._cpus:
+                    raise BackendProblem(reason("again_other_pack", pack=model.pack_name))
+                serving = self._serving(model)
+                if not self._cpus[model].is_out and (spares_devices or (falls_back and not serving)):
+                    return None
                 if serving:
-                    return next((runner for runner in serving if not runner.inputs), serving[-1])
+                    return next((one for one in serving if one is None or not one.inputs), serving[-1])
                 self._changed.wait(_WAIT_S)
 
-    def _serving(self) -> Sequence[_Runner]:
-        ready = [runner for runner in self._runners if runner.is_ready]
+    def _serving(self, model: Model) -> Sequence[_Runner | None]:
+        """What runs the images of an open model now, None for the CPU."""
+        cpu = self._cpus[model].status
+        ready: list[_Runner | None] = [runner for runner in self._runners_of(model) if runner.is_ready]
+        if cpu.state == "ready":
+            ready.append(None)
         if self._policy == "both":
             return ready
         if self._policy == "fastest":
-            return sorted(ready, key=lambda runner: runner.image_s)[:1]
+            ready.sort(key=lambda runner: (runner.status if runner else cpu).image_s)
         return ready[:1]
+
+    def _runners_of(self, model: Model) -> Sequence[_Runner]:
+        """The devices of an open model: none for any but the first."""
+        return self._runners if model is self._model else ()
+
+    def _may_use_cpu(self, model: Model) -> bool:
+        """Whether the CPU is to run images of an open model: a choice of devices is one for the first model alone."""
+        return CPU.name in self._chosen or model is not self._model
 
     def _names(self, device: DeviceChoice) -> frozenset[BackendName]:
         names = frozenset(name for name in (*(kind.name for kind in self._kinds), CPU.name) if device in ("auto", name))
@@ -350,11 +367,25 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             raise BackendProblem(reason("no_device", name=device))
         return names
 
-    def _mark_chosen(self) -> None:
-        """Apply the choice of devices; a chosen device that was given up is tried again."""
-        for runner in self._runners:
-            runner.is_chosen, runner.has_given_up = runner.entry.name in self._chosen, False
-            runner.forced_retries += 1
+    def _new_runner(self, kind: BackendKind) -> _Runner:
+        assert self._model
+        former = next((runner for runner in reversed(self._former) if runner.name == kind.name), None)
+        runner = _Runner(kind=kind, model=self._model, former=former, is_chosen=kind.name in self._chosen)
+        runner.thread = threading.Thread(target=self._serve, args=(runner,), name=f"runner-{kind.name}", daemon=True)
+        return runner
+
+    def _new_cpu(self, model: Model) -> Cpu:
+        return self._open_cpu(model, self._note_change, self._passed)
+
+    def _start_cpus(self) -> None:
+        """Apply the choice of devices to the CPU, which is tried again where it was given up."""
+        for model, cpu in self._cpus.items():
+            if self._is_closed:
+                return
+            if self._may_use_cpu(model):
+                cpu.start()
+            else:
+                cpu.stop(reason("device_not_chosen"))
 
     def _watch_devices(self) -> None:
         """Watch for connection and removal of devices, each from the moment that it is wanted."""
@@ -364,13 +395,18 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._watches[kind.name] = watch
                 watch.start()
 
-    def _retire(self) -> None:
-        """End the runners of the model that was open, each after the input that it is running."""
-        for runner in self._runners:
-            runner.is_over = True
-        self._former = tuple(runner for runner in (*self._former, *self._runners) if runner.thread.is_alive())
-        self._model, self._runners = None, ()
-        self._changed.notify_all()
+    def _retire(self, *, but: Sequence[Model] = ()) -> None:
+        """Stop all that other models have; a runner ends after the input that it is running."""
+        for model in [model for model in self._cpus if model not in but]:
+            cpu = self._cpus.pop(model)
+            cpu.stop()
+            self._announced.pop(cpu, None)
+        if self._model not in but[:1]:
+            self._announced.clear()  # also of the CPU for a model that comes first now
+            for runner in self._runners:
+                runner.is_over = True
+            self._former = tuple(runner for runner in (*self._former, *self._runners) if runner.thread.is_alive())
+            self._model, self._runners = None, ()
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -393,15 +429,29 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                     one.answer.set_exception(_Lost(None))
             self._send_events()
 
+    def _note_change(self) -> None:
+        """Take notice of a change of the CPU."""
+        with self._changing():
+            pass
+
     def _note_events(self) -> None:
-        serving = self._serving()
-        for runner in self._runners:
-            if self._is_closed and runner.state != "stopped":
-                continue  # it is about to stop, and nothing else matters
-            event = runner.event(in_use=runner in serving)
-            if event != runner.announced and (runner.announced or runner.state != "stopped"):
-                runner.announced = event
-                self._events.append(event)
+        for model, cpu in self._cpus.items():
+            serving = self._serving(model)
+            for runner in self._runners_of(model):
+                self._note_event(runner, runner.name, in_use=runner in serving)
+            if model is self._model or cpu.status.state in ("ready", "unavailable"):
+                self._note_event(cpu, CPU.name, in_use=None in serving)
+
+    def _note_event(self, one: _Runner | Cpu, name: BackendName, *, in_use: bool) -> None:
+        status, before = one.status, self._announced.get(one)
+        if self._is_closed and status.state != "stopped":
+            return  # it is about to stop, and nothing else matters
+        event = BackendChanged(
+            backend=name, state=status.state, in_use=in_use, detail=status.detail, reason=status.reason
+        )
+        if event != before and (before or status.state != "stopped"):
+            self._announced[one] = event
+            self._events.append(event)
 
     def _send_events(self) -> None:
         with self._publishing:  # one after another, in the order in which the states changed
@@ -433,7 +483,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 delay_s = self._lose(runner, why, forced_retries=forced_retries)
             if backend:
                 backend.close()
-        self._enter(runner, "stopped")
+        self._enter(runner, BackendStatus())
 
     def _pause(self, runner: _Runner, delay_s: float) -> bool:
         """Wait before a start: for `delay_s`, and until it may run. False if there is no need any more."""
@@ -445,24 +495,20 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _start(self, runner: _Runner) -> None:
         """Raises FieldrayError; each step may take its time, and the next one is not begun for a model that is over."""
         model, kind = runner.model, runner.kind
-        if kind and (why := kind.unavailable_reason(model)):
+        if why := kind.unavailable_reason(model):
             raise BackendProblem(why)
-        self._enter(runner, "starting")
+        self._enter(runner, BackendStatus(state="starting"))
         _require_wanted(runner)
-        if kind:
-            runner.backend = backend = kind.open()
-            _require_wanted(runner)
-            backend.start(model)
-            if model.golden:
-                check_golden(backend.run, model.golden)
-            image_s = _time_image(backend.run, model.manifest.input)
-        else:
-            run = partial(self._cpu.run, model=model, is_cancelled=lambda: runner.is_over)
-            image_s = _time_image(run, model.manifest.input)
+        runner.backend = backend = kind.open()
+        _require_wanted(runner)
+        backend.start(model)
+        if model.golden:
+            check_golden(backend.run, model.golden)
+        image_s = time_image(backend.run, model.manifest.input)
         _require_wanted(runner)
         self._passed(model)
         runner.ready_since_s = time.monotonic()
-        self._enter(runner, "ready", detail=(runner.backend or self._cpu).detail, image_s=image_s)
+        self._enter(runner, BackendStatus(state="ready", detail=backend.detail, image_s=image_s))
 
     def _run_inputs(self, runner: _Runner) -> None:
         for sequence in itertools.count(1):
@@ -470,7 +516,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 return
             assert runner.backend
             answer = runner.backend.run(one.values)
-            prediction = prediction_of(answer, runner.model, backend=runner.entry.name, sequence=sequence)
+            prediction = prediction_of(answer, runner.model, backend=runner.name, sequence=sequence)
             runner.input, runner.failures = None, 0
             one.answer.set_result(prediction)
 
@@ -498,37 +544,35 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """
         kind, since_s, unavailable_reason = runner.kind, runner.ready_since_s, runner.unavailable_reason
         why = unavailable_reason or why
-        log.info("%s is unavailable: %s", runner.entry.name, why.text)
+        log.info("%s is unavailable: %s", runner.name, why.text)
         if unavailable_reason or (since_s is not None and time.monotonic() - since_s > _STABLE_S):
             runner.failures = 0
         runner.failures += unavailable_reason is None
         delay_s = _RESTART_DELAY_S * _BACK_OFF ** max(0, runner.failures - 1)
-        is_permanent = why.code in PERMANENT or (kind is not None and why.code in kind.permanent)
+        is_permanent = why.code in PERMANENT or why.code in kind.permanent
         has_given_up = is_permanent or runner.failures > _RESTARTS
         if has_given_up:
             runner.failures, delay_s = 0, 0.0
         one, runner.input, runner.ready_since_s = runner.input, None, None
         with self._changing():
-            is_absent = kind is not None and why.code in kind.absent
-            runner.state, runner.detail, runner.reason = "stopped" if is_absent else "unavailable", "", why
+            state: BackendState = "stopped" if why.code in kind.absent else "unavailable"
+            runner.status = BackendStatus(state=state, reason=why)
             runner.has_given_up = has_given_up and runner.forced_retries == forced_retries
         if one:
             one.answer.set_exception(_Lost(why))
         return delay_s
 
-    def _enter(self, runner: _Runner, state: BackendState, *, detail: str = "", image_s: float = 0.0) -> None:
-        """Put a runner into a new state without a problem."""
+    def _enter(self, runner: _Runner, status: BackendStatus) -> None:
         with self._changing():
-            runner.state, runner.detail, runner.reason, runner.image_s = state, detail, None, image_s
+            runner.status = status
 
     def _end(self, runner: _Runner) -> None:
         """Wait for one that is over, and end what does not end by itself."""
-        if runner.state == "starting":
+        if runner.status.state == "starting":
             runner.abort()
         runner.thread.join(_CLOSE_GRACE_S)
         while runner.thread.is_alive():
             runner.abort()
-            self._cpu.end_unwanted()
             runner.thread.join(_ABORT_INTERVAL_S)
 
 
@@ -546,14 +590,3 @@ def _awaited(answer: Future[Prediction], is_cancelled: Callable[[], bool]) -> Pr
             if is_cancelled():
                 answer.cancel()
                 raise Cancelled from None
-
-
-def _time_image(run: Callable[[NDArray[np.uint8]], Answer], spec: InputSpec) -> float:
-    """Return the seconds that an image takes: the minimum of a few runs, without other load."""
-    image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
-    times_s = []
-    for _ in range(_TIMED_RUNS):
-        began_s = time.perf_counter()
-        run(image)
-        times_s.append(time.perf_counter() - began_s)
-    return min(times_s)

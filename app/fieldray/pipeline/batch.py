@@ -19,15 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import Failed, Outcome, as_one_image
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import Stamps
+from fieldray.inference.engine import Engine
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork, spec_of
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, images_done, open_store
-from fieldray.pipeline.screen import PackPass, screen_with_packs
+from fieldray.pipeline.screen import screen_with_packs
 from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
@@ -421,8 +423,9 @@ def _watch_of(paths: Sequence[Path]) -> Watch:
 
 def assemble(
     paths: Sequence[Path],
-    passes: Sequence[PackPass],
+    assessments: Sequence[Assessment],
     *,
+    engine: Engine,
     workers: Workers,
     database: Path,
     publish: Publish,
@@ -430,13 +433,16 @@ def assemble(
 ) -> Batch:
     """Make a batch, not started. At its end it gives up the work of `workers` under way. `paths` are absolute.
 
-    passes  one for each pack that screens the images in this run, most often a single one
+    assessments  one for each pack that screens the images in this run, most often a single one
+    engine       chooses the device for each image, with the models of all packs open
 
     A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
-    screen = partial(screen_with_packs, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
+    screen = partial(
+        screen_with_packs, workers=workers, engine=engine, observe=statistics.add, is_cancelled=cancelled.is_set
+    )
 
     def release() -> None:
         cancelled.set()
@@ -444,8 +450,8 @@ def assemble(
 
     search = partial(discover, members=workers.members, is_own_report=is_own_report)
     ports = BatchPorts(
-        spec=spec_of(paths, [one.assessment for one in passes]),
-        packs=[PackWork.of(one.assessment, database) for one in passes],
+        spec=spec_of(paths, assessments),
+        packs=[PackWork.of(assessment, database) for assessment in assessments],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
@@ -453,7 +459,7 @@ def assemble(
         count=lambda gives_up: count_files(paths, gives_up=gives_up),
         content_hash=workers.content_hash,
         stamp_with=workers.stamp_with,
-        screen=lambda ref, wanted: screen(ref, [passes[number] for number in wanted]),
+        screen=lambda ref, wanted: screen(ref, [assessments[number] for number in wanted]),
         release=release,
         keeps_previews=options.keeps_previews,
         resuming=options.resuming,

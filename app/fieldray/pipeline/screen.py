@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -38,14 +37,6 @@ log = logging.getLogger(__name__)
 _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise"}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PackPass:
-    """A pack in a pass over images: its assessment, and the engine that chooses the device."""
-
-    assessment: Assessment
-    engine: Engine
-
-
 def screen_image(
     ref: ImageRef,
     *,
@@ -57,21 +48,32 @@ def screen_image(
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Screen an image with one pack. Returns its outcome; see `screen_with_packs`."""
-    screen = partial(screen_with_packs, workers=workers, detail=detail, observe=observe, is_cancelled=is_cancelled)
-    (outcome,) = screen(ref, [PackPass(assessment, engine)])
+    (outcome,) = screen_with_packs(
+        ref,
+        [assessment],
+        workers=workers,
+        engine=engine,
+        detail=detail,
+        observe=observe,
+        is_cancelled=is_cancelled,
+    )
     return outcome
 
 
 def screen_with_packs(
     ref: ImageRef,
-    packs: Sequence[PackPass],
+    assessments: Sequence[Assessment],
     *,
     workers: Workers,
+    engine: Engine,
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Outcome, ...]:
     """Have a worker read an image, and judge the result: gate, calibrate, decide. Returns the outcome of each pack.
+
+    assessments  one for each pack, whose model is open in the engine
+    engine       chooses the device for each pack
 
     The worker checks header and pixels, finds the lungs, and has the classifier run: by itself, or by the device that
     the engine chooses. It reads the image in finer detail where a result is borderline. The image is read once for all
@@ -82,21 +84,21 @@ def screen_with_packs(
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
 
-    def judge(turned: ImageRef, by: Sequence[PackPass]) -> list[Outcome]:
-        return _Judgement(turned, by, workers, detail, observe, is_cancelled).outcomes()
+    def judge(turned: ImageRef, by: Sequence[Assessment]) -> list[Outcome]:
+        return _Judgement(turned, by, workers, engine, detail, observe, is_cancelled).outcomes()
 
-    def upright(lying: Outcome, one: PackPass) -> Outcome:
-        if not isinstance(lying, Refused) or not one.assessment.overrides.will_turn(lying.reason, lying.ref.turn):
+    def upright(lying: Outcome, assessment: Assessment) -> Outcome:
+        if not isinstance(lying, Refused) or not assessment.overrides.will_turn(lying.reason, lying.ref.turn):
             return lying
         if lying.lungs is None:
             raise ValueError("an image that is turned without its lungs")
         turn = Turn(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
-        (found,) = judge(replace(lying.ref, turn=turn), [one])
+        (found,) = judge(replace(lying.ref, turn=turn), [assessment])
         if len({lying.facts.content_sha256, found.facts.content_sha256} - {""}) > 1:
             return Failed(ref=found.ref, stage="decode", reason=reason("changed"), facts=lying.facts)
         return lying if isinstance(found, Refused) else found
 
-    return tuple(map(upright, judge(ref, packs), packs))
+    return tuple(map(upright, judge(ref, assessments), assessments))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -107,8 +109,9 @@ class _Judgement:
     """
 
     ref: ImageRef
-    packs: Sequence[PackPass]
+    assessments: Sequence[Assessment]
     workers: Workers
+    engine: Engine
     detail: Detail
     observe: Callable[[Prediction], None]
     is_cancelled: Callable[[], bool]
@@ -122,22 +125,21 @@ class _Judgement:
         """Return the worker's result for each pack; an error that ends the screening is the result."""
         if self.ref.problem:
             problem = AnalysisResult(problem=self.ref.problem, is_refusal=self.ref.problem_is_refusal, stage="discover")
-            return [problem] * len(self.packs)
+            return [problem] * len(self.assessments)
         try:
-            questions = [(self._question(one), one.assessment.model) for one in self.packs]
+            questions = [(self._question(one), one.model) for one in self.assessments]
             return self.workers.look_for_each(
                 questions, run_elsewhere=self._run_elsewhere, is_cancelled=self.is_cancelled
             )
         except Exception as error:
-            return [self._ended(error, AnalysisResult())] * len(self.packs)
+            return [self._ended(error, AnalysisResult())] * len(self.assessments)
 
-    def _question(self, one: PackPass) -> AnalyseRequest:
+    def _question(self, assessment: Assessment) -> AnalyseRequest:
         """Return the request to a worker: run the classifier itself, or pass the input to the device in use.
 
         Waits until a device is in use; raises Cancelled, BackendProblem.
         """
-        assessment = one.assessment
-        name = one.engine.serving(assessment.model, is_cancelled=self.is_cancelled)
+        name = self.engine.serving(assessment.model, is_cancelled=self.is_cancelled)
         return AnalyseRequest(
             ref=self.ref,
             rules=assessment.model.manifest.accepted,
@@ -149,9 +151,9 @@ class _Judgement:
 
     def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> RanElsewhere:
         """Have a device run an input for the pack at this position, for a worker that goes on with the image."""
-        one = self.packs[number]
+        model = self.assessments[number].model
         try:
-            prediction = one.engine.run(values, model=one.assessment.model, is_cancelled=self.is_cancelled)
+            prediction = self.engine.run(values, model=model, is_cancelled=self.is_cancelled)
         except Exception as error:  # the worker ends its look; what comes of the image is said here
             self.predictions[number] = error
             raise BackendProblem(unexpected(error)) from error
@@ -165,7 +167,7 @@ class _Judgement:
         self.observe(prediction)
 
     def _outcome(self, number: int, seen: AnalysisResult) -> Outcome:
-        assessment = self.packs[number].assessment
+        assessment = self.assessments[number]
         try:
             if seen.answer:
                 backend, sequence = CPU.name, seen.sequence
@@ -199,8 +201,8 @@ class _Judgement:
         """Raises BackendProblem where no image will be run any more, or no image's lungs be found."""
         if error.reason.code == "lungs_unavailable":
             raise error
-        for one in self.packs:
-            if why := one.engine.unavailable_reason:
+        for assessment in self.assessments:
+            if why := self.engine.unavailable_reason(assessment.model):
                 raise BackendProblem(why) from error
 
     def _judged(

@@ -19,9 +19,7 @@ from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image, ImageRef
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
 from fieldray.domain.run import (
-    BackendChanged,
     Count,
-    Event,
     ImageDone,
     Overrides,
     PackOfRun,
@@ -41,6 +39,7 @@ from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
 from fieldray.store.opening import is_older
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
+from fieldray.workers.readiness import Readiness
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,23 +49,14 @@ if TYPE_CHECKING:
 
 
 def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Engine:
-    """Return the engine on this machine's devices; the CPU backend is `workers`.
+    """Return the engine on this machine's devices; the CPU is `workers`.
 
     Every run on patients' images uses this engine, so it records here that a pack ran.
     """
     device, policy = device_choice(settings)
     kinds = device_kinds(BackendOptions(publish=publish, settings=settings))
-    return Engine(publish, cpu=workers, device=device, kinds=kinds, policy=policy, passed=record_run)
-
-
-def cpu_engine(publish: Publish, workers: Workers) -> Engine:
-    """Return the engine of further packs: CPU only, as a pluggable device holds one network at a time."""
-
-    def report(event: Event) -> None:
-        if isinstance(event, BackendChanged) and (event.state == "unavailable" or event.in_use):
-            publish(event)
-
-    return Engine(report, cpu=workers, passed=record_run)
+    cpu = partial(Readiness, workers)
+    return Engine(publish, cpu=cpu, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
 def record_run(model: Model) -> None:
@@ -105,7 +95,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._workers = warm
         self._lock = threading.RLock()
         self._engine: Engine | None = None
-        self._cpu_engines: list[Engine] = []  # of the packs after the first
         self.models: tuple[Model, ...] = ()  # of the next run
         self._batch: Batch | None = None
         self._viewer: Workers | None = None
@@ -135,7 +124,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self._require_open()
             self.models = models
             if not self._is_running:
-                self._open_all(models)
+                self._open(models)
 
     def start(
         self,
@@ -164,14 +153,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
             from fieldray.imaging.discover import existing  # these bring much along
             from fieldray.pipeline.batch import assemble
             from fieldray.pipeline.batch_ports import BatchOptions
-            from fieldray.pipeline.screen import PackPass
 
             assess = partial(choose, ages_confirmed=ages_confirmed, overrides=overrides)
             assessments = assessments_of(models, operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
                 existing(paths),
-                list(map(PackPass, assessments, self._open_all(models))),
+                assessments,
+                engine=self._open(models),
                 workers=self._working(),
                 database=self.database,
                 publish=self._publish,
@@ -221,7 +210,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             if self.model is None or self._is_running:
                 return None
             assessment = choose(self.model, operating_point=operating_point)
-            engine = self._open(self.model)
+            engine = self._open(self.models)
         return screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
 
     def screen_again(self, answer_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
@@ -247,7 +236,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             pack = run.spec.packs[answer.position]
             index = next((at for at, one in enumerate(models) if one.model_sha256 == pack.model_sha256), 0)
             assessment = replace(assessment_of_run(run.spec, answer.position, models[index]), overrides=overrides)
-            engine = self._open_all(models)[index]
+            engine = self._open(models)
         ref = replace(judged.ref, turn=UPRIGHT)
         found = screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
         if isinstance(found, Failed) or (isinstance(found, Refused) and overrides != Overrides()):
@@ -348,7 +337,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Cancel the run and end every thread and process, also if one of them fails to end. Blocks."""
         with self._lock:
             self._is_closed = True
-            batch, resources = self._batch, (self._workers, self._viewer, self._engine, *self._cpu_engines)
+            batch, resources = self._batch, (self._workers, self._viewer, self._engine)
             self._engine = self._viewer = self._workers = None
             self.models = ()
         with contextlib.ExitStack() as ends:  # the last one first
@@ -380,20 +369,10 @@ class Session(contextlib.AbstractContextManager["Session"]):
         if self._is_closed:
             raise EnvironmentProblem(reason("engine_closed"))
 
-    def _open_all(self, models: Sequence[Model]) -> list[Engine]:
-        """The engines of these packs."""
-        first, *others = models
+    def _open(self, models: Sequence[Model]) -> Engine:
+        """Return the engine, with these packs open."""
         workers = self._working()
         workers.load_as_group(models)
-        while len(self._cpu_engines) < len(others):
-            self._cpu_engines.append(cpu_engine(self._publish, workers))
-        engines = self._cpu_engines[: len(others)]
-        for engine, one in zip(engines, others, strict=True):
-            engine.open(one)
-        return [self._open(first), *engines]
-
-    def _open(self, model: Model) -> Engine:
-        if self._engine is None:
-            self._engine = self._engines(self._publish, self._settings, self._working())
-        self._engine.open(model)
+        self._engine = self._engine or self._engines(self._publish, self._settings, workers)
+        self._engine.open(*models)
         return self._engine

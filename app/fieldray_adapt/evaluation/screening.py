@@ -27,9 +27,10 @@ from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import own_key
 from fieldray.packs.verified import read_verified_manifest, write_pack
-from fieldray.pipeline.screen import PackPass, screen_with_packs
+from fieldray.pipeline.screen import screen_with_packs
 from fieldray.settings import Settings
 from fieldray.workers.pool import number_of_workers, open_workers
+from fieldray.workers.readiness import Readiness
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.run import Progress
 
@@ -99,14 +100,15 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
     found: list[tuple[Outcome, ...]] = []
     with (
         open_workers(settings, threads or number_of_workers(settings)) as workers,
-        Engine(lambda _: None, cpu=workers) as engine,
+        Engine(lambda _: None, cpu=partial(Readiness, workers)) as engine,
         ThreadPoolExecutor(workers.size) as pool,
     ):
         workers.load_as_group([model])
         engine.open(model)
-        packs = [PackPass(choose(model, operating_point=name), engine) for name in points]
+        assessments = [choose(model, operating_point=name) for name in points]
+        screen = partial(screen_with_packs, assessments=assessments, workers=workers, engine=engine)
         refs = [ImageRef(path=row.path) for row in rows]
-        for outcomes in pool.map(partial(screen_with_packs, packs=packs, workers=workers), refs):
+        for outcomes in pool.map(screen, refs):
             found.append(outcomes)
             progress("screened images", len(found), len(rows))
     by_point = zip(points, zip(*found, strict=True), strict=True)

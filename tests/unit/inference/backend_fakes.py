@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fieldray.domain.model import BackendName, Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer, BackendKind, check_golden
 from fieldray.reasons import Reason, reason
+from fieldray.workers.readiness import Readiness
 from tiny_models import SIDE, tiny_scores
 
 
@@ -51,8 +53,9 @@ class Behaviour:
             permanent=frozenset({"edgetpu_not_here"}),
         )
 
-    def cpu(self) -> FakeCpu:
-        return FakeCpu(self)
+    def cpu(self) -> Callable[..., Readiness]:
+        """The state of workers that do the same."""
+        return partial(Readiness, FakeWorkers(self))
 
 
 class FakeBackend:
@@ -101,7 +104,7 @@ class FakeBackend:
                 raise BackendProblem(reason("worker_died"))
 
 
-class FakeCpu:
+class FakeWorkers:
     """The same in the place of workers, which test a model as they load it."""
 
     detail = "fake"

@@ -354,6 +354,56 @@ def test_closing_ends_what_a_worker_has_for_the_engine() -> None:
         engine.serving(MODEL)
 
 
+def test_a_device_runs_the_first_model_and_the_cpu_the_others() -> None:
+    edgetpu, cpu, events, second = Behaviour(), Behaviour(), Events(), tiny_model()
+    with serving_engine_of(edgetpu, cpu=cpu, publish=events) as engine:
+        engine.open(MODEL, second)
+        assert engine.serving(second) == backend_of(engine, 1, model=second) == "cpu"
+        assert run(engine, 2).backend == "edgetpu"
+        assert (edgetpu.starts, cpu.starts) == (1, 1)
+        engine.open(MODEL)
+        assert run(engine, 3).backend == "edgetpu"
+        with raises(BackendProblem, "again_other_pack"):
+            engine.serving(second)
+    said = [(event.state, event.in_use) for event in events.heard if event.backend == "cpu"]
+    assert said == [("ready", True)]  # of a model after the first, no more is said
+
+
+def test_the_problem_of_one_model_is_not_that_of_the_others() -> None:
+    """As where the lung-field pack of one of them cannot be run."""
+
+    def passed(model: Model) -> None:
+        if model is second:
+            raise BackendProblem(DIED)
+
+    second, cpu, events = tiny_model(), Behaviour(), Events()
+    with engine_of(cpu=cpu, publish=events, passed=passed) as engine:
+        engine.open(MODEL, second)
+        with raises(BackendProblem, "worker_died"):
+            engine.serving(second)
+        assert engine.serving(MODEL) == "cpu"
+        assert (engine.unavailable_reason(MODEL), engine.unavailable_reason(second)) == (None, DIED)
+        assert events.wait_for("cpu", "unavailable").reason == DIED
+
+
+def test_a_model_that_comes_first_is_run_by_a_device_and_need_not_be_tested_again() -> None:
+    edgetpu, cpu, events, second = Behaviour(), Behaviour(), Events(), tiny_model()
+    with serving_engine_of(edgetpu, cpu=cpu, publish=events) as engine:
+        engine.open(MODEL, second)
+        engine.serving(second)
+        engine.choose("auto", "accelerator")
+        events.wait_for("cpu", "starting")
+        edgetpu.may_start.clear()
+        heard = len(events.heard)
+        engine.open(second)
+        assert engine.serving(second) == "cpu"
+        assert events.serves("cpu", after=heard).state == "ready"
+        edgetpu.may_start.set()
+        events.serves("edgetpu", after=heard)
+        assert run(engine, 1, model=second).backend == "edgetpu"
+    assert (edgetpu.starts, cpu.starts) == (2, 2)
+
+
 def test_a_listener_that_fails_or_calls_the_engine_costs_no_image() -> None:
     def listen(event: Any) -> None:
         engine.reconsider(event.backend)

@@ -87,7 +87,7 @@ def test_only_the_chosen_device_is_started_and_another_may_be_chosen_in_a_run() 
             engine.choose("abacus", "accelerator")
         engine.choose("edgetpu", "accelerator")
         assert backend_of(engine) == "edgetpu"
-        assert engine.unavailable_reason is None
+        assert engine.unavailable_reason(MODEL) is None
         assert events.wait_for("cpu", "unavailable").reason == reason("device_not_chosen")
 
 

@@ -270,7 +270,7 @@ def test_when_nothing_can_be_run_any_more_the_run_fails_and_nothing_is_lost(tmp_
 
     def listen(event: Event) -> None:
         if len(run.names) == 5:
-            engine.unavailable_reason = reason("worker_died")
+            engine.problem = reason("worker_died")
 
     run.listener = listen
     run.finish()

@@ -27,7 +27,6 @@ from fieldray.domain.run import Event, ImageDone
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.batch import Batch, assemble
 from fieldray.pipeline.batch_ports import BatchOptions
-from fieldray.pipeline.screen import PackPass
 from fieldray.store.results import ResultQuery
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from fieldray.workers.pool import Workers
@@ -100,7 +99,8 @@ class Screening:
         self.database = folder.parent / "results.sqlite"
         self.batch: Batch = assemble(
             [folder],
-            [PackPass(assessment=ADULTS, engine=FakeEngine())],
+            [ADULTS],
+            engine=FakeEngine(),
             workers=Meanwhile(pool, changes or {}),
             database=self.database,
             publish=self._publish,

@@ -27,7 +27,6 @@ from fieldray.imaging.whole_file import content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, assemble
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork
 from fieldray.pipeline.run_recorder import ResultsByContent
-from fieldray.pipeline.screen import PackPass
 from fieldray.reasons import reason
 from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
@@ -82,7 +81,8 @@ class Run:
         self.database, self._stop_after = folder.parent / "results.sqlite", stop_after
         self.batch: Batch = assemble(
             [folder],
-            [PackPass(assessment=one, engine=FakeEngine()) for one in assessments],
+            assessments,
+            engine=FakeEngine(),
             workers=self.readers,
             database=self.database,
             publish=self._publish,

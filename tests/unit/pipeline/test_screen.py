@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from fieldray.domain.model import Calibration, Model, OodGate, Prediction
 from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, ReaderProblem, Unreadable
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
-from fieldray.pipeline.screen import PackPass, screen_image, screen_with_packs
+from fieldray.pipeline.screen import screen_image, screen_with_packs
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from raised import raises
@@ -204,7 +205,7 @@ def test_a_fault_in_one_stage_fails_one_image(name: str, error: Exception | None
 
 def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
     engine = FakeEngine()
-    engine.unavailable_reason = reason("self_test", detail="0.5")
+    engine.problem = reason("self_test", detail="0.5")
     with pytest.raises(BackendProblem) as problem:
         screen(engine=engine)
     assert problem.value.reason == reason("self_test", detail="0.5")
@@ -254,11 +255,11 @@ def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
         return tiny_model(manifest=tiny_manifest(accepted=rules, operating_points=(point,), calibration=calibration))
 
     models = [of((18, 95), 0.6), of((15, 95), 0.99), of((1, 5), 0.6)]
-    passes = [PackPass(assessment=choose(model), engine=FakeEngine()) for model in models]
+    assessments = list(map(choose, models))
     header = ImageHeader(patient_age_years=40.0)
-    readers = FakeReaders()
+    readers, engine = FakeReaders(), FakeEngine()
     adults, strict, children = screen_with_packs(
-        ImageRef(path=Path("bright.dcm"), kind="dicom", header=header), passes, workers=readers
+        ImageRef(path=Path("bright.dcm"), kind="dicom", header=header), assessments, workers=readers, engine=engine
     )
     assert (adults.category, strict.category, children.category) == ("abnormal", "unsure", "refused")
     assert children.reason.code == "age"
@@ -266,7 +267,7 @@ def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
     assert readers.looked == [3]
     child = replace(header, patient_age_years=3.0)
     ref = ImageRef(path=Path("dark.dcm"), kind="dicom", header=child)
-    assert [found.status for found in screen_with_packs(ref, passes, workers=readers)] == [
+    assert [found.status for found in screen_with_packs(ref, assessments, workers=readers, engine=engine)] == [
         "refused",
         "refused",
         "screened",
@@ -274,9 +275,10 @@ def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
 
 
 def test_what_ends_the_run_of_one_pack_ends_it_for_all_and_a_failure_is_that_of_every_pack() -> None:
-    passes = [PackPass(assessment=choose(tiny_model()), engine=FakeEngine()) for _ in range(2)]
-    found = screen_with_packs(ImageRef(path=Path("bug.png")), passes, workers=FakeReaders())
+    assessments, engine = [choose(tiny_model()) for _ in range(2)], FakeEngine()
+    screen = partial(screen_with_packs, assessments=assessments, workers=FakeReaders(), engine=engine)
+    found = screen(ImageRef(path=Path("bug.png")))
     assert [outcome.reason.code for outcome in found] == ["internal", "internal"]
-    passes[1].engine.unavailable_reason = reason("no_runtime")
+    engine.problems[assessments[1].model] = reason("no_runtime")
     with pytest.raises(BackendProblem):
-        screen_with_packs(ImageRef(path=Path("bright.png")), passes, workers=FakeReaders())
+        screen(ImageRef(path=Path("bright.png")))

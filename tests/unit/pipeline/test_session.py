@@ -123,6 +123,18 @@ def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) ->
     assert not any(readers.read_names for readers in opened.readers)
 
 
+def test_packs_of_one_run_have_one_engine_and_stay_open_in_it(opened: Opened, images: Path) -> None:
+    first, second = tiny_model(), tiny_model(manifest=tiny_manifest(version="2.0.0"))
+    opened.session.use_packs(first, second)
+    opened.session.screen_one(ImageRef(path=images / "image-000.png", kind="png"))
+    assert opened.session.start([images]).join(20)
+    (engine,) = opened.engines
+    assert engine.opened == [first, second] * 3
+    with ResultQuery(opened.session.database) as query:
+        (run,) = query.runs()
+    assert [pack.pack_name for pack in run.spec.packs] == ["tiny-1.0.0", "tiny-2.0.0"]
+
+
 def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opened, images: Path) -> None:
     (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
     first, second = tiny_model(), tiny_model(manifest=tiny_manifest(version="2.0.0"))

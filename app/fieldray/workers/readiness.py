@@ -1,0 +1,111 @@
+"""Whether the workers can run a model: they are tested with it before they run its first image."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from fieldray.domain.model import Model
+from fieldray.errors import FieldrayError, unexpected
+from fieldray.inference.backend import PERMANENT, BackendStatus, time_image
+from fieldray.reasons import Reason
+from fieldray.workers.pool import Workers
+
+log = logging.getLogger(__name__)
+
+_DELAYS_S: Final = (0.0, 0.05, 0.2, 0.8)  # before each try
+
+
+class Readiness:
+    """Whether the workers can run one model, which a test by a thread tells. Thread-safe.
+
+    changed  called when `status` or `is_out` has changed by a test, from its thread
+    passed   called with the model once its test has passed, before `status` says so. If it raises FieldrayError, the
+             workers are to run no image
+    """
+
+    def __init__(
+        self, workers: Workers, model: Model, changed: Callable[[], None], passed: Callable[[Model], None]
+    ) -> None:
+        self._workers, self._model = workers, model
+        self._changed, self._passed = changed, passed
+        self._lock = threading.Lock()
+        self._status = BackendStatus()
+        self._is_out = True
+        self._is_over = threading.Event()  # of the last test: whether it is of use no more
+        self._thread: threading.Thread | None = None
+
+    @property
+    def status(self) -> BackendStatus:
+        """Ready once a test has passed; unavailable after one that failed, though another try may follow."""
+        return self._status
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the workers will run no image unless `start` is called: not tested, stopped, or failed for good."""
+        return self._is_out
+
+    def start(self) -> None:
+        """Test the workers, unless they are being tested or have passed. Does not wait."""
+        with self._lock:
+            if not self._is_out:
+                return
+            is_over = threading.Event()
+            thread = threading.Thread(target=self._test, args=(is_over, self._thread), name="readiness", daemon=True)
+            thread.start()
+            self._thread, self._is_over, self._is_out = thread, is_over, False
+
+    def stop(self, why: Reason | None = None) -> None:
+        """Have the workers run no image; with a reason, those that were started are unavailable. Does not wait."""
+        with self._lock:
+            self._is_over.set()
+            self._is_out = True
+            if why is None:
+                self._status = BackendStatus()
+            elif self._status.state != "stopped":
+                self._status = BackendStatus(state="unavailable", reason=why)
+
+    def close(self) -> None:
+        """Stop, and end the test that is under way, also one that hangs in a worker."""
+        self.stop()
+        self._workers.end_unwanted()
+        if self._thread:
+            self._thread.join()
+
+    def _test(self, is_over: threading.Event, former: threading.Thread | None) -> None:
+        if former:
+            former.join()
+        for delay_s in _DELAYS_S:
+            if is_over.wait(delay_s):
+                return
+            self._enter(is_over, BackendStatus(state="starting"))
+            try:
+                run = partial(self._workers.run, model=self._model, is_cancelled=is_over.is_set)
+                image_s = time_image(run, self._model.manifest.input)
+                if is_over.is_set():
+                    return
+                self._passed(self._model)
+            except FieldrayError as problem:
+                why = problem.reason
+            except Exception as error:
+                log.exception("a test of the workers failed unexpectedly")
+                why = unexpected(error)
+            else:
+                self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, image_s=image_s))
+                return
+            is_out = why.code in PERMANENT or delay_s == _DELAYS_S[-1]
+            self._enter(is_over, BackendStatus(state="unavailable", reason=why), is_out=is_out)
+            if is_out:
+                return
+
+    def _enter(self, is_over: threading.Event, status: BackendStatus, *, is_out: bool = False) -> None:
+        with self._lock:
+            if is_over.is_set():
+                return
+            self._status, self._is_out = status, is_out
+        if status.reason:
+            log.info("the CPU is unavailable: %s", status.reason.text)
+        self._changed()

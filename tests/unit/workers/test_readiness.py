@@ -1,0 +1,138 @@
+"""The test of workers with a model: when it passes, when it is tried again, and what it leaves behind."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from backend_fakes import Behaviour, FakeWorkers
+
+from fieldray.domain.model import Model
+from fieldray.inference.backend import BackendStatus
+from fieldray.reasons import reason
+from fieldray.workers.pool import Workers
+from fieldray.workers.readiness import Readiness
+from tiny_models import tiny_model
+from waiting import wait_for
+
+DIED = reason("worker_died")
+OTHERS = reason("device_not_chosen")
+MODEL = tiny_model()
+
+
+class Watched:
+    """Workers that do what `behaviour` says, and every status that their test had."""
+
+    def __init__(self, behaviour: Behaviour, passed: Callable[[Model], None] = lambda _: None) -> None:
+        self.heard: list[BackendStatus] = []
+        self.readiness = Readiness(
+            FakeWorkers(behaviour), MODEL, lambda: self.heard.append(self.readiness.status), passed
+        )
+
+    @property
+    def states(self) -> list[str]:
+        return [status.state for status in self.heard]
+
+
+@contextmanager
+def watched(behaviour: Behaviour, passed: Callable[[Model], None] = lambda _: None) -> Iterator[Watched]:
+    made = Watched(behaviour, passed)
+    try:
+        yield made
+    finally:
+        made.readiness.close()
+
+
+def test_workers_are_out_of_use_until_their_test_is_asked_for() -> None:
+    behaviour, models = Behaviour(), list[Model]()
+    with watched(behaviour, models.append) as made:
+        assert made.readiness.is_out and made.readiness.status == BackendStatus()
+        behaviour.may_start.clear()
+        made.readiness.start()
+        wait_for(lambda: behaviour.starts)
+        assert not made.readiness.is_out and made.states == ["starting"] and models == []
+        behaviour.may_start.set()
+        wait_for(lambda: made.readiness.status.state == "ready")
+        made.readiness.start()  # which passed, and is not tested again
+        assert models == [MODEL] and behaviour.starts == 1
+    ready = made.heard[-1]
+    assert (made.states, ready.detail, ready.reason) == (["starting", "ready"], "fake", None)
+    assert made.readiness.is_out and made.readiness.status == BackendStatus()
+
+
+def test_the_faster_of_its_images_is_the_time_of_an_image() -> None:
+    with watched(Behaviour(dies=lambda _: time.sleep(0.02))) as made:
+        made.readiness.start()
+        wait_for(lambda: made.readiness.status.state == "ready")
+        assert made.readiness.status.image_s >= 0.02
+
+
+def test_a_test_that_fails_is_tried_three_times_more_and_again_when_asked_for() -> None:
+    behaviour = Behaviour(start_problem=DIED)
+    with watched(behaviour) as made:
+        made.readiness.start()
+        wait_for(lambda: made.readiness.is_out)
+        assert made.states == ["starting", "unavailable"] * 4
+        assert made.readiness.status == BackendStatus(state="unavailable", reason=DIED)
+        behaviour.start_problem = None
+        made.readiness.start()
+        wait_for(lambda: made.readiness.status.state == "ready")
+        assert not made.readiness.is_out
+
+
+def test_what_would_be_the_same_again_is_tried_once() -> None:
+    with watched(Behaviour(start_problem=reason("no_runtime"))) as made:
+        made.readiness.start()
+        wait_for(lambda: made.readiness.is_out)
+    assert made.states == ["starting", "unavailable"]
+
+
+def test_a_fault_that_nobody_thought_of_is_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    def passed(_: Model) -> None:
+        raise IndexError
+
+    with watched(Behaviour(), passed) as made:
+        made.readiness.start()
+        wait_for(lambda: made.readiness.is_out)
+        assert made.readiness.status.reason == reason("internal", detail="IndexError")
+    assert "a test of the workers failed unexpectedly" in caplog.text
+
+
+def test_a_test_that_was_stopped_changes_nothing_any_more_and_the_next_one_waits_for_it() -> None:
+    behaviour, gate, models = Behaviour(), threading.Event(), list[Model]()
+
+    def passed(model: Model) -> None:
+        models.append(model)
+        assert gate.wait(20)
+
+    with watched(behaviour, passed) as made:
+        made.readiness.stop(OTHERS)
+        assert made.readiness.status == BackendStatus()  # it was never in use
+        made.readiness.start()
+        wait_for(lambda: models)
+        made.readiness.stop(OTHERS)
+        assert made.readiness.is_out and made.readiness.status == BackendStatus(state="unavailable", reason=OTHERS)
+        made.readiness.start()
+        gate.set()
+        wait_for(lambda: made.readiness.status.state == "ready")
+        assert models == [MODEL, MODEL]
+    assert made.states == ["starting", "starting", "ready"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_to_close_it_ends_a_test_that_hangs_in_a_worker() -> None:
+    with Workers(1, timeout_s=600, memory_limit_mb=1024) as workers:
+        (pid,) = workers.pids
+        psutil.Process(pid).send_signal(signal.SIGSTOP)
+        readiness = Readiness(workers, MODEL, lambda: None, lambda _: None)
+        readiness.start()
+        wait_for(lambda: readiness.status.state == "starting")
+        readiness.close()
+        assert readiness.is_out and readiness.status == BackendStatus()
+        wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
