@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from fieldray.domain.model import Model
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.lungs.networks import compact_unet
-from fieldray_adapt.networks.architectures import convolutions, pack_channels, pack_weights, resnet50
-from fieldray_adapt.networks.quantise import OUTPUTS, quantise, to_float_file
+from fieldray_adapt.networks.architectures import channels_from_pack, read_convolutions, resnet50, weights_from_pack
+from fieldray_adapt.networks.quantise import OUTPUT_ROLES, quantise, to_float_file
 from fieldray_adapt.networks.specification import Specification, initial_weights
 
 _SEED: Final = 19
@@ -47,15 +47,15 @@ def classifier_case(folder: Path) -> NetworkCase:
     """The ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
     model = read_pack(folder).model
     spec = model.manifest.input
-    count = len(list(convolutions(model.files["litert"])))
+    count = len(list(read_convolutions(model.files["litert"])))
     known = (
         resnet50(height=spec.height, width=spec.width, labels=len(model.manifest.labels), blocks=blocks)
         for blocks in _BLOCKS
     )
     whole = next(one for one in known if sum(layer.kind == "conv" for layer in one.layers) == count)
-    network = whole.with_channels(pack_channels(folder, whole))
-    weights = {**initial_weights(network, seed=_SEED), **pack_weights(folder, network)}
-    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.files["litert"]))[-1]
+    network = whole.with_channels(channels_from_pack(folder, whole))
+    weights = {**initial_weights(network, seed=_SEED), **weights_from_pack(folder, network)}
+    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(read_convolutions(model.files["litert"]))[-1]
     return _case(f"ResNet50 of {model.manifest.pack_id}", network, weights, model, int8_file=model.files["litert"])
 
 
@@ -95,7 +95,7 @@ def _case(
         int8_file, roles = integer.data, dict(integer.outputs)
     else:
         roles[role] = getattr(model.manifest.outputs, role)
-    others = tuple(known for known in OUTPUTS if known in network.outputs and known != role)
+    others = tuple(known for known in OUTPUT_ROLES if known in network.outputs and known != role)
     return NetworkCase(
         name=f"{name}, {network.height} px",
         specification=network,

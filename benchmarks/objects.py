@@ -31,7 +31,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.offline import reach
 from fieldray_adapt.networks.architectures import resnet34, resnet50, squeezenet, vgg16
 from fieldray_adapt.training.keras_engine import build_network
-from fieldray_cluster.object_server import ObjectServer, address_path
+from fieldray_cluster.object_server import ObjectServer, address_to_path
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 
 GOAL: Final = 0.9  # of the local rate
@@ -47,7 +47,7 @@ def report(folder: Path, *, most: int, rounds: int, notify: Notify) -> Report:
     files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg", ".jpeg"))[:most]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch, _served(files) as server:
-        listed = [(ImageRef(path=address_path(name)), state) for name, state in server.listed()]
+        listed = [(ImageRef(path=address_to_path(name)), state) for name, state in server.iterate_objects()]
         for name, make in _NETWORKS.items():
             network = make()
             network(np.zeros((1, _SIDE, _SIDE, 3), np.float32))
@@ -140,7 +140,7 @@ def _remote_s(
     with ReadAhead(server, ObjectCache(folder / "cache"), refs, states, own) as ahead:
         for ref in refs:
             asked_s = time.perf_counter()
-            with ahead.local(ref) as path:
+            with ahead.local_file(ref) as path:
                 waited_s += time.perf_counter() - asked_s
                 _run(path, network)
     took_s = time.perf_counter() - began_s

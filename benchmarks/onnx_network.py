@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification, channel_sets, shapes
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification, channel_sets, layer_shapes
 
 _OPSET: Final = 17
 _FORMAT: Final = 9
@@ -51,7 +51,7 @@ class _Writer:
 
     def __init__(self, specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> None:
         self._specification, self._weights = specification, weights
-        self._sets, self._shapes = channel_sets(specification), shapes(specification)
+        self._sets, self._shapes = channel_sets(specification), layer_shapes(specification)
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 

@@ -34,9 +34,9 @@ from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray_adapt.networks.architectures import NETWORKS
-from fieldray_adapt.networks.specification import parameters
+from fieldray_adapt.networks.specification import parameter_count
 from fieldray_adapt.training.classifier import Samples
-from fieldray_cluster.training.formulas import SERVERS, Measured, Mode, estimated
+from fieldray_cluster.training.formulas import SERVERS, Measurements, Mode, estimate_training
 from fieldray_cluster.training.tasks import write_arrays
 
 Notify = Callable[[str], None]
@@ -209,8 +209,8 @@ def cases(
                         machines, link, mode=mode, server=server, workers=workers, batches=batches,
                         takes_turns=takes_turns,
                     )  # fmt: skip
-                    measured = Measured(gradient_s=took_s, transfer_s=transfer_s, batches=batches, is_whole=True)
-                    span = estimated(measured, mode=mode, server=server, workers=workers).span
+                    measured = Measurements(gradient_s=took_s, transfer_s=transfer_s, batches=batches, is_whole=True)
+                    span = estimate_training(measured, mode=mode, server=server, workers=workers).span
                     # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15; one at a
                     # time, each waits for those before it alone, 4.6.
                     bound_s = span.best_s if mode == "async" or takes_turns else span.worst_s
@@ -239,7 +239,7 @@ def learnt_links(
     found = []
     for kind in networks:
         whole = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=1)
-        elements = parameters(whole.scaled(width) if width != 1 else whole)
+        elements = parameter_count(whole.scaled(width) if width != 1 else whole)
         learner = {
             "kind": kind, "side": _SIDE, "width": width, "batches": batches, "batch_size": _BATCH_SIZE,
             "arrays": str(arrays), "sha256": sha256,

@@ -72,13 +72,13 @@ class _Machine:
         return [statistics.median(column) for column in zip(*times, strict=True)]
 
     def serve(self, plan: dict[str, Any], elements: int, batches: int, share: int, token: str) -> Any:
-        from fieldray_cluster.training.server import ServedShard, Service
+        from fieldray_cluster.training.server import ServerSettings, ShardServer
         from fieldray_cluster.training.shard import ShardState
 
         made, task = _plan(plan), self._learner or _StandIn(0.0, batches, elements)
         layout = task.layout
         runs = layout.ranges(made.servers, evenly=True)[share]
-        service = Service(
+        service = ServerSettings(
             layout=layout,
             runs=runs,
             rule=task.rule,
@@ -86,7 +86,7 @@ class _Machine:
             updates_per_epoch=made.updates(batches),
         )
         state = ShardState.new(layout.vector(task.first_weights())).part(runs)
-        served = ServedShard(service, state, host=self._host, token=token)
+        served = ShardServer(service, state, host=self._host, token=token)
         self._open.append(served)
         return served.address
 
@@ -102,7 +102,7 @@ class _Machine:
         servers: list[tuple[str, int]],
         at: float,
     ) -> Any:
-        from fieldray_cluster.training.worker import WorkerSpec, perform
+        from fieldray_cluster.training.worker import WorkerSpec, compute_gradients
 
         made, task = _plan(plan), self._learner or cast(Any, _StandIn(gradient_s, batches, elements))
         placed = task.layout.ranges(made.servers, evenly=True)
@@ -115,23 +115,23 @@ class _Machine:
             servers=tuple(((host, port), runs) for (host, port), runs in zip(servers, placed, strict=True)),
         )
         time.sleep(max(0.0, at - time.monotonic()))
-        outcome = perform(spec)
+        outcome = compute_gradients(spec)
         return {"began": at, "ended": time.monotonic(), "lost": outcome.was_lost}
 
     def echo(self, elements: int, token: str) -> Any:
-        from fieldray_cluster.training.channel import Listener, echo
+        from fieldray_cluster.training.channel import Listener, serve_echo
 
-        listener = Listener(self._host, token=token, largest=elements, serve=echo)
+        listener = Listener(self._host, token=token, largest=elements, serve=serve_echo)
         self._open.append(listener)
         return listener.address
 
     def transfer(self, elements: int, token: str, address: tuple[str, int], repeats: int) -> Any:
-        from fieldray_cluster.training.channel import connect, round_trips
+        from fieldray_cluster.training.channel import connect, time_round_trips
 
         channel = connect((address[0], address[1]), token=token, role="", largest=elements)
         times = {
-            "nothing": round_trips(channel, values=0, repeats=repeats),
-            "weights": round_trips(channel, values=elements, repeats=repeats),
+            "nothing": time_round_trips(channel, values=0, repeats=repeats),
+            "weights": time_round_trips(channel, values=elements, repeats=repeats),
         }
         channel.close()
         return times
@@ -159,9 +159,9 @@ class _StandIn:
 
     @property
     def rule(self) -> Any:
-        from fieldray_cluster.training.shard import Rule
+        from fieldray_cluster.training.shard import UpdateRule
 
-        return Rule(weight_decay=0.0, average_every=2**30)
+        return UpdateRule(weight_decay=0.0, average_every=2**30)
 
     @property
     def layout(self) -> Any:

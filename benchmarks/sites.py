@@ -26,13 +26,13 @@ from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Scores, Truth, logit, sigmoid, threshold_for_sensitivity
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.packs.library import PackLibrary
-from fieldray_adapt.data.dataset import targets_of
+from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows
 from fieldray_adapt.data.layouts import Row, split_rows
 from fieldray_adapt.evaluation.screening import screen_rows
-from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.shared import Source
-from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.recipes.tables import RecipeDocument
 
 Notify = Callable[[str], None]
 Logits = NDArray[np.float64]
@@ -173,7 +173,7 @@ def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, gen
 # ---- edges of not sure
 
 
-def edges(films: Films, point: OperatingPoint, recipe: Recipe) -> tuple[float, float]:
+def edges(films: Films, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
     """Where *not sure* would begin and end, were they chosen on these films as the recipe chooses them."""
     asked = next(own for own in recipe.evaluation.points if own.name == point.name)
     scores, truth, _ = arrays([case for case in films.cases if case.score is not None])
@@ -182,7 +182,9 @@ def edges(films: Films, point: OperatingPoint, recipe: Recipe) -> tuple[float, f
     return min(low, point.threshold), max(high, point.threshold)
 
 
-def edges_that_hold_at_each(hospitals: Sequence[Films], point: OperatingPoint, recipe: Recipe) -> tuple[float, float]:
+def edges_that_hold_at_each(
+    hospitals: Sequence[Films], point: OperatingPoint, recipe: ClassifierRecipe
+) -> tuple[float, float]:
     """The lowest beginning and the highest end that one of the hospitals asks for."""
     found = [edges(films, point, recipe) for films in hospitals]
     return min(low for low, _ in found), max(high for _, high in found)
@@ -204,7 +206,7 @@ class Hospitals:
     """A pack, and the films it is measured on: the validation images of its recipe, by hospital, and of other sites."""
 
     model: Model
-    recipe: Recipe
+    recipe: ClassifierRecipe
     own: Films
     parts: Sequence[Films]
     sites: Sequence[Films]
@@ -218,7 +220,7 @@ class Hospitals:
 def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospitals:
     """Screen the films of a pack that ships. Raises FieldrayError."""
     path = CHECKOUT / "models" / "recipes" / f"{pack_id}.toml"
-    recipe = with_whole_paths(Document.read(path).parsed(Recipe), path)
+    recipe = with_absolute_paths(RecipeDocument.read(path).parsed(ClassifierRecipe), path)
     (folder,) = (CHECKOUT / "models").glob(f"{pack_id}-*")
     model = PackLibrary(home).load(folder)
     rows = read_rows(recipe.data, folder=home)
@@ -226,11 +228,11 @@ def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospit
     validation = [row for row, part in zip(rows, parts, strict=True) if part == "validation"]
 
     def films(name: str, rows: Sequence[Row]) -> Films:
-        label = recipe.kept_labels[0]
+        label = recipe.pack_labels[0]
         screening = screen_rows(
             model, rows, threads=recipe.training.threads, progress=lambda *_: notify(f"{pack_id}: {name}")
         )
-        cases = screening.cases(label.code, targets_of(rows, [label])[:, 0])
+        cases = screening.cases(label.code, label_targets(rows, [label])[:, 0])
         return Films(name=name, cases=next(iter(cases.values())))
 
     named = {name: [row for row in validation if row.source == name] for name in {row.source for row in validation}}

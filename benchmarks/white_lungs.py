@@ -30,7 +30,7 @@ from fieldray.imaging.preprocess import to_tensor, with_window
 from fieldray.imaging.reading import decode
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
-from fieldray_adapt.data.augmentation import WHITE_PARTS, lung_hulls, painted_white, white_part
+from fieldray_adapt.data.augmentation import WHITE_AREA_KINDS, lung_hulls, paint_white, white_area
 
 _SIDE: Final = 256
 _MOST_OF_A_SET: Final = 500
@@ -105,13 +105,13 @@ def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any
             if plain is None:
                 continue
             hulls = lung_hulls(np.asarray(Picture.fromarray(plain[0]).resize((_SIDE, _SIDE))) >= 0.5)
-            for order, kind in enumerate(("", *WHITE_PARTS)):
+            for order, kind in enumerate(("", *WHITE_AREA_KINDS)):
                 generator = np.random.default_rng([37, len(name), number, order])
                 here = int(generator.integers(2))
                 if kind and len(hulls) < 2:
                     continue
-                place = white_part(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
-                seen = finder.find(Image(pixels=painted_white(plain[1], place, generator))) if kind else plain
+                place = white_area(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
+                seen = finder.find(Image(pixels=paint_white(plain[1], place, generator))) if kind else plain
                 if seen is not None:
                     made.append((name, f"{name} {row['patient_id']}", kind, *facts_of(*seen, place)))
     return made
@@ -148,7 +148,7 @@ def fit(made: list[Any]) -> list[str]:
     limit = next(at for at in steps if np.mean([(of > at).mean() for of in sources]) <= _FALSE_ALARMS)
     found, above = learnt(np.ones(len(made), bool)).coef_[0].round(2).tolist(), score > limit
     counted = [(name, (source == name) & (kind == "")) for name in np.unique(source)]
-    counted += [(name, kind == name) for name in WHITE_PARTS]
+    counted += [(name, kind == name) for name in WHITE_AREA_KINDS]
     return [
         *(f"{name}: {np.count_nonzero(above & of)} of {np.count_nonzero(of)}" for name, of in counted),
         f"WEIGHTS {found[:-4]}",

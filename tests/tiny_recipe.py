@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray_adapt.command import adapt
-from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
-from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.command import run_recipe
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
+from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.training.classifier import Samples
 
 RECIPE = """
@@ -83,15 +83,15 @@ def draw(folder: Path, name: str, *, images: int, first: int) -> None:
     (folder / f"{name}.csv").write_text("\n".join(lines))
 
 
-def read_recipe(path: Path, kind: type[Any] = Recipe) -> Any:
+def read_recipe(path: Path, kind: type[Any] = ClassifierRecipe) -> Any:
     """A recipe, of a classifier if not of another kind, as a run gets it. Raises UsageProblem with all problems."""
-    return with_whole_paths(Document.read(path).parsed(kind), path)
+    return with_absolute_paths(RecipeDocument.read(path).parsed(kind), path)
 
 
 def adapted(step: str, recipe: Path) -> list[str]:
     """Perform a step and those before it; what is said."""
     said = list[str]()
-    adapt(step, recipe, say=said.append, progress=lambda *_: None)
+    run_recipe(step, recipe, say=said.append, progress=lambda *_: None)
     return said
 
 

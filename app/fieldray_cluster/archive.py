@@ -32,19 +32,27 @@ from fieldray_cluster.archive_folder import ArchiveFolder, ImageList
 from fieldray_cluster.archive_worker import (
     ArchiveRequest,
     PieceSpec,
-    answer_bytes,
-    contents_at_once,
-    most_bytes,
-    packed,
-    problem_in,
-    problem_of_node,
-    replaced_rows,
-    results_of,
+    check_node,
+    max_answer_bytes,
+    pack_outcomes,
+    parse_problem,
+    parse_results,
+    read_contents,
+    replace_rows,
     screen_piece,
+    screen_to_bytes,
 )
-from fieldray_cluster.connection import ConnectionSettings, is_connected, workers_of
+from fieldray_cluster.connection import ConnectionSettings, is_connected, list_workers
 from fieldray_cluster.object_server import is_address
-from fieldray_cluster.pool import LOST, FaultCounts, Note, Piece, WorkerRegistry, wait_for_any, work_connected
+from fieldray_cluster.worker_registry import (
+    CONNECTION_ERRORS,
+    FaultCounts,
+    NodeMessageCallback,
+    Piece,
+    WorkerRegistry,
+    run_with_reconnects,
+    wait_for_any,
+)
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +62,8 @@ _LATE_S: Final = 1.0  # for the word that a worker ended over its piece
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
 _START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
 
-Screen = Callable[[PieceSpec], Sequence[Outcome]]
-Inspect = Callable[..., Reason | None]
+ScreenPiece = Callable[[PieceSpec], Sequence[Outcome]]
+CheckNode = Callable[..., Reason | None]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -74,7 +82,7 @@ class _Task:
     until_s: float
 
 
-def patience_s(images: int) -> float:
+def piece_time_limit_s(images: int) -> float:
     """The time limit for a worker on a piece with this number of images: over ten times what it needs."""
     return _START_S + _IMAGE_S * images
 
@@ -107,17 +115,17 @@ class PieceOptions:
     chunk_images     images in a piece
     sends_files      whether the driver reads the files and sends them with each piece
     screen, inspect  functions that workers run on a piece, and as a check before; importable by the workers
-    waits_s          returns the time limit of a worker for a number of images
+    time_limit_s     returns the time limit of a worker for a number of images
     """
 
     chunk_images: int = CHUNK_IMAGES
     sends_files: bool = False
-    screen: Screen = screen_piece
-    inspect: Inspect = problem_of_node
-    waits_s: Callable[[int], float] = patience_s
+    screen: ScreenPiece = screen_piece
+    inspect: CheckNode = check_node
+    time_limit_s: Callable[[int], float] = piece_time_limit_s
 
 
-class Archive:
+class ArchiveDriver:
     """One start of the driver on an output folder.
 
     Parameters
@@ -138,13 +146,13 @@ class Archive:
         *,
         save: Callable[[Sequence[Outcome], bool], None],
         progress: Callable[[ArchiveProgress], None],
-        note: Note,
+        note: NodeMessageCallback,
         options: PieceOptions = PieceOptions(),
     ) -> None:
         self._folder, self._request, self._images = folder, request, images
         self._save, self._show, self._note = save, progress, note
         self._screen, self._inspect, self._sends_files = options.screen, options.inspect, options.sends_files
-        self._chunk_images, self._waits_s = options.chunk_images, options.waits_s
+        self._chunk_images, self._waits_s = options.chunk_images, options.time_limit_s
         self._left: deque[Piece] = deque()
         self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
         self._tasks: dict[str, _Task] = {}  # by the worker's address
@@ -162,7 +170,7 @@ class Archive:
         self._take_over()
         self._began_s = time.monotonic()
         if self._left:
-            work_connected(connection, self._work, done=lambda: self._done)
+            run_with_reconnects(connection, self._work, done=lambda: self._done)
         return self._progress()
 
     def _take_over(self) -> None:
@@ -173,13 +181,13 @@ class Archive:
         A failure is always tried again, as in any run: its cause may be over, and the reason does not tell.
         """
         again: list[Piece] = []
-        for piece in self._folder.done(len(self._images)):
+        for piece in self._folder.finished_pieces(len(self._images)):
             try:
                 refs = tuple(map(ref_of, self._images.refs(piece)))
-                outcomes = results_of(refs, self._folder.results(piece), self._request)
+                outcomes = parse_results(refs, self._folder.read_results(piece), self._request)
             except ValueError as error:
                 log.warning("results of %d images are made again: %s", piece.size, error)
-                self._folder.forget(piece)
+                self._folder.delete_results(piece)
                 continue
             good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
             self._save(good, True)
@@ -190,7 +198,7 @@ class Archive:
                     is_next = self._failed_in.get(number - 1) is piece and again[-1].size < self._chunk_images
                     begin = again.pop().start if is_next else number
                     again.append(Piece(begin, number + 1))
-        self._left.extend((*self._folder.left(len(self._images), size=self._chunk_images), *again))
+        self._left.extend((*self._folder.remaining_pieces(len(self._images), size=self._chunk_images), *again))
 
     # ---- with a client
 
@@ -206,7 +214,7 @@ class Archive:
             self._tasks.clear()
 
     def _step(self, client: Client, pool: WorkerRegistry) -> None:
-        for address in pool.look():
+        for address in pool.refresh():
             if task := self._tasks.pop(address, None):
                 self._lose(pool, task)
         for address in [each for each in pool.workers if each not in self._tasks]:
@@ -223,11 +231,11 @@ class Archive:
         if not self._left or address in self._tasks:
             return
         node = pool.node(address)
-        self._faults.works(node, workers=sum(pool.node(other) == node for other in pool.workers))
+        self._faults.set_worker_count(node, workers=sum(pool.node(other) == node for other in pool.workers))
         piece = self._next_piece(node)
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
-            count, files = contents_at_once(self._images.files(piece))
+            count, files = read_contents(self._images.files(piece))
             if count < piece.size:
                 self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
@@ -236,7 +244,7 @@ class Archive:
         states = self._images.states(piece) if is_address(self._request.paths[0]) else None
         spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
-        future = client.submit(answer_bytes, self._screen, spec, key=key, workers=[address], pure=False)
+        future = client.submit(screen_to_bytes, self._screen, spec, key=key, workers=[address], pure=False)
         self._nodes_began_s.setdefault(node, time.monotonic())
         self._tasks[address] = _Task(
             future=future,
@@ -279,24 +287,24 @@ class Archive:
             if answer is None:
                 self._left.appendleft(task.piece)
                 return
-            problem, is_fault = problem_in(answer)
-            outcomes = () if problem else results_of(task.refs, answer, self._request, hashes=task.hashes)
+            problem, is_fault = parse_problem(answer)
+            outcomes = () if problem else parse_results(task.refs, answer, self._request, hashes=task.hashes)
         except ValueError as error:
             log.warning("%s: %s", task.node, error)
             self._left.appendleft(task.piece)
-            pool.set_node_aside(task.node, reason("cluster_other_answer"))
+            pool.exclude_node(task.node, reason("cluster_other_answer"))
             return
         if problem and is_fault:  # the image's, where it follows an image; or the node's
             self._blame(pool, task.piece, task.node, problem)
             return
         if problem:
             self._left.appendleft(task.piece)
-            pool.set_aside(address, problem)
+            pool.exclude_worker(address, problem)
             return
         if address in pool.workers:
             self._give(client, pool, address)
         self._keep(task.piece, answer, outcomes)
-        self._faults.has_done(task.node, task.piece.size)
+        self._faults.add_done(task.node, task.piece.size)
 
     def _answer(self, client: Client, task: _Task, address: str) -> bytes | None:
         """Fetch the answer about a finished piece; None if the worker or the scheduler was lost.
@@ -306,16 +314,18 @@ class Archive:
         for patience_s in _PATIENCE_S:
             try:
                 size = client.nbytes([task.future.key], summary=False).get(task.future.key, 0)
-                if size > most_bytes(task.piece.size):
+                if size > max_answer_bytes(task.piece.size):
                     raise ValueError(f"an answer of {size} bytes")
                 found: object = task.future.result(timeout=patience_s)
             except TimeoutError:  # a slow line, or nobody at its other end
-                with contextlib.suppress(*LOST):
-                    if is_connected(client) and address in workers_of(client):
+                with contextlib.suppress(*CONNECTION_ERRORS):
+                    if is_connected(client) and address in list_workers(client):
                         continue
                 return None
             except Exception as error:  # what Dask makes of bytes that are not what they should be, too
-                if isinstance(error, LOST) or task.future.status == "cancelled":  # a new scheduler does not know it
+                if (
+                    isinstance(error, CONNECTION_ERRORS) or task.future.status == "cancelled"
+                ):  # a new scheduler does not know it
                     return None
                 raise ValueError(f"an answer that is none: {type(error).__name__}") from error
             if not isinstance(found, bytes):
@@ -329,8 +339,8 @@ class Archive:
         """
         task = self._tasks.pop(address)
         task.future.cancel()
-        self._suspect(self._faults.failed(task.piece, task.node))
-        pool.set_aside(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
+        self._suspect(self._faults.add_failure(task.piece, task.node))
+        pool.exclude_worker(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
 
     def _lose(self, pool: WorkerRegistry, task: _Task) -> None:
         """Handle the loss of a worker. A piece that the worker had begun counts the death.
@@ -339,7 +349,7 @@ class Archive:
         """
         try:
             has_begun = isinstance(task.future.exception(timeout=_LATE_S), KilledWorker)
-        except LOST:
+        except CONNECTION_ERRORS:
             has_begun = False
         task.future.cancel()
         if has_begun:
@@ -351,7 +361,7 @@ class Archive:
         """Handle a piece whose worker died or that failed for `why`: try again, halve it, or fail the image or the
         node.
         """
-        piece = self._faults.failed(piece, node)
+        piece = self._faults.add_failure(piece, node)
         is_last = not self._left and not self._tasks
         nodes = {node, *map(pool.node, pool.workers)}
         if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
@@ -360,11 +370,11 @@ class Archive:
             ref = ref_of(self._images.refs(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
             failed = (Failed(ref=ref, stage="decode", reason=cause),)
-            self._keep(piece, packed(failed, self._request), failed)
+            self._keep(piece, pack_outcomes(failed, self._request), failed)
         else:
             self._suspect(piece)
         if self._faults.is_node_to_blame(node):
-            pool.set_node_aside(node, why or reason("cluster_node_deaths", times=self._faults.times(node)))
+            pool.exclude_node(node, why or reason("cluster_node_deaths", times=self._faults.failures_in_a_row(node)))
 
     def _suspect(self, *pieces: Piece) -> None:
         """Queue suspected pieces again, each behind another piece, so that a node can prove in between that it
@@ -375,10 +385,10 @@ class Archive:
 
     def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
         if whole := self._failed_in.get(piece.start):
-            first, previous = piece.start - whole.start, self._folder.results(whole)
-            self._folder.keep(whole, replaced_rows(previous, results, first=first, request=self._request))
+            first, previous = piece.start - whole.start, self._folder.read_results(whole)
+            self._folder.write_results(whole, replace_rows(previous, results, first=first, request=self._request))
         else:
-            self._folder.keep(piece, results)
+            self._folder.write_results(piece, results)
         self._save(outcomes, False)
         self._done += piece.size
 

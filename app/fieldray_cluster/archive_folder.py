@@ -55,15 +55,15 @@ from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
-from fieldray_cluster.object_server import ObjectServer, address_path, is_address
+from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address
 from fieldray_cluster.objects import list_objects
-from fieldray_cluster.pool import Piece
+from fieldray_cluster.worker_registry import Piece
 
 _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
-REQUEST: Final = "archive.json"
-LIST: Final = "list.parquet"
+REQUEST_NAME: Final = "archive.json"
+LIST_NAME: Final = "list.parquet"
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 
@@ -103,12 +103,12 @@ class ArchiveFolder:
 
     # ---- the request
 
-    def continue_with(self, request: ArchiveRequest) -> None:
+    def store_request(self, request: ArchiveRequest) -> None:
         """Store the request, or require that it equals the stored request if the folder already has results.
 
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
-        path, self._asked = self.path / REQUEST, request.paths
+        path, self._asked = self.path / REQUEST_NAME, request.paths
         if not path.exists() or not (self.is_listed or self.has_results):
             write_atomically(path, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
             return
@@ -119,14 +119,14 @@ class ArchiveFolder:
         if before.work != request.work:
             raise UsageProblem(reason("archive_other_work", folder=self.path, pack=before.pack_name))
 
-    def merged_run(self) -> int | None:
+    def merged_run_id(self) -> int | None:
         """Return the number of the run that all results were merged into; None before that."""
         try:
             return decoded((self.path / "merged.json").read_bytes(), dict[str, int]).get("run")
         except (OSError, ValueError):
             return None
 
-    def note_merged(self, run_id: int) -> None:
+    def record_merged(self, run_id: int) -> None:
         """Note that all results are in the run `run_id`. Raises StorageProblem."""
         write_atomically(self.path / "merged.json", json.dumps({"run": run_id}).encode("ascii"))
 
@@ -144,7 +144,7 @@ class ArchiveFolder:
     def _noted(self) -> _ListNote:
         """Return the stored length and digest of the list, by which a changed list is recognised."""
         try:
-            return decoded((self.path / REQUEST).read_bytes(), _ListNote)
+            return decoded((self.path / REQUEST_NAME).read_bytes(), _ListNote)
         except (OSError, ValueError):
             return _ListNote()
 
@@ -171,7 +171,7 @@ class ArchiveFolder:
                 writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
                 count += len(rows)
                 progress(count)
-        path, note = self.path / REQUEST, _ListNote(images=count, list_sha256=_digest(self._list))
+        path, note = self.path / REQUEST_NAME, _ListNote(images=count, list_sha256=_digest(self._list))
         about = json.loads(path.read_bytes()) if path.exists() else {}
         write_atomically(path, json.dumps(about | dataclasses.asdict(note), indent=1).encode("ascii"))
 
@@ -183,7 +183,7 @@ class ArchiveFolder:
 
     @property
     def _list(self) -> Path:
-        return self.path / LIST
+        return self.path / LIST_NAME
 
     # ---- results
 
@@ -192,7 +192,7 @@ class ArchiveFolder:
         """Return whether the folder has any results."""
         return any((self.path / "chunks").glob("*.parquet"))
 
-    def done(self, count: int) -> tuple[Piece, ...]:
+    def finished_pieces(self, count: int) -> tuple[Piece, ...]:
         """The ranges with results, in order. Ranges outside a list of `count` images are left out."""
         found: list[Piece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
@@ -201,28 +201,28 @@ class ArchiveFolder:
                 found.append(Piece(int(match[1]), int(match[2])))
         return tuple(found)
 
-    def left(self, count: int, *, size: int) -> Iterator[Piece]:
+    def remaining_pieces(self, count: int, *, size: int) -> Iterator[Piece]:
         """The ranges without results, in pieces of at most `size` images, in order."""
         at = 0
-        for piece in (*self.done(count), Piece(count, count + 1)):
+        for piece in (*self.finished_pieces(count), Piece(count, count + 1)):
             while at < piece.start:
                 stop = min(at + size, piece.start)
                 yield Piece(at, stop)
                 at = stop
             at = piece.stop
 
-    def keep(self, piece: Piece, results: bytes) -> None:
+    def write_results(self, piece: Piece, results: bytes) -> None:
         """Write the results of a range. Raises StorageProblem."""
         write_atomically(self._path(piece), results)
 
-    def results(self, piece: Piece) -> bytes:
+    def read_results(self, piece: Piece) -> bytes:
         """The results of a range. Raises StorageProblem."""
         try:
             return self._path(piece).read_bytes()
         except OSError as error:
             raise storage_problem(error, self._path(piece)) from error
 
-    def forget(self, piece: Piece) -> None:
+    def delete_results(self, piece: Piece) -> None:
         """Remove results that cannot be read, so that the range is screened again. Raises StorageProblem."""
         try:
             self._path(piece).unlink(missing_ok=True)
@@ -318,7 +318,7 @@ def _digest(path: Path) -> str:
 def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
     """Return the allowed path prefixes: files in these folders, and in the folders of these files (a DICOMDIR)."""
     if is_address(paths[0]):
-        return (os.fsencode(str(address_path(paths[0].rstrip("/"))) + os.sep),)
+        return (os.fsencode(str(address_to_path(paths[0].rstrip("/"))) + os.sep),)
     folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
     return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
@@ -354,7 +354,7 @@ class ArchiveRun:
 
 
 @contextlib.contextmanager
-def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
+def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
     """Begin the run of an archive, or resume the unfinished run of an earlier start. Raises StorageProblem."""
     with open_store(database, publish) as store:
         run = ArchiveRun(store.open_run(spec), store, spec, keeps_previews)
@@ -382,7 +382,7 @@ def list_images(
     if folder.is_listed:
         return
     if folder.has_results:
-        name = REQUEST if (folder.path / LIST).exists() else LIST
+        name = REQUEST_NAME if (folder.path / LIST_NAME).exists() else LIST_NAME
         raise UsageProblem(reason("archive_list_lost", folder=folder.path, name=name))
     with contextlib.closing(open_workers(settings, 1)) as readers:
         if is_address(paths[0]):

@@ -47,10 +47,10 @@ from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.store.schema import reason_of, reason_text
 from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import number_of_workers, open_workers
-from fieldray_cluster.node import cores_of_worker
+from fieldray_cluster.node import worker_cores
 from fieldray_cluster.object_server import ObjectServer, is_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead
-from fieldray_cluster.pool import AWAITS_SERVER, result_key
+from fieldray_cluster.worker_registry import AWAITS_SERVER, result_key
 
 # ---- what is asked
 
@@ -146,7 +146,7 @@ def load_model(request: ArchiveRequest) -> Model:
     )
 
 
-def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
+def check_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
     """Return the reason why this process cannot work on a request, or None.
 
     needs_paths  whether the process reads the files itself
@@ -160,11 +160,11 @@ def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Rea
         return reason("cluster_other_pack", pack=request.pack_name)
     if assessment.settings_hash != request.settings_hash:
         return reason("cluster_other_settings", pack=request.pack_name)
-    path = lost_path(request) if needs_paths else ""
+    path = first_missing_path(request) if needs_paths else ""
     return reason("cluster_no_path", path=path) if path else None
 
 
-def lost_path(request: ArchiveRequest) -> str:
+def first_missing_path(request: ArchiveRequest) -> str:
     """Return the first path of the request that is missing or an empty folder on this computer; "" if none is.
 
     A share that is not mounted leaves an empty folder.
@@ -186,7 +186,7 @@ def lost_path(request: ArchiveRequest) -> str:
 _MOST_SENT_BYTES: Final = 2**27
 
 
-def contents_of(path: Path) -> bytes | Reason:
+def read_content(path: Path) -> bytes | Reason:
     """Return the content of a file, or the reason why it cannot be read.
 
     Workers that are sent files receive one of the two and read no file themselves.
@@ -198,13 +198,13 @@ def contents_of(path: Path) -> bytes | Reason:
         return file_problem(error).reason
 
 
-def contents_at_once(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
+def read_contents(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
     """Read the first files, as many as may be sent at once. Returns the number of images, and the contents by path."""
     files: dict[str, bytes | Reason] = {}
     total = 0
     for count, path in enumerate(paths):
         if str(path) not in files:
-            data = contents_of(path)
+            data = read_content(path)
             size = len(data) if isinstance(data, bytes) else 0
             if count and total + size > _MOST_SENT_BYTES:
                 return count, files
@@ -229,7 +229,7 @@ class SentFiles:
                 except OSError as error:
                     raise storage_problem(error, path) from error
 
-    def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
+    def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
         """Screen an image from its sent file; the reason if the file could not be sent. Raises as `screen`."""
         if ref.path not in self._paths and not ref.problem:
             why = self._files.get(str(ref.path))
@@ -278,7 +278,7 @@ class PieceSession:
             is_cancelled=is_over.is_set,
         )
         if files:
-            screen = functools.partial(files.screened, screen)
+            screen = functools.partial(files.screen, screen)
         futures = [self._threads.submit(screen, ref) for ref in refs]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
@@ -339,11 +339,11 @@ class PieceSpec:
     states: tuple[str, ...] | None = None
 
 
-def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
+def screen_to_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
     """Screen a piece in a worker. Returns results as Parquet, a row for each image, or the problem as JSON."""
     try:
         try:
-            return packed(screen(spec), spec.request)
+            return pack_outcomes(screen(spec), spec.request)
         except FieldrayError as error:
             _end_sessions()
             return reason_text(error.reason).encode()
@@ -351,7 +351,7 @@ def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSp
         return _FAULT + reason_text(reason("internal", detail=type(error).__name__)).encode()
 
 
-def problem_in(answer: bytes) -> tuple[Reason | None, bool]:
+def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
     """Return the problem in an answer without results (else None), and whether it is a fault of the program.
 
     An image may cause a fault; other problems belong to the node. Raises ValueError for bytes that are no answer.
@@ -361,19 +361,19 @@ def problem_in(answer: bytes) -> tuple[Reason | None, bool]:
     return reason_of(answer.removeprefix(_FAULT).decode()), answer.startswith(_FAULT)
 
 
-def most_bytes(images: int) -> int:
+def max_answer_bytes(images: int) -> int:
     """The largest valid size in bytes of an answer about a number of images."""
     return _MOST_BYTES * (images + 1)
 
 
-def packed(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
+def pack_outcomes(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
     """Pack outcomes into a Parquet file. A row has the columns of the store, and the preview images."""
     own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
     rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
     return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)
 
 
-def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
+def unpack_outcomes(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
     """Read the outcomes of this request, with their previews, from a Parquet file.
 
     Raises ValueError for other bytes.
@@ -384,7 +384,7 @@ def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
         raise ValueError(f"no results of a piece: {type(error).__name__}") from error
 
 
-def results_of(
+def parse_results(
     refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
 ) -> tuple[Outcome, ...]:
     """Read the outcomes of exactly these images from a Parquet file, one for each image, in order.
@@ -401,17 +401,17 @@ def results_of(
         raise ValueError(f"no results of a piece: {type(error).__name__}") from error
     size = max(len(data), sum(group.total_byte_size for group in groups))
     # Any other encoding may stand for much more than it has bytes.
-    if found.num_rows != len(refs) or size > most_bytes(len(refs)) or not encodings <= {"PLAIN", "RLE"}:
+    if found.num_rows != len(refs) or size > max_answer_bytes(len(refs)) or not encodings <= {"PLAIN", "RLE"}:
         raise ValueError(f"{found.num_rows} results of {size} bytes for {len(refs)} images")
     if (found.metadata or {}).get(_WORK) != request.work.encode():
         raise ValueError("results of other work")
-    outcomes = unpacked(data, request)
+    outcomes = unpack_outcomes(data, request)
     for outcome, ref in zip(outcomes, refs, strict=True):
         _require_result_of(outcome, ref, known=(hashes or {}).get(ref.path, "") if ref.member is None else "")
     return outcomes
 
 
-def replaced_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
+def replace_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
     """Replace the rows from `first` on in a Parquet file that was validated before."""
     whole, new = _table(data), _table(rows)
     return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)
@@ -463,7 +463,10 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         worker = distributed.get_worker()
         folder = Path(worker.local_directory)
         server, cache = ObjectServer(spec.request.paths[0]), ObjectCache(folder.parent / "objects")
-        worker.metrics = {**worker.metrics, AWAITS_SERVER: lambda _: server.is_awaited}  # whole: it is read meanwhile
+        worker.metrics = {
+            **worker.metrics,
+            AWAITS_SERVER: lambda _: server.is_unreachable,
+        }  # whole: it is read meanwhile
         with (
             tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
             ReadAhead(server, cache, refs, spec.states, Path(own)) as ahead,
@@ -474,7 +477,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
             return _session(spec.request).screen(refs, SentFiles(spec.files, Path(own)))
     outcomes = _session(spec.request).screen(refs)
-    if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := lost_path(spec.request)):
+    if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := first_missing_path(spec.request)):
         raise EnvironmentProblem(reason("cluster_no_path", path=path))
     return outcomes
 
@@ -483,7 +486,7 @@ def _session(request: ArchiveRequest) -> PieceSession:
     """Return the open session for this request; a session of another request is closed first."""
     if request not in _held:
         _end_sessions()
-        _held[request] = PieceSession(request, cores=cores_of_worker() or usable_cores())
+        _held[request] = PieceSession(request, cores=worker_cores() or usable_cores())
     return _held[request]
 
 

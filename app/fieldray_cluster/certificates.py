@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Role = Literal["node", "client"]
 AUTHORITY: Final = "authority.pem"
-FILES: Final = (AUTHORITY, "node.pem", "node.key", "client.pem", "client.key")
-DAYS: Final = 825
+CERTIFICATE_FILES: Final = (AUTHORITY, "node.pem", "node.key", "client.pem", "client.key")
+VALID_DAYS: Final = 825
 # A node connects to the scheduler, too, as a client does.
 _USES: Final[Mapping[Role, tuple[str, ...]]] = {"node": ("SERVER_AUTH", "CLIENT_AUTH"), "client": ("CLIENT_AUTH",)}
 _KEY_USES: Final = (
@@ -33,12 +33,12 @@ _KEY_USES: Final = (
 _BEFORE: Final = datetime.timedelta(days=1)  # clocks differ
 
 
-def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
+def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ...]:
     """Write certificates, readable by this user alone, into a folder that has none. Returns their paths.
 
     Raises UsageProblem (cluster_certificates_there), StorageProblem.
     """
-    there = [name for name in FILES if (folder / name).exists()]
+    there = [name for name in CERTIFICATE_FILES if (folder / name).exists()]
     if there:
         raise UsageProblem(reason("cluster_certificates_there", folder=folder, name=there[0]))
     contents = _made(days)
@@ -48,10 +48,10 @@ def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
             write_new(folder / name, data, mode=PRIVATE)
     except OSError as error:
         raise storage_problem(error, folder) from error
-    return tuple(folder / name for name in FILES)
+    return tuple(folder / name for name in CERTIFICATE_FILES)
 
 
-def pair(folder: Path, role: Role) -> tuple[Path, Path]:
+def certificate_and_key_paths(folder: Path, role: Role) -> tuple[Path, Path]:
     """Return the paths of the certificate and the key of a role."""
     return folder / f"{role}.pem", folder / f"{role}.key"
 
@@ -63,7 +63,7 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
     """
     from cryptography import x509
 
-    certificate, key = pair(folder, role)
+    certificate, key = certificate_and_key_paths(folder, role)
     path = folder
     try:
         for path in (folder / AUTHORITY, certificate, key):

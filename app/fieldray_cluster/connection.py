@@ -10,7 +10,7 @@ processes have certificates of their own, in a folder of this user alone, delete
 
 Messages from workers and schedulers to the client are not trusted: Dask pickles them, and a pickle may call any
 function. After opening a client, a process accepts from pickles only plain values and the classes registered by
-`receives`.
+`allow_pickled_classes`.
 
 A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. If the
 scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
@@ -54,16 +54,16 @@ from fieldray_cluster.node import (
     all_versions,
     reach_from_own_address,
     require_own_settings,
-    security,
+    tls_settings,
 )
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 _TICK_S: Final = 0.1
 _CLOCKS_S: Final = 120.0
-ANSWER_S: Final = 10.0
+ANSWER_TIMEOUT_S: Final = 10.0
 """How long to wait for the answer of a worker that others need not wait for."""
-State = Callable[..., tuple[float, str]]
-Asked = Future[object]
+ProcessState = Callable[..., tuple[float, str]]
+AnswerFuture = Future[object]
 # Of them Dask makes its news of results and of workers that died or are gone.
 _received: Final[set[type]] = {
     *(bytes, int, set, deque, defaultdict),
@@ -71,7 +71,7 @@ _received: Final[set[type]] = {
 }
 
 
-class NotPlain(TypeError):
+class ForbiddenPickle(TypeError):
     """A pickle requests something other than a plain value or a registered class."""
 
 
@@ -80,10 +80,10 @@ class _PlainUnpickler(pickle.Unpickler):
         for kind in _received:
             if (kind.__module__, kind.__qualname__) == (module, name):
                 return kind
-        raise NotPlain(f"{module}.{name}")
+        raise ForbiddenPickle(f"{module}.{name}")
 
 
-def receives(*kinds: type) -> None:
+def allow_pickled_classes(*kinds: type) -> None:
     """Let this process receive values of these classes: dataclasses and paths, which run no code."""
     _received.update(kinds)
 
@@ -175,12 +175,12 @@ def connecting_context(member: Client | Worker) -> ssl.SSLContext | None:
     return context
 
 
-def share_of_cores(workers: int) -> int:
+def cores_per_worker(workers: int) -> int:
     """The number of cores, 1 or more, for each of several workers on this computer."""
     return max(1, round(usable_cores() / workers))
 
 
-def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
+def list_workers(client: Client) -> dict[str, Mapping[str, Any]]:
     """All workers of a cluster, as their scheduler describes them, by address; each has a name.
 
     Raises EnvironmentProblem (cluster_node_problem).
@@ -190,20 +190,20 @@ def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
         return {address: {**worker, "name": str(worker["name"])} for address, worker in found.items()}
 
 
-def said_by(
+def ask_workers(
     workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object
 ) -> dict[str, object]:
-    """Call a function on each of these workers as by `answer_in`; None for a worker that does not answer in some
+    """Call a function on each of these workers as by `wait_for_answer`; None for a worker that does not answer in some
     seconds.
 
     Raises EnvironmentProblem (cluster_node_problem).
     """
     futures = {address: client.ask(address, function, *arguments) for address in workers}
-    wait(futures.values(), timeout=ANSWER_S)
-    return {address: answer_in(client, future) if future.done() else None for address, future in futures.items()}
+    wait(futures.values(), timeout=ANSWER_TIMEOUT_S)
+    return {address: wait_for_answer(client, future) if future.done() else None for address, future in futures.items()}
 
 
-def answer_in(client: Client, future: Asked) -> object:
+def wait_for_answer(client: Client, future: AnswerFuture) -> object:
     """Wait for a worker's answer, or the error that ended it; None if neither is known.
 
     Raises OSError if the scheduler is lost, EnvironmentProblem (cluster_node_problem).
@@ -217,14 +217,14 @@ def _making_sense(client: Client) -> Iterator[None]:
     """Convert errors from invalid data of a scheduler to a problem: Dask does not validate the messages it receives."""
     try:
         yield
-    except NotPlain:
+    except ForbiddenPickle:
         raise
     except NONSENSE as error:
         why = reason("cluster_other_answer").text
         raise EnvironmentProblem(reason("cluster_node_problem", node=client.scheduler.address, detail=why)) from error
 
 
-def node_of(worker: str) -> str:
+def node_name(worker: str) -> str:
     """The node of a worker: its name without the number."""
     return worker.rpartition("/")[0] or worker
 
@@ -238,7 +238,7 @@ def clock_note(there_s: float, *, here_s: float | None = None) -> Reason | None:
     return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
 
 
-def state_here(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
+def process_state(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
     """The state of this process of a cluster: its clock, and a sentence on its certificate."""
     path = (dask_worker or dask_scheduler).security.tls_scheduler_cert
     if not path:
@@ -249,8 +249,8 @@ def state_here(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[flo
         return time.time(), problem.reason.text
 
 
-def scheduler_state(client: Client, state: State = state_here) -> str:
-    """Clock and certificate of the scheduler as a text (see `state_here`)."""
+def scheduler_state(client: Client, state: ProcessState = process_state) -> str:
+    """Clock and certificate of the scheduler as a text (see `process_state`)."""
     began_s = time.time()
     try:
         said: object = client.run_on_scheduler(state)
@@ -259,13 +259,13 @@ def scheduler_state(client: Client, state: State = state_here) -> str:
     return _state_text(said, here_s=(began_s + time.time()) / 2)
 
 
-def describe(client: Client, state: State = state_here) -> list[str]:
+def describe_cluster(client: Client, state: ProcessState = process_state) -> list[str]:
     """A line for each worker: its name, address, memory, current work, certificate and clock.
 
     state  function that is run in the processes of the cluster
     """
-    workers, began_s = workers_of(client), time.time()
-    said = said_by(workers, client, state)
+    workers, began_s = list_workers(client), time.time()
+    said = ask_workers(workers, client, state)
     here_s = (began_s + time.time()) / 2
     with _making_sense(client):
         lines = [
@@ -296,7 +296,7 @@ def is_host(text: str) -> bool:
 def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: int) -> str:
     folder = str(certificates.absolute())
     scheduler = nodes.add(NodeSettings(role="scheduler", certificates=folder))
-    address, cores = scheduler.address(), share_of_cores(workers)
+    address, cores = scheduler.address(), cores_per_worker(workers)
     for number in range(1, workers + 1):
         nodes.add(
             NodeSettings(
@@ -320,10 +320,10 @@ class _Client(Client):  # type: ignore[misc]
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.asked = set[Asked]()
+        self.asked = set[AnswerFuture]()
         super().__init__(*arguments, **options)
 
-    def ask(self, worker: str, function: Callable[..., object], *arguments: object) -> Asked:
+    def ask(self, worker: str, function: Callable[..., object], *arguments: object) -> AnswerFuture:
         """Ask a worker without waiting: a suspended worker may answer in hours, or never."""
 
         async def answer() -> object:
@@ -361,7 +361,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
         reach_from_own_address(host_of(address))
         client = _Client(
             address,
-            security=security(settings.certificates, settings.role),
+            security=tls_settings(settings.certificates, settings.role),
             set_as_default=False,
             timeout=settings.patience_s,
             direct_to_workers=False,
@@ -400,7 +400,7 @@ def require_same_version(address: str, there: str) -> None:
 def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:
     """Wait for the first worker; others may join later. Raises EnvironmentProblem (cluster_no_worker)."""
     until_s = time.monotonic() + patience_s
-    while not workers_of(client):
+    while not list_workers(client):
         if time.monotonic() > until_s:
             raise EnvironmentProblem(reason("cluster_no_worker", address=address))
         time.sleep(_TICK_S)

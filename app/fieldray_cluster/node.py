@@ -38,7 +38,7 @@ from fieldray.errors import EnvironmentProblem
 from fieldray.offline import reach
 from fieldray.paths import VERSION, python_command
 from fieldray.reasons import reason
-from fieldray_cluster.certificates import AUTHORITY, Role, pair
+from fieldray_cluster.certificates import AUTHORITY, Role, certificate_and_key_paths
 
 SCHEDULER_ENDED: Final = 3
 _LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
@@ -126,11 +126,11 @@ def reach_from_own_address(host: str) -> None:
         reach((way.getsockname()[0],))
 
 
-def security(certificates: Path | None, role: Role = "node") -> Security | None:
+def tls_settings(certificates: Path | None, role: Role = "node") -> Security | None:
     """Return Dask's settings for mutual TLS with the cluster's certificates; None without certificates."""
     if certificates is None:
         return None
-    certificate, key = map(str, pair(certificates, role))
+    certificate, key = map(str, certificate_and_key_paths(certificates, role))
     return Security(
         require_encryption=True,
         tls_ca_file=str(certificates / AUTHORITY),
@@ -170,7 +170,7 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
     """
     require_own_settings(*settings.networks)
     certificates = Path(settings.certificates) if settings.certificates else None
-    encryption = security(certificates)
+    encryption = tls_settings(certificates)
     protocol = "tls" if encryption else "tcp"
     server: Scheduler | Worker
     if settings.role == "scheduler":
@@ -227,7 +227,7 @@ def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     os._exit(0)  # it waits for a scheduler that is gone, too
 
 
-def cores_of_worker() -> int:
+def worker_cores() -> int:
     """Return the number of cores for the worker that runs this task, 0 for all cores."""
     return int(getattr(distributed.get_worker(), "cores", 0))
 

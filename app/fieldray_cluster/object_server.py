@@ -42,7 +42,7 @@ from fieldray.reasons import reason
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.:-]+://.+", re.DOTALL)
 _WEB: Final = ("http", "https")
-MOST_BYTES: Final = 2**31
+MAX_OBJECT_BYTES: Final = 2**31
 _BLOCK_BYTES: Final = 2**22
 _PAGE: Final = 1000
 _PATIENCE_S: Final = 300.0
@@ -52,7 +52,7 @@ _SILENCE_S: Final = 60.0
 _OF_STATUS: Final = {401: PermissionError(), 403: PermissionError(), 404: FileNotFoundError(), 410: FileNotFoundError()}
 
 Result = TypeVar("Result")
-Listed = tuple[str, str]
+ListedObject = tuple[str, str]
 """The address of an object and its state, "" where the list does not tell it."""
 
 
@@ -64,7 +64,7 @@ def is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None
 
 
-def address_path(address: str) -> Path:
+def address_to_path(address: str) -> Path:
     """The path that names an object in results: unique for its address, with unquoted names."""
     protocol, _, rest = address.partition("://")
     host, *names = rest.split("/")
@@ -73,8 +73,8 @@ def address_path(address: str) -> Path:
     return Path(f"{protocol}:/" + "/".join(map(_as_part, (host, *names))))
 
 
-def address_of(path: Path) -> str:
-    """The address of a path: the inverse of `address_path`. HTTP names are quoted in one way."""
+def path_to_address(path: Path) -> str:
+    """The address of a path: the inverse of `address_to_path`. HTTP names are quoted in one way."""
     protocol, *parts = path.as_posix().split("/")
     host, *names = ("" if part == "%" else unquote(part) for part in parts)
     if protocol.removesuffix(":") in _WEB:
@@ -112,11 +112,11 @@ class ObjectServer:
     configuration, InternetRefused in a process that may not use the network.
     """
 
-    def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, most_bytes: int = MAX_OBJECT_BYTES) -> None:
         protocol, _, rest = address.partition("://")
-        self.address: Final = address_of(address_path(address.rstrip("/")))
+        self.address: Final = path_to_address(address_to_path(address.rstrip("/")))
         self._patience_s, self._most_bytes = patience_s, most_bytes
-        self.is_awaited = False
+        self.is_unreachable = False
         self._awaited_s = -math.inf
         if not (kind := _KINDS.get(protocol)):
             raise UsageProblem(reason("archive_no_protocol", address=address))
@@ -135,19 +135,19 @@ class ObjectServer:
         except Exception as error:  # the user's configuration may say anything
             raise self._gone(error) from error
 
-    def listed(self) -> Iterator[Listed]:
+    def iterate_objects(self) -> Iterator[ListedObject]:
         """Yield all objects, page by page.
 
         Raises UsageProblem (nothing_to_screen), EnvironmentProblem (archive_not_listed, archive_server_gone).
         """
         left, patience_s = [""], 0.0
-        own = len(address_path(self.address).parts)
+        own = len(address_to_path(self.address).parts)
         try:
             while left:
                 page = functools.partial(self._client.page, left.pop())
                 found, further = self._insisted(page, patience_s=patience_s)
                 for address, state in found:
-                    if not any(map(is_system_name, address_path(address).parts[own:])):
+                    if not any(map(is_system_name, address_to_path(address).parts[own:])):
                         yield address, state
                 left += reversed(further)
                 patience_s = self._patience_s
@@ -156,7 +156,7 @@ class ObjectServer:
                 raise UsageProblem(reason("nothing_to_screen", path=self.address)) from problem
             raise EnvironmentProblem(reason("archive_not_listed", address=self.address)) from problem
 
-    def beginning(self, address: str, state: str, most_bytes: int) -> tuple[bytes, str]:
+    def read_beginning(self, address: str, state: str, most_bytes: int) -> tuple[bytes, str]:
         """Read the first bytes of an object.
 
         Returns the bytes and the object's state. An empty `state` accepts any state.
@@ -175,7 +175,7 @@ class ObjectServer:
 
         return self._insisted(attempt)
 
-    def copy(self, address: str, state: str, target: Path) -> int:
+    def download(self, address: str, state: str, target: Path) -> int:
         """Write an object to a file, in blocks. Returns its size in bytes. An empty `state` accepts any state.
 
         Raises Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large,
@@ -222,7 +222,7 @@ class ObjectServer:
             began_s = time.monotonic()
             try:
                 result = attempt()
-                self.is_awaited = False
+                self.is_unreachable = False
                 return result
             except FieldrayError:
                 raise
@@ -234,7 +234,7 @@ class ObjectServer:
                     self._awaited_s = time.monotonic()
                     if self._awaited_s > until_s:
                         raise self._gone(error) from problem
-                    self.is_awaited = True
+                    self.is_unreachable = True
                 elif self._awaited_s < began_s or began_s > until_s:  # for no thread was the server gone meanwhile
                     tries += 1
                     if tries == _TRIES:
@@ -310,7 +310,7 @@ class _Bucket:
             return {str(ipaddress.ip_address(host))}
         return {host, f"{self._bucket}.{host}"}
 
-    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
         start = f"{self._prefix}/" if self._prefix else ""
         mark = {"ContinuationToken": place} if place else {}
         page = self._ask("list_objects_v2", Prefix=start, MaxKeys=_PAGE, **mark)
@@ -364,7 +364,7 @@ class _Web:
     def hosts(self) -> set[str]:
         return {urlsplit(self._address).hostname or ""} - {""}
 
-    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
         """List a folder. A page that is not HTML, or a top page without links, is an object."""
         links = sync(self._files.loop, self._links, place or self._address)
         folder = f"{(place or self._address).rstrip('/')}/"
@@ -447,7 +447,7 @@ class _Ssh:
     def hosts(self) -> set[str]:
         return {urlsplit(self._address).hostname or ""} - {""}
 
-    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
         folder = place or self._address
         if not place and not stat.S_ISDIR(self._files.stat(self._path(folder)).st_mode):
             return [(folder, "")], []

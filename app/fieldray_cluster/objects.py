@@ -27,7 +27,13 @@ from fieldray.errors import InputProblem, Unreadable
 from fieldray.imaging.beginning import Beginning, Identify
 from fieldray.imaging.discover import Members
 from fieldray.imaging.identify import failed_ref
-from fieldray_cluster.object_server import MOST_BYTES, Listed, ObjectServer, address_of, address_path
+from fieldray_cluster.object_server import (
+    MAX_OBJECT_BYTES,
+    ListedObject,
+    ObjectServer,
+    address_to_path,
+    path_to_address,
+)
 
 _HEAD_BYTES: Final = 2**16  # of an object, as long as only its header is wanted
 _LONGER: Final = 16
@@ -49,16 +55,16 @@ def list_objects(
     members   lists a zip file
     identify  looks for images in the beginning of an object
 
-    Raises as `ObjectServer.listed`.
+    Raises as `ObjectServer.iterate_objects`.
     """
 
-    def look(listed: Listed) -> tuple[list[ImageRef], str, bool]:
+    def look(listed: ListedObject) -> tuple[list[ImageRef], str, bool]:
         """Return the images of an object, its state, and whether it is a zip file."""
         address, state = listed
-        ref, length = ImageRef(path=address_path(address)), _HEAD_BYTES
+        ref, length = ImageRef(path=address_to_path(address)), _HEAD_BYTES
         try:
             while length <= _MOST_HEAD_BYTES:
-                data, state = server.beginning(address, state, length)
+                data, state = server.read_beginning(address, state, length)
                 size_bytes = int(state.partition(" ")[0])
                 try:
                     beginning = Beginning(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
@@ -73,7 +79,7 @@ def list_objects(
         return [ref], state, False  # whoever is to screen it will see
 
     with ThreadPoolExecutor(_STREAMS, thread_name_prefix="listing") as threads:
-        objects = server.listed()
+        objects = server.iterate_objects()
         while page := tuple(itertools.islice(objects, _PAGE)):
             for (address, _), (found, state, is_zip) in zip(page, threads.map(look, page), strict=True):
                 refs = _members(server, members, address, state, folder / "zip") if is_zip else found
@@ -81,9 +87,9 @@ def list_objects(
 
 
 def _members(server: ObjectServer, members: Members, address: str, state: str, target: Path) -> Iterator[ImageRef]:
-    ref = ImageRef(path=address_path(address))
+    ref = ImageRef(path=address_to_path(address))
     try:
-        server.copy(address, state, target)
+        server.download(address, state, target)
         yield from (replace(each, path=ref.path) for each in members(replace(ref, path=target)))
     except InputProblem as problem:
         yield failed_ref(ref, problem)
@@ -100,19 +106,19 @@ class ObjectCache:
     The least recently used objects are deleted first.
     """
 
-    def __init__(self, folder: Path, *, limit_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, *, limit_bytes: int = MAX_OBJECT_BYTES) -> None:
         self._folder, self._limit_bytes = folder, limit_bytes
         self._added, self._lock = 0, threading.Lock()
         folder.mkdir(exist_ok=True)
 
-    def bring(self, server: ObjectServer, address: str, state: str, target: Path) -> None:
+    def fetch(self, server: ObjectServer, address: str, state: str, target: Path) -> None:
         """Provide the object as the file `target`, from the cache or the server. Raises as `ObjectServer.copy`."""
         kept = self._folder / hashlib.sha256(f"{address}\n{state}".encode(errors="surrogateescape")).hexdigest()
         try:
             os.link(kept, target)
             os.utime(target)
         except OSError:
-            size = server.copy(address, state, target)
+            size = server.download(address, state, target)
             if state:
                 with contextlib.suppress(OSError):  # a disk may know no links; another worker may have brought it, too
                     os.link(target, kept)
@@ -155,7 +161,7 @@ class ReadAhead:
         self._is_over = True
         self._room.release()
         self._threads.shutdown(cancel_futures=True)
-        self._server.is_awaited = False
+        self._server.is_unreachable = False
         for future in self._coming.values():  # whoever waits for one ends
             future.cancel()
 
@@ -169,7 +175,7 @@ class ReadAhead:
 
     def _bring(self, path: Path, state: str, target: Path, future: Future[Path]) -> None:
         try:
-            self._cache.bring(self._server, address_of(path), state, target)
+            self._cache.fetch(self._server, path_to_address(path), state, target)
         except Exception as error:
             target.unlink(missing_ok=True)  # what came of it
             future.set_exception(error)
@@ -177,14 +183,14 @@ class ReadAhead:
             future.set_result(target)
 
     @contextlib.contextmanager
-    def local(self, ref: ImageRef) -> Iterator[Path]:
+    def local_file(self, ref: ImageRef) -> Iterator[Path]:
         """Return the local file of an image's object. Raises Unreadable, EnvironmentProblem, StorageProblem."""
         try:
             yield self._coming[ref.path].result()
         finally:
             self._used(ref.path)
 
-    def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
+    def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
         """Screen an image from its local file.
 
         An unreadable object fails its image; raises other errors as `local`, `screen`.
@@ -192,7 +198,7 @@ class ReadAhead:
         if ref.problem:
             return screen(ref)
         try:
-            with self.local(ref) as path:
+            with self.local_file(ref) as path:
                 outcome = screen(replace(ref, path=path))
         except InputProblem as problem:
             return Failed(ref=ref, stage="decode", reason=problem.reason)

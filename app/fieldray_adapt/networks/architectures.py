@@ -40,15 +40,15 @@ from fieldray.reasons import reason
 from fieldray_adapt.networks.specification import (
     INPUT,
     Activation,
-    Kind,
     Layer,
+    LayerKind,
     Specification,
     Weights,
     initial_weights,
 )
 from fieldray_adapt.training.keras_engine import build_network, set_weights
 
-LABELS: Final = "labels"
+LABELS_CHANNEL_SET: Final = "labels"
 _RESNET_BLOCKS: Final = (3, 4, 6, 3)
 _VGG_BLOCKS: Final = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 _VGG_DENSE: Final = 4096
@@ -153,7 +153,7 @@ def vgg16_dense(
         made.channels[name] = dense_units
         last = made.add(name, "dense", last, channels=name, activation="relu")
         last = made.add(f"{name}_dropout", "dropout", last, rate=dropout)
-    made.add("logits", "dense", last, channels=LABELS)
+    made.add("logits", "dense", last, channels=LABELS_CHANNEL_SET)
     made.add("scores", "activation", "logits", activation="softmax")
     return Specification(
         name="vgg16",
@@ -161,7 +161,7 @@ def vgg16_dense(
         width=width,
         input_channels=input_channels,
         layers=tuple(made.layers),
-        channels={**made.channels, LABELS: labels},
+        channels={**made.channels, LABELS_CHANNEL_SET: labels},
         outputs={"logits": "logits", "scores": "scores"},
     )
 
@@ -226,7 +226,7 @@ class _Layers:
         self.layers: list[Layer] = []
         self.channels: dict[str, int] = {}
 
-    def add(self, name: str, kind: Kind, *inputs: str, **more: Any) -> str:
+    def add(self, name: str, kind: LayerKind, *inputs: str, **more: Any) -> str:
         """Add a layer of any kind. Returns its name."""
         self.layers.append(Layer(name=name, kind=kind, inputs=inputs, **more))
         return name
@@ -244,7 +244,7 @@ class _Layers:
         self, name: str, source: str, *, height: int, width: int, labels: int, input_channels: int = 1
     ) -> Specification:
         """Return the network, with the class-map head on the output of `source`."""
-        self.add("class_maps", "conv", source, channels=LABELS)
+        self.add("class_maps", "conv", source, channels=LABELS_CHANNEL_SET)
         self.add("logits", "average_all", "class_maps")
         self.add("scores", "activation", "logits", activation="sigmoid")
         self.add("features", "average_all", source)
@@ -254,7 +254,7 @@ class _Layers:
             width=width,
             input_channels=input_channels,
             layers=tuple(self.layers),
-            channels={**self.channels, LABELS: labels},
+            channels={**self.channels, LABELS_CHANNEL_SET: labels},
             outputs={name: name for name in ("logits", "scores", "class_maps", "features")},
         )
 
@@ -312,10 +312,10 @@ def _residual(
     return [*layers, Layer(name=f"{name}_out", kind="add", inputs=(shortcut, last), activation="relu")]
 
 
-Folded = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+FoldedKernels = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 
-def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArray[np.uint8]) -> Weights:
+def unfold_batchnorm(specification: Specification, folded: FoldedKernels, images: NDArray[np.uint8]) -> Weights:
     """Convert folded kernels to the weights of layers with batch normalisation.
 
     Parameters
@@ -368,7 +368,7 @@ def _normalised_outputs(
 _INT8: Final = 9
 
 
-def pack_weights(folder: Path, specification: Specification) -> Weights:
+def weights_from_pack(folder: Path, specification: Specification) -> Weights:
     """Start weights for a network: those of the convolutions that it shares with a pack's network.
 
     The batch normalisation statistics of each channel come from the pack's golden images.
@@ -390,18 +390,18 @@ def pack_weights(folder: Path, specification: Specification) -> Weights:
     return unfold_batchnorm(specification, folded, images)
 
 
-def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
-    """The number of channels in a pack of each hidden channel set of a network. Raises as `pack_weights`."""
+def channels_from_pack(folder: Path, specification: Specification) -> dict[str, int]:
+    """The number of channels in a pack of each hidden channel set of a network. Raises as `weights_from_pack`."""
     folded, _ = _read_pack(folder, specification)
     return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
 
 
-def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
+def _read_pack(folder: Path, specification: Specification) -> tuple[FoldedKernels, NDArray[np.uint8] | None]:
     """Kernel and bias of each convolution below the head by the name it has here, and the pack's golden images."""
     pack = read_pack(folder)
     require_classifier(pack.manifest.description)
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
-    operators = list(convolutions(pack.model.files["litert"]))[:-1]  # the last one is the head, for other labels
+    operators = list(read_convolutions(pack.model.files["litert"]))[:-1]  # the last one is the head, for other labels
     pairs = list(zip(layers, operators, strict=False))
     if not layers or len(pairs) < len(layers) or any(layer.name not in name for layer, (name, _, _) in pairs):
         raise UsageProblem(reason("weights_unfit", path=folder))
@@ -409,7 +409,7 @@ def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDAr
     return folded, None if pack.model.golden is None else pack.model.golden.inputs
 
 
-def convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
+def read_convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
     """Name of the output, kernel (height, width, in, out) and bias (out,) of each convolution, in the file's order."""
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     graph = model.subgraphs[0]

@@ -26,8 +26,8 @@ from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.inference.coral import OPERATOR, read_package
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.steps import converted_file
+from fieldray_adapt.run import Run, Step, StepFacts
+from fieldray_adapt.training.steps import read_converted_file
 
 MIB: Final = 2**20
 _BUDGET_BYTES: Final = int(6.5 * MIB)
@@ -85,7 +85,7 @@ class Placement:
     least_runtime: int | None = None
 
     @property
-    def mapped(self) -> int:
+    def mapped_count(self) -> int:
         """Number of operators on the Edge TPU (for a compiled file: of its custom operators)."""
         return sum(not row.cpu_reason for row in self.operators)
 
@@ -103,7 +103,7 @@ def estimate_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
     return 2.17 + 2.26 * streamed_bytes / MIB + 0.77 * multiply_adds / 1e9
 
 
-def placement_of(data: bytes) -> Placement:
+def read_placement(data: bytes) -> Placement:
     """The report of a file's bytes. Raises UsageProblem (not_a_tflite) if they are not a TensorFlow Lite file."""
     try:
         if data[4:8] != b"TFL3":
@@ -248,11 +248,12 @@ def _shape(tensor: Any) -> list[int]:
     return [] if tensor.shape is None else [int(side) for side in tensor.shape]
 
 
-def describe(placement: Placement) -> str:
+def describe_placement(placement: Placement) -> str:
     """The report as lines of text for a person."""
     kind = "Compiled for the Edge TPU (exact)" if placement.compiled else "Forecast for the Edge TPU (not compiled)"
     lines = [
-        f"{kind}: {placement.mapped} of {len(placement.operators)} operators mapped, {placement.subgraphs} subgraph(s)",
+        f"{kind}: {placement.mapped_count} of {len(placement.operators)} operators mapped, "
+        f"{placement.subgraphs} subgraph(s)",
         f"Weights kept on the chip {placement.cached_bytes / MIB:.2f} MiB, "
         f"sent over USB for every image {placement.streamed_bytes / MIB:.2f} MiB",
     ]
@@ -264,7 +265,7 @@ def describe(placement: Placement) -> str:
     return "\n".join(lines)
 
 
-PROGRAM: Final = "edgetpu_compiler"
+COMPILER_PROGRAM: Final = "edgetpu_compiler"
 _LEAST_RUNTIME: Final = 13
 """Smallest runtime version of the clinics' Edge TPUs."""
 _TIMEOUT_S: Final = 600
@@ -272,7 +273,7 @@ _TIMEOUT_S: Final = 600
 
 def find_compiler() -> Path:
     """Raises EnvironmentProblem (no_compiler) saying what is missing."""
-    found = shutil.which(PROGRAM)
+    found = shutil.which(COMPILER_PROGRAM)
     if found is None:
         raise EnvironmentProblem(reason("no_compiler"))
     return Path(found)
@@ -293,8 +294,8 @@ def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placemen
         if not made.is_file():
             raise EnvironmentProblem(reason("compiler_failed", detail=_last_line(text)))
         compiled = made.read_bytes()
-    found = placement_of(compiled)
-    mapped, subgraphs = (found.mapped, found.subgraphs) if found.compiled else (0, 0)
+    found = read_placement(compiled)
+    mapped, subgraphs = (found.mapped_count, found.subgraphs) if found.compiled else (0, 0)
     if mapped < len(found.operators) or subgraphs != 1:
         raise UsageProblem(reason("compiled_partly", subgraphs=subgraphs, operators=len(found.operators) - mapped))
     return compiled, found
@@ -319,14 +320,14 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def placement_step(run: Run) -> Facts:
+def placement_step(run: Run) -> StepFacts:
     """Report where the int8 file's operators would run. Writes placement.json and placement.txt."""
-    placement = placement_of(converted_file(run, "int8").data)
+    placement = read_placement(read_converted_file(run, "int8").data)
     run.write("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
-    write_atomically(run.folder("placement") / "placement.txt", (describe(placement) + "\n").encode())
+    write_atomically(run.folder("placement") / "placement.txt", (describe_placement(placement) + "\n").encode())
     return {
         "operators": len(placement.operators),
-        "mapped": placement.mapped,
+        "mapped": placement.mapped_count,
         "subgraphs": placement.subgraphs,
         "cached_mib": round(placement.cached_bytes / MIB, 2),
         "streamed_mib": round(placement.streamed_bytes / MIB, 2),
@@ -334,4 +335,4 @@ def placement_step(run: Run) -> Facts:
     }
 
 
-PLACEMENT: Final = Step(name="placement", perform=placement_step, recipe_keys=())
+PLACEMENT_STEP: Final = Step(name="placement", perform=placement_step, recipe_keys=())

@@ -6,7 +6,7 @@ the ranges of the integers: they come from training images only.
 
 Three steps keep the int8 network close to the float network:
 
-- `equalise`: an int8 tensor has one scale for all its channels, set by the largest, so a channel far below it keeps
+- `equalise_channels`: an int8 tensor has one scale for all its channels, set by the largest, so a channel far below it keeps
   only a few of the 255 levels. Rectified layers pass a factor on: a channel is multiplied where it is computed and
   divided where it is used, and the network computes the same [1]_, section 4.1. Channels that are added share a factor.
 - `correct_rounding`: a convolution that takes differences of large values changes its mean by the sum of the rounding
@@ -38,7 +38,7 @@ from fieldray_adapt.training.keras_engine import build_network, layer_reader, se
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Answers:
+class NetworkOutputs:
     """Raw scores (n, labels) in 0..1, pooled features (n, f), class maps (n, labels, rows, columns) as logits."""
 
     scores: NDArray[np.float64]
@@ -46,7 +46,7 @@ class Answers:
     class_maps: NDArray[np.float32]
 
 
-def answer(
+def run_network(
     file: bytes,
     images: NDArray[np.uint8],
     *,
@@ -54,7 +54,7 @@ def answer(
     outputs: OutputRoles,
     labels: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Answers:
+) -> NetworkOutputs:
     """Run every image (n, height, width, channels) uint8 on one thread. Raises BackendProblem."""
     network = Network(file, NetworkSpec(input=spec, outputs=outputs, labels=labels), runtime=load_runtime(), threads=1)
     found = []
@@ -62,7 +62,7 @@ def answer(
         found.append(network.run(image))
         progress(index + 1, len(images))
     none = np.zeros(0, np.float32)
-    return Answers(
+    return NetworkOutputs(
         scores=np.stack([one.scores for one in found]).astype(np.float64),
         features=np.stack([none if one.features is None else one.features for one in found]),
         class_maps=np.stack([none if one.class_maps is None else one.class_maps for one in found]),
@@ -73,10 +73,10 @@ _LARGEST_FACTOR: Final = 16.0
 _TINY: Final = 1e-6
 _BATCH: Final = 16
 
-Factors = dict[str, NDArray[np.float32]]
+ChannelFactors = dict[str, NDArray[np.float32]]
 
 
-def equalise(
+def equalise_channels(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
 ) -> Weights:
     """Return equivalent weights whose channels have similar ranges.
@@ -96,7 +96,7 @@ def equalise(
 
 
 def scale_channels(
-    specification: Specification, weights: Mapping[str, NDArray[np.float32]], factors: Factors
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], factors: ChannelFactors
 ) -> Weights:
     """Multiply each channel of the named sets where it is computed, and divide it where it is used."""
     scaled = Weights()
@@ -104,10 +104,10 @@ def scale_channels(
         name, _, part = key.rpartition("/")
         array = np.array(weights[key], np.float32)
         for position, axis in enumerate(axes):
-            if not factors.keys().isdisjoint(axis.parts):
+            if not factors.keys().isdisjoint(axis.channel_sets):
                 power = _power(part, is_read=position == len(axes) - 2, layer=specification.layer(name))
                 shape = [-1 if dim == position else 1 for dim in range(array.ndim)]
-                own = [factors.get(one, np.ones(specification.channels[one], np.float32)) for one in axis.parts]
+                own = [factors.get(one, np.ones(specification.channels[one], np.float32)) for one in axis.channel_sets]
                 array *= np.tile(np.concatenate(own), axis.repeats).reshape(shape) ** power
         scaled[key] = array
     return scaled
@@ -125,10 +125,10 @@ def _power(part: str, *, is_read: bool, layer: Layer) -> int:
 
 def _shares(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], images: NDArray[np.uint8]
-) -> Factors:
+) -> ChannelFactors:
     """Return by channel set each channel's range as a share of its tensor's, in the tensor with the largest share."""
     sets = channel_sets(specification)
-    shares: Factors = {}
+    shares: ChannelFactors = {}
     for name, ranges in _ranges(specification, weights, images, names=_levelled(specification)).items():
         share = np.maximum(ranges / max(float(ranges.max()), _TINY), _TINY)
         shares[sets[name]] = np.maximum(shares.get(sets[name], np.float32(0)), share)
@@ -154,12 +154,12 @@ def _ranges(
     images: NDArray[np.uint8],
     *,
     names: list[str],
-) -> Factors:
+) -> ChannelFactors:
     """By layer: the largest absolute value of each channel of its output."""
     if not names:
         return {}
     read = layer_reader(specification, weights, names)
-    found: Factors = {}
+    found: ChannelFactors = {}
     for start in range(0, len(images), _BATCH):
         for name, value in read(images[start : start + _BATCH].astype(np.float32) / np.float32(255)).items():
             largest = np.abs(value).reshape(-1, value.shape[-1]).max(0)
@@ -229,7 +229,9 @@ _KERNEL: Final = "class_maps/kernel"
 _BIAS: Final = "class_maps/bias"
 
 
-def refit_head(weights: Mapping[str, NDArray[np.float32]], *, whole: Answers, integer: Answers) -> Weights:
+def refit_head(
+    weights: Mapping[str, NDArray[np.float32]], *, whole: NetworkOutputs, integer: NetworkOutputs
+) -> Weights:
     """The weights with a head (1, 1, features, labels) that gives the float logits from the int8 features.
 
     Parameters
@@ -248,11 +250,11 @@ def refit_head(weights: Mapping[str, NDArray[np.float32]], *, whole: Answers, in
     return refitted
 
 
-OUTPUTS: Final = ("scores", "class_maps", "features", "mask")
+OUTPUT_ROLES: Final = ("scores", "class_maps", "features", "mask")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Converted:
+class ConvertedNetwork:
     """A TensorFlow Lite file and the indices of its outputs by role."""
 
     data: bytes
@@ -271,7 +273,7 @@ def quantise(
     weights: Mapping[str, NDArray[np.float32]],
     *,
     representative: NDArray[np.uint8],
-) -> Converted:
+) -> ConvertedNetwork:
     """Convert a network to a full int8 file: weights and every tensor int8, image and outputs uint8.
 
     Parameters
@@ -297,7 +299,7 @@ def quantise(
     return _convert(specification, correct_rounding(specification, weights, representative=representative), configure)
 
 
-def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> Converted:
+def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> ConvertedNetwork:
     """Convert a network to a float32 file, for comparison. Its image is float32 in 0..1."""
     return _convert(specification, weights, None)
 
@@ -311,14 +313,14 @@ def _convert(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     configure: Callable[[Any, Any], None] | None,
-) -> Converted:
+) -> ConvertedNetwork:
     import keras
     import tensorflow
     from ai_edge_litert.interpreter import Interpreter
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     keras.config.set_dtype_policy("float32")
-    names = [name for name in OUTPUTS if name in specification.outputs]
+    names = [name for name in OUTPUT_ROLES if name in specification.outputs]
     model = build_network(specification, outputs=names)
     set_weights(model, weights)
     shape = (1, specification.height, specification.width, specification.input_channels)
@@ -335,4 +337,4 @@ def _convert(
     # The converter may reorder the outputs, and keeps the names of the function's tensors.
     order = [row["name"] for row in Interpreter(model_content=data).get_output_details()]
     tensors = zip(names, constant.outputs, strict=True)
-    return Converted(data, {name: order.index(tensor.op.name) for name, tensor in tensors})
+    return ConvertedNetwork(data, {name: order.index(tensor.op.name) for name, tensor in tensors})

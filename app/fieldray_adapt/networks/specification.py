@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.files import arrays_in, reading, save_arrays, write_atomically
+from fieldray_adapt.files import open_arrays, reporting_damage, save_arrays, write_atomically
 
-Kind = Literal[
+LayerKind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "concat", "upsample", "flatten", "activation",
     "dropout",
 ]  # fmt: skip
@@ -50,7 +50,7 @@ class Layer:
     """
 
     name: str
-    kind: Kind
+    kind: LayerKind
     inputs: tuple[str, ...]
     channels: str = ""
     kernel: int = 1
@@ -60,7 +60,7 @@ class Layer:
     rate: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind) or self.activation not in get_args(Activation):
+        if self.kind not in get_args(LayerKind) or self.activation not in get_args(Activation):
             raise ValueError(f"layer {self.name}: unknown kind {self.kind} or activation {self.activation}")
         if bool(self.channels) != (self.kind in ("conv", "dense")):
             raise ValueError(f"layer {self.name}: a channel set belongs to conv and dense layers")
@@ -82,7 +82,7 @@ class Axis:
     repeats: int = 1
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def channel_sets(self) -> tuple[str, ...]:
         """The channel sets of the axis in order: several after a concat, none if the axis runs over no set."""
         return tuple(self.channels.split(_JOINED)) if self.channels else ()
 
@@ -120,7 +120,7 @@ class Specification:
         used = {layer.channels for layer in self.layers if layer.channels}
         if used != set(self.channels) or min(self.channels.values()) < 1:
             raise ValueError(f"{self.name}: channel sets and layers differ, or a set is empty")
-        shapes(self)
+        layer_shapes(self)
         if not ({"logits", "scores"} <= set(self.outputs) or set(self.outputs) == {"features"}):
             raise ValueError(f"{self.name}: needs the outputs logits and scores, or features alone")
 
@@ -133,7 +133,7 @@ class Specification:
 
     def count(self, axis: Axis) -> int:
         """The total number of channels of an axis' sets."""
-        return sum(self.channels[name] for name in axis.parts)
+        return sum(self.channels[name] for name in axis.channel_sets)
 
     def with_channels(self, channels: Mapping[str, int]) -> Specification:
         """The network with other counts for the named channel sets."""
@@ -187,14 +187,14 @@ def channel_sets(specification: Specification) -> dict[str, str]:
     return found
 
 
-def shapes(specification: Specification) -> dict[str, Shape]:
+def layer_shapes(specification: Specification) -> dict[str, Shape]:
     """Output shape of each layer: (height, width, channels), or (n,) once flattened or averaged."""
     sets = channel_sets(specification)
     found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
     for layer in specification.layers:
         shape = found[layer.inputs[0]]
         own = Axis(sets[layer.name])
-        count = specification.count(own) if own.parts else specification.input_channels
+        count = specification.count(own) if own.channel_sets else specification.input_channels
         if layer.kind in ("conv", "depthwise", "max_pool"):
             found[layer.name] = (math.ceil(shape[0] / layer.stride), math.ceil(shape[1] / layer.stride), count)
         elif layer.kind == "upsample":
@@ -214,7 +214,7 @@ def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
     Parts: kernel (kernel, kernel, in, out) of a conv, (kernel, kernel, in, 1) of a depthwise, (in, out) of a dense
     layer; bias (out,) or, where the layer is normalised, gamma, beta, mean, variance (out,).
     """
-    sets, sizes, axes = channel_sets(specification), shapes(specification), dict[str, tuple[Axis, ...]]()
+    sets, sizes, axes = channel_sets(specification), layer_shapes(specification), dict[str, tuple[Axis, ...]]()
     none = Axis("")
     for layer in specification.layers:
         if not layer.has_weights:
@@ -244,14 +244,14 @@ def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]
     )
 
 
-def parameters(specification: Specification) -> int:
+def parameter_count(specification: Specification) -> int:
     """Number of weights, with what batch normalisation keeps."""
     return sum(math.prod(shape) for shape in weight_shapes(specification).values())
 
 
-def multiply_adds(specification: Specification) -> int:
+def multiply_add_count(specification: Specification) -> int:
     """Multiply-adds of one image through the conv, depthwise and dense layers."""
-    sizes, weights = shapes(specification), weight_shapes(specification)
+    sizes, weights = layer_shapes(specification), weight_shapes(specification)
     total = 0
     for layer in specification.layers:
         if layer.has_weights:
@@ -299,7 +299,7 @@ def keep_channels(
     for key, axes in weight_axes(specification).items():
         array = weights[key]
         for position, axis in enumerate(axes):
-            if not chosen.keys().isdisjoint(axis.parts):
+            if not chosen.keys().isdisjoint(axis.channel_sets):
                 array = np.take(array, _along(axis, chosen, specification), axis=position)
         sliced[key] = np.ascontiguousarray(array)
     return smaller, sliced
@@ -314,7 +314,7 @@ def _checked(name: str, indices: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: Specification) -> NDArray[np.int64]:
     kept, start = list[NDArray[np.int64]](), 0
-    for name in axis.parts:
+    for name in axis.channel_sets:
         count = specification.channels[name]
         kept.append(start + chosen.get(name, np.arange(count)))
         start += count
@@ -336,7 +336,7 @@ def save_weights(path: Path, weights: Mapping[str, NDArray[Any]]) -> None:
 
 def load_weights(path: Path) -> Weights:
     """Read what `save_weights` wrote, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
-    with arrays_in(path) as arrays:
+    with open_arrays(path) as arrays:
         return {key: np.asarray(arrays[key], np.float32) for key in arrays}
 
 
@@ -348,6 +348,6 @@ def save_network(path: Path, text: Path, specification: Specification, weights: 
 
 def load_network(path: Path, text: Path) -> tuple[Specification, Weights]:
     """Read what `save_network` wrote. Raises OSError, StorageProblem (run_file_damaged)."""
-    with reading(text):
+    with reporting_damage(text):
         specification = specification_from_json(text.read_text(encoding="utf-8"))
     return specification, load_weights(path)

@@ -12,7 +12,7 @@ from fieldray_adapt.evaluation.figures import (
     GateFigures,
     HeatMapScale,
     ImageCounts,
-    IntegerFigures,
+    Int8Comparison,
     LabelFigures,
     PartFigures,
 )
@@ -55,7 +55,7 @@ class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reference: ReferenceScores
     heat_map: HeatMapScale | None = None
     shortcuts: dict[str, float]
-    float_against_int8: IntegerFigures
+    float_against_int8: Int8Comparison
 
     @classmethod
     def of(cls, found: LabelFigures) -> PackLabel:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from fieldray.domain.model import Calibration, Label, Manifest, OodGate, OperatingPoint, Requirement
 from fieldray.packs.verified import read_verified_manifest
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.steps import converted_file, last_network
+from fieldray_adapt.training.steps import load_last_network, read_converted_file
 
 
 def manifest_of(
@@ -19,7 +19,7 @@ def manifest_of(
     Figures, warnings and provenance are still empty. Raises UsageProblem `step_missing`, PackProblem.
     """
     recipe, texts = run.recipe, run.recipe.pack
-    specification, _ = last_network(run)
+    specification, _ = load_last_network(run)
     return Manifest(
         pack_id=texts.id,
         version=texts.version,
@@ -30,9 +30,9 @@ def manifest_of(
         input=recipe.input,
         class_names=asdict(texts.class_names) if texts.class_names else None,
         labels=tuple(
-            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
+            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.pack_labels
         ),
-        outputs=converted_file(run, "int8").roles(specification),
+        outputs=read_converted_file(run, "int8").roles(specification),
         operating_points=tuple(points),
         calibration=calibration,
         ood_gate=gate,

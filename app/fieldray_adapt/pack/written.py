@@ -27,9 +27,9 @@ from fieldray.typed_json import converted
 from fieldray_adapt.evaluation.figures import (
     DataDigests,
 )
-from fieldray_adapt.files import digest, plain, undone_on_failure
+from fieldray_adapt.files import digest, to_builtins, undone_on_failure
 from fieldray_adapt.recipes.classifier import PackRecipe
-from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.run import Run, Step, StepFacts
 
 _GOLDEN_SIDE: Final = 512
 # The kernels of two processors differ by up to 3 steps of the 8-bit scale; a score may move by more where it is steep.
@@ -47,7 +47,9 @@ class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     warnings: tuple[str, ...] = ()
 
 
-def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> Facts:
+def write_recipe_pack(
+    recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any
+) -> StepFacts:
     """Write the signed pack of a recipe for a square, grey network. Returns the facts of its step."""
     texts, spec = recipe.pack, recipe.input
     whole = kind(
@@ -73,7 +75,7 @@ def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[
     with undone_on_failure(recipe.signing_key, recipe.packs_folder):
         key = own_key(recipe.signing_key)
         folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=key)
-    return dict(plain(written_pack(folder)))
+    return dict(to_builtins(written_pack(folder)))
 
 
 def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
@@ -88,7 +90,7 @@ def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack
     )
 
 
-def is_as_written(facts: Facts) -> bool:
+def is_as_written(facts: StepFacts) -> bool:
     """Whether the pack that a step wrote is still in its place, complete and unchanged."""
     written = converted(facts, WrittenPack)
     folder = Path(written.pack)
@@ -109,7 +111,7 @@ def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
         "split": f"by patient, {run.recipe.split.by}",
         "seed": str(run.recipe.training.seed),
         "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
-        **plain(facts),
+        **to_builtins(facts),
         "python": platform.python_version(),
         **{name: found for name in _TOOLS if (found := _version(name))},
     }
@@ -122,15 +124,15 @@ def _version(name: str) -> str:
         return ""
 
 
-def phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
+def synthetic_chest(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
     """A synthetic chest as a network sees it: (height, width, channels)."""
     pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
     values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
     return values
 
 
-def whole_pack_step(perform: Callable[[Run], Facts]) -> Step:
-    """The step of a pack that is written by `write_whole`."""
+def make_pack_step(perform: Callable[[Run], StepFacts]) -> Step:
+    """The step of a pack that is written by `write_recipe_pack`."""
     return Step(
         name="pack",
         perform=perform,

@@ -12,10 +12,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fieldray.typed_json import decoded
-from fieldray_adapt.files import as_json, digest, reading, write_atomically
+from fieldray_adapt.files import digest, json_bytes, reporting_damage, write_atomically
 from fieldray_adapt.networks.quantise import quantise
-from fieldray_adapt.training.engine import Labelled, quality
 from fieldray_adapt.training.engine_interface import EngineSettings
+from fieldray_adapt.training.loop import Labelled, measure_accuracy
 from fieldray_adapt.training.profile import Network
 
 T = TypeVar("T")
@@ -57,22 +57,22 @@ def convert_and_test(
         Receives a line if there is work to do.
     """
     key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
-    tested = read_kept(path, _Tested)
+    tested = read_json_if_present(path, _Tested)
     if tested is None or tested.key != key:
         say()
         data = quantise(*network, representative=images).data
-        right, _ = quality(*network, data=test, settings=settings)
+        right, _ = measure_accuracy(*network, data=test, settings=settings)
         write_atomically(file, data)
         tested = _Tested(key=key, accuracy=right, accuracy_int8=file_accuracy(data, test))
-        write_atomically(path, as_json(tested))
+        write_atomically(path, json_bytes(tested))
     return Conversion(file.read_bytes(), tested.accuracy, tested.accuracy_int8)
 
 
-def read_kept(path: Path, kind: type[T]) -> T | None:
+def read_json_if_present(path: Path, kind: type[T]) -> T | None:
     """Read a JSON file of a run. Returns None without the file. Raises StorageProblem (run_file_damaged)."""
     if not path.is_file():
         return None
-    with reading(path):
+    with reporting_damage(path):
         return decoded(path.read_bytes(), kind)
 
 

@@ -22,7 +22,7 @@ from fieldray_adapt.networks.specification import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class IterationSettings:
     """The values of the laws that one iteration ran with."""
 
     batch_size: float
@@ -59,7 +59,7 @@ class Iteration:
     seconds_per_image: float
     batch_size_proposed: int | None
     wall_seconds: float
-    settings: Settings | None = None
+    settings: IterationSettings | None = None
 
 
 class RunFolder:

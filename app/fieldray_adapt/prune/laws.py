@@ -49,7 +49,7 @@ class Context:
 
 
 @table
-class Range:
+class Bounds:
     """Bounds a law's values stay in."""
 
     lowest: float = key("No value is below this.", default=-math.inf)
@@ -65,7 +65,7 @@ class Range:
 
 
 @table
-class Constant:
+class ConstantLaw:
     """Always the same value (3.1)."""
 
     start: float = key("The value.")
@@ -76,12 +76,12 @@ class Constant:
 
 
 @table
-class Linear:
+class LinearLaw:
     """A step added each time (3.2)."""
 
     start: float = key("The first value.")
     step: float = key("Added after each iteration.")
-    bounds: Range = key("Bounds that every value stays in.", default=Range())
+    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """Return `previous` plus the step."""
@@ -89,12 +89,12 @@ class Linear:
 
 
 @table
-class Multiplicative:
+class MultiplicativeLaw:
     """A factor each time (3.3)."""
 
     start: float = key("The first value.")
     factor: float = key("Multiplies the value after each iteration.", above=0)
-    bounds: Range = key("Bounds that every value stays in.", default=Range())
+    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """Return `previous` times the factor."""
@@ -102,7 +102,7 @@ class Multiplicative:
 
 
 @table
-class ContextDependent:
+class ContextDependentLaw:
     """A value that follows the last iteration's changes (3.4): each strength weighs a ratio r of after to before."""
 
     start: float = key("The first value.")
@@ -115,7 +115,7 @@ class ContextDependent:
         "or negative.",
         default="product",
     )
-    bounds: Range = key("Bounds that every value stays in.", default=Range())
+    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:
         """Return `previous`, changed by the ratios of the context."""
@@ -129,14 +129,14 @@ class ContextDependent:
 
 
 _OWN_KEYS: Final[Mapping[str, type]] = {
-    "step": Linear,
-    "factor": Multiplicative,
-    **dict.fromkeys(("size", "loss", "time", "batch", "form"), ContextDependent),
+    "step": LinearLaw,
+    "factor": MultiplicativeLaw,
+    **dict.fromkeys(("size", "loss", "time", "batch", "form"), ContextDependentLaw),
 }
 """Keys that one law alone has, by which a recipe names the law."""
 
 
-def law_of(law: Mapping[str, object]) -> type:
+def law_class(law: Mapping[str, object]) -> type:
     """The law of a recipe's table: the one that has the table's key for itself, constant where there is none.
 
     Raises ValueError where the keys are of several laws.
@@ -144,7 +144,9 @@ def law_of(law: Mapping[str, object]) -> type:
     named = {name: _OWN_KEYS[name] for name in law if name in _OWN_KEYS}
     if len(set(named.values())) > 1:
         raise ValueError(f"has keys of several laws: {', '.join(named)}")
-    return next(iter(named.values()), Constant)
+    return next(iter(named.values()), ConstantLaw)
 
 
-AnyLaw = Annotated[Constant | Linear | Multiplicative | ContextDependent, Key(kind="a law", choose=law_of)]
+AnyLaw = Annotated[
+    ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw, Key(kind="a law", choose=law_class)
+]

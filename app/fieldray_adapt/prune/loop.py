@@ -13,22 +13,24 @@ from typing import Protocol
 from fieldray_adapt.networks.specification import (
     Specification,
     Weights,
-    multiply_adds,
-    parameters,
+    multiply_add_count,
+    parameter_count,
 )
-from fieldray_adapt.prune.iterations import Iteration, RunFolder, Settings
-from fieldray_adapt.prune.plan import PruneRecipe, Stop
-from fieldray_adapt.prune.selection import Keep, PruningRule, Scores, select
-from fieldray_adapt.training.engine import Effort
+from fieldray_adapt.prune.iterations import Iteration, IterationSettings, RunFolder
+from fieldray_adapt.prune.plan import PruneRecipe, StopRules
+from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, PruningRule, select_channels
+from fieldray_adapt.training.loop import Effort
 
 
-class Task(Protocol):
+class PruningTask(Protocol):
     """The task of a network: the loop, which knows no data, measures and retrains through it."""
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """APoZ of each prunable channel set on the calibration set."""
 
-    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+    def cut(
+        self, specification: Specification, weights: Weights, *, keep: KeptChannels
+    ) -> tuple[Specification, Weights]:
         """The network with the channels kept, their weights carried over."""
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
@@ -44,14 +46,14 @@ class Task(Protocol):
         """The batch size that trains this network fastest per image; None if there is nothing to choose."""
 
 
-def best(rows: tuple[Iteration, ...], *, stop: Stop) -> Iteration:
+def smallest_adequate_iteration(rows: tuple[Iteration, ...], *, stop: StopRules) -> Iteration:
     """The iteration with the smallest network that kept the required quality; the original if none did."""
     kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
     return min(kept, key=lambda row: row.parameters)
 
 
 def prune(
-    task: Task,
+    task: PruningTask,
     plan: PruneRecipe,
     *,
     folder: RunFolder,
@@ -75,12 +77,12 @@ def prune(
         row = _measure(task, specification, weights, number=0, begun=time.perf_counter())
         folder.add(row, specification, weights)
         progress(row)
-    while (why := plan.stop.why(folder.iterations())) is None:
+    while (why := plan.stop.reason_to_stop(folder.iterations())) is None:
         progress(_iterate(task, plan, folder, seed=seed))
     return why
 
 
-def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> Iteration:
+def _iterate(task: PruningTask, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> Iteration:
     begun, rows = time.perf_counter(), folder.iterations()
     number, settings = len(rows), plan.following(rows)
     specification, weights = folder.network(number - 1)
@@ -91,7 +93,7 @@ def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> 
         largest_share=plan.largest_share,
         multiple=plan.multiple,
     )
-    keep = select(task.zero_shares(specification, weights), rule=rule)
+    keep = select_channels(task.zero_shares(specification, weights), rule=rule)
     specification, weights = task.cut(specification, weights, keep=keep)
     before, _ = task.quality(specification, weights)
     effort = Effort(batch_size=round(settings.batch_size), epochs=settings.epochs, learning_rate=settings.learning_rate)
@@ -102,20 +104,20 @@ def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> 
 
 
 def _measure(
-    task: Task,
+    task: PruningTask,
     specification: Specification,
     weights: Weights,
     *,
     number: int,
     begun: float,
     before: float | None = None,
-    settings: Settings | None = None,
+    settings: IterationSettings | None = None,
 ) -> Iteration:
     quality, loss = task.quality(specification, weights)
     return Iteration(
         number=number,
-        parameters=parameters(specification),
-        multiply_adds=multiply_adds(specification),
+        parameters=parameter_count(specification),
+        multiply_adds=multiply_add_count(specification),
         quality_before=quality if before is None else before,
         quality=quality,
         loss=loss,

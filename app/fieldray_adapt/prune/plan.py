@@ -6,14 +6,14 @@ import json
 from dataclasses import asdict, fields
 from typing import Final
 
-from fieldray_adapt.prune.iterations import Iteration, Settings
+from fieldray_adapt.prune.iterations import Iteration, IterationSettings
 from fieldray_adapt.prune.laws import AnyLaw, Context
 from fieldray_adapt.prune.selection import CutKind
 from fieldray_adapt.recipes.tables import key, table
 
 
 @table
-class Stop:
+class StopRules:
     """When to stop: whichever rule comes first."""
 
     iterations: int = key("At most.", low=1, example=3)
@@ -22,7 +22,7 @@ class Stop:
     )
     target_parameters: int | None = key("Stop once at most so many parameters are left.", default=None, low=1)
 
-    def why(self, rows: tuple[Iteration, ...]) -> str | None:
+    def reason_to_stop(self, rows: tuple[Iteration, ...]) -> str | None:
         """The rule that ends the run after these iterations, or None."""
         last = rows[-1]
         if last.number and last.quality < self.lowest_quality:
@@ -47,7 +47,7 @@ class PruneRecipe:
     learning_rate: AnyLaw = key("Of retraining.", example={"start": 3e-4})
     cut_off: AnyLaw = key("Where the cut lies; its meaning is in cut_kind.", example={"start": 0.3})
     minimum_channels: AnyLaw = key("Fewest channels left in a layer.", example={"start": 16})
-    stop: Stop = key("When to stop.")
+    stop: StopRules = key("When to stop.")
     batch_sizes: tuple[int, ...] = key(
         "After each iteration a profile proposes one of these batch sizes; none for no profile.", default=(), low=1
     )
@@ -65,17 +65,19 @@ class PruneRecipe:
         """A stable text of all but the stop rules: a run may be continued with others."""
         return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
 
-    def first(self) -> Settings:
+    def first(self) -> IterationSettings:
         """The settings of iteration 1."""
-        return Settings(**{name: getattr(self, name).start for name in _SETTINGS})
+        return IterationSettings(**{name: getattr(self, name).start for name in _SETTINGS})
 
-    def following(self, rows: tuple[Iteration, ...]) -> Settings:
+    def following(self, rows: tuple[Iteration, ...]) -> IterationSettings:
         """The settings of the iteration that follows these."""
         last = rows[-1]
         if last.settings is None:
             return self.first()
         context = Context.between(rows[-2], last)
-        return Settings(**{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS})
+        return IterationSettings(
+            **{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS}
+        )
 
 
-_SETTINGS: Final = tuple(field.name for field in fields(Settings))
+_SETTINGS: Final = tuple(field.name for field in fields(IterationSettings))

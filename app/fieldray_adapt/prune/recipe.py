@@ -9,8 +9,8 @@ from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import Baseline
 from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.recipes.tables import Rules, key, table
-from fieldray_adapt.training.engine import Effort
 from fieldray_adapt.training.engine_interface import Precision
+from fieldray_adapt.training.loop import Effort
 
 
 @table
@@ -24,7 +24,7 @@ class Original:
 
 
 @table
-class Data:
+class StudyData:
     """An .npz file with x_train, y_train, x_test and y_test (uint8)."""
 
     file: Path = key("The file.", example="mnist.npz")
@@ -84,7 +84,7 @@ class StudyRecipe:
         "The table of results, a .json file; the report is written beside it.", default=Path("results.json")
     )
     seed: int = key("Of initial weights, order and the drawn parts.", default=0)
-    data: Data = key("Where the images are.")
+    data: StudyData = key("Where the images are.")
     original: Original = key("The network to prune.")
     runs: tuple[RunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("One-shot pruning to compare with.", default=())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fieldray_adapt.networks.specification import Specification, channel_sets, weight_axes
 from fieldray_adapt.training.keras_engine import layer_reader
 
-Scores = dict[str, NDArray[np.float64]]
+ChannelScores = dict[str, NDArray[np.float64]]
 
 
 def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
@@ -39,7 +39,7 @@ def zero_shares(
     weights: Mapping[str, NDArray[np.float32]],
     *,
     batches: Iterable[NDArray[np.float32]],
-) -> Scores:
+) -> ChannelScores:
     """APoZ in 0..1 of every channel of every prunable set, float64 (channels,).
 
     A set that several layers share (a residual stage) gets the mean over them.
@@ -78,7 +78,7 @@ def _zero_share(value: NDArray[Any]) -> NDArray[np.float64]:
     return share
 
 
-def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> Scores:
+def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> ChannelScores:
     """Mean absolute weight that makes each channel, relative to the mean of its layer; (channels,) for each set.
 
     Layers that share a set are averaged, so that one with large weights does not decide alone.
@@ -93,7 +93,7 @@ def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.
 
 
 CutKind = Literal["level", "deviation"]
-Keep = dict[str, NDArray[np.int64]]
+KeptChannels = dict[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +120,10 @@ class PruningRule:
     multiple: int = 1
 
 
-def select(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> Keep:
+def select_channels(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> KeptChannels:
     """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order."""
     return {
-        channel: most_used(shares, count=_rounded(_wanted(shares, rule), shares, rule))
+        channel: lowest_scoring_channels(shares, count=_rounded(_wanted(shares, rule), shares, rule))
         for channel, shares in zeros.items()
     }
 
@@ -143,7 +143,7 @@ def _rounded(wanted: int, shares: NDArray[np.float64], rule: PruningRule) -> int
     return min(rounded, len(shares))
 
 
-def most_used(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
+def lowest_scoring_channels(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
     """Indices of the `count` channels with the lowest score, ascending."""
     return np.sort(np.argsort(shares, kind="stable")[:count]).astype(np.int64)
 
@@ -151,18 +151,20 @@ def most_used(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
 Baseline = Literal["magnitude", "random"]
 
 
-def one_shot(
+def select_in_one_shot(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
     kind: Baseline,
     share: float,
     seed: int = 0,
-) -> Keep:
+) -> KeptChannels:
     """The channels to keep: `share` (0..1) of each set, those with the largest weights or drawn at random."""
     generator = np.random.default_rng(seed)
-    keep = Keep()
+    keep = KeptChannels()
     for channel, sizes in weight_sizes(specification, weights).items():
         count = min(len(sizes), max(1, math.ceil(len(sizes) * share)))
-        keep[channel] = most_used(-sizes if kind == "magnitude" else generator.random(len(sizes)), count=count)
+        keep[channel] = lowest_scoring_channels(
+            -sizes if kind == "magnitude" else generator.random(len(sizes)), count=count
+        )
     return keep

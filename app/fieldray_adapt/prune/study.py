@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.files import as_json, digest, publish, require_publishable, write_atomically
+from fieldray_adapt.files import digest, json_bytes, require_publishable, write_atomically, write_published
 from fieldray_adapt.networks.architectures import vgg16_dense
 from fieldray_adapt.networks.specification import (
     initial_weights,
@@ -22,35 +22,35 @@ from fieldray_adapt.networks.specification import (
     save_network,
     save_weights,
 )
-from fieldray_adapt.prune.conversion import Conversion, convert_and_test, read_kept
+from fieldray_adapt.prune.conversion import Conversion, convert_and_test, read_json_if_present
 from fieldray_adapt.prune.iterations import Iteration, RunFolder
 from fieldray_adapt.prune.loop import prune
-from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, Scratch, StudyRecipe
-from fieldray_adapt.prune.selection import one_shot
+from fieldray_adapt.prune.recipe import BaselineRecipe, RunRecipe, Scratch, StudyData, StudyRecipe
+from fieldray_adapt.prune.selection import select_in_one_shot
 from fieldray_adapt.prune.study_report import write_report
 from fieldray_adapt.prune.study_results import (
     ORIGINAL,
     IterationFigures,
     MeasuredIteration,
-    Milliseconds,
+    MillisecondsByKind,
     NetworkFigures,
     RunResults,
     StudyResults,
-    recorded,
-    row_of,
+    iteration_figures,
+    network_figures,
 )
 from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
 from fieldray_adapt.run import Progress as RunProgress
-from fieldray_adapt.training.engine import (
+from fieldray_adapt.training.engine_interface import EngineSettings
+from fieldray_adapt.training.loop import (
     EpochFigures,
     Labelled,
     Progress,
     distillation_targets,
-    fit,
-    quality,
+    measure_accuracy,
     remove_checkpoints,
+    train_on_arrays,
 )
-from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, time_networks
 
 _KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name
@@ -72,7 +72,7 @@ class _Parts:
     test: Labelled
 
 
-def _read_parts(recipe: Data, *, seed: int) -> _Parts:
+def _read_parts(recipe: StudyData, *, seed: int) -> _Parts:
     path = recipe.file
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -102,7 +102,7 @@ class Study:
         *,
         say: Callable[[str], None] = lambda _: None,
         progress: RunProgress = lambda *_: None,
-        timer: Callable[..., Mapping[str, Milliseconds]] = time_networks,
+        timer: Callable[..., Mapping[str, MillisecondsByKind]] = time_networks,
         tester: Callable[..., Conversion] = convert_and_test,
     ) -> None:
         """Prepare a study.
@@ -139,7 +139,7 @@ class Study:
             if self._baseline_path(row).is_file():
                 networks[row.name] = self.run_baseline(row)
         results = self._results(networks)
-        publish(self._recipe.results, as_json(results) + b"\n")
+        write_published(self._recipe.results, json_bytes(results) + b"\n")
         write_report(self._recipe.results.with_name("report.html"), results)
         return results
 
@@ -150,7 +150,7 @@ class Study:
         path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
         if not path.is_file():
             self._say("training the original")
-            trained = fit(
+            trained = train_on_arrays(
                 specification,
                 initial_weights(specification, seed=self._recipe.seed),
                 data=self._parts.training,
@@ -176,7 +176,7 @@ class Study:
     def run_law(self, run: RunRecipe) -> str:
         """Prune by one set of laws. Returns the rule that stopped it."""
         folder = self._run_folder(run)
-        if (rows := folder.iterations()) and (why := run.stop.why(rows)):
+        if (rows := folder.iterations()) and (why := run.stop.reason_to_stop(rows)):
             return why
         self._say(f"pruning: {run.name}")
         if not rows:
@@ -255,7 +255,7 @@ class Study:
         if not path.is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
             whole = self.original()
-            keep = one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
+            keep = select_in_one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
             task = self._task(row.name, run=row)
             specification, weights = task.cut(*whole, keep=keep)
             weights = task.retrain(specification, weights, effort=row.training, seed=self._recipe.seed)
@@ -275,10 +275,10 @@ class Study:
         run, _, number = name.partition("/")
         shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])
         path = self._folder / "scratch" / f"{digest(self._key, shape, scratch.training)}.json"
-        found = read_kept(path, list[float]) or []
+        found = read_json_if_present(path, list[float]) or []
         for seed in range(len(found), scratch.seeds if trains else 0):
             self._say(f"from random weights: {name}, seed {seed}")
-            weights = fit(
+            weights = train_on_arrays(
                 shape,
                 initial_weights(shape, seed=seed),
                 data=self._parts.training,
@@ -289,8 +289,8 @@ class Study:
                 progress=self._epoch_progress(name),
             )
             remove_checkpoints(path.parent / path.stem)
-            found.append(quality(shape, weights, data=self._parts.test, settings=self._training_settings)[0])
-            write_atomically(path, as_json(found))
+            found.append(measure_accuracy(shape, weights, data=self._parts.test, settings=self._training_settings)[0])
+            write_atomically(path, json_bytes(found))
         return found[: scratch.seeds]
 
     def _results(self, networks: Mapping[str, Network]) -> StudyResults:
@@ -305,14 +305,17 @@ class Study:
             rounds=self._recipe.rounds,
         )
         whole = (networks[ORIGINAL], timed[ORIGINAL])
-        rows = {name: row_of(networks[name], of=found[name], timed=timed[name], original=whole) for name in networks}
+        rows = {
+            name: network_figures(networks[name], of=found[name], timed=timed[name], original=whole)
+            for name in networks
+        }
         names = [row.name for row in self._recipe.baselines]
         return StudyResults(
             study=self._recipe.name,
             original=rows[ORIGINAL],
             runs={run.name: self._table(run, rows) for run in self._recipe.runs},
             baselines={name: rows[name] for name in names if name in rows},
-            profile=read_kept(self._folder / "profile" / PROFILE_NAME, Profile),
+            profile=read_json_if_present(self._folder / "profile" / PROFILE_NAME, Profile),
         )
 
     def _tested(self, name: str, network: Network, images: NDArray[np.uint8]) -> Conversion:
@@ -328,11 +331,11 @@ class Study:
     def _table(self, run: RunRecipe, rows: Mapping[str, NetworkFigures]) -> RunResults:
         iterations = self._run_folder(run).iterations()
         table = tuple(self._table_row(run, iteration, rows) for iteration in iterations)
-        why = run.stop.why(iterations) if iterations else None
+        why = run.stop.reason_to_stop(iterations) if iterations else None
         return RunResults(stopped_by=why or "not finished", iterations=table)
 
     def _table_row(self, run: RunRecipe, iteration: Iteration, rows: Mapping[str, NetworkFigures]) -> IterationFigures:
-        row, name, scratch = recorded(iteration), f"{run.name}/{iteration.number}", self._recipe.scratch
+        row, name, scratch = iteration_figures(iteration), f"{run.name}/{iteration.number}", self._recipe.scratch
         if not iteration.number:
             return row
         seeds = None

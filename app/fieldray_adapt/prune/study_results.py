@@ -8,11 +8,11 @@ from typing import Final
 from msgspec import Struct
 
 from fieldray_adapt.networks.specification import (
-    multiply_adds,
-    parameters,
+    multiply_add_count,
+    parameter_count,
 )
 from fieldray_adapt.prune.conversion import Conversion
-from fieldray_adapt.prune.iterations import Iteration, Settings
+from fieldray_adapt.prune.iterations import Iteration, IterationSettings
 from fieldray_adapt.training.profile import Network, Profile
 
 ORIGINAL: Final = "original"
@@ -41,7 +41,7 @@ class IterationFigures(Struct, frozen=True, kw_only=True):
     """The record of an iteration in a run. Accuracies are of the validation part, 0..1."""
 
     iteration: int
-    settings: Settings | None
+    settings: IterationSettings | None
     validation_accuracy_before_retraining: float
     validation_accuracy: float
     batch_size_proposed: int | None
@@ -86,20 +86,20 @@ class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: Profile | None = None
 
 
-Milliseconds = Mapping[str, float]
+MillisecondsByKind = Mapping[str, float]
 """Milliseconds per image, by kind (see `time_networks`)."""
 
 
-def row_of(
-    network: Network, *, of: Conversion, timed: Milliseconds, original: tuple[Network, Milliseconds]
+def network_figures(
+    network: Network, *, of: Conversion, timed: MillisecondsByKind, original: tuple[Network, MillisecondsByKind]
 ) -> NetworkFigures:
     """Return a network's row of the table; `original` is the reference of its ratios."""
-    whole, here = parameters(original[0][0]), parameters(network[0])
+    whole, here = parameter_count(original[0][0]), parameter_count(network[0])
     return NetworkFigures(
         parameters=here,
         times_fewer_parameters=whole / here,
         removed_share=1 - here / whole,
-        multiply_adds=multiply_adds(network[0]),
+        multiply_adds=multiply_add_count(network[0]),
         test_accuracy=of.accuracy,
         test_accuracy_int8=of.accuracy_int8,
         milliseconds_per_image=dict(timed),
@@ -109,7 +109,7 @@ def row_of(
     )
 
 
-def recorded(iteration: Iteration) -> IterationFigures:
+def iteration_figures(iteration: Iteration) -> IterationFigures:
     """The record of an iteration in a run, as in the table."""
     return IterationFigures(
         iteration=iteration.number,

@@ -18,21 +18,27 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray_adapt.data.dataset import dataset_of
-from fieldray_adapt.files import digest, plain
+from fieldray_adapt.data.dataset import load_dataset
+from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights, channel_sets, keep_channels
 from fieldray_adapt.prune.iterations import Iteration, RunFolder
-from fieldray_adapt.prune.loop import best, prune
-from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
-from fieldray_adapt.run import Facts, Progress, Run, Step
-from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict, train_groups
-from fieldray_adapt.training.engine import Effort, Labelled, fit, quality, remove_checkpoints
-from fieldray_adapt.training.engine import Progress as RowProgress
+from fieldray_adapt.prune.loop import prune, smallest_adequate_iteration
+from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, zero_shares
+from fieldray_adapt.run import Progress, Run, Step, StepFacts
+from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict_logits, train_groups
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import layer_reader
+from fieldray_adapt.training.loop import Effort, Labelled, measure_accuracy, remove_checkpoints, train_on_arrays
+from fieldray_adapt.training.loop import Progress as RowProgress
 from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
-from fieldray_adapt.training.steps import keep_network, learnt_from, network_of, options_of, settings_of
+from fieldray_adapt.training.steps import (
+    drawn_samples,
+    engine_settings,
+    load_step_network,
+    save_step_network,
+    training_options,
+)
 
 _LARGEST_FACTOR: Final = 10.0
 _TIMED_ARRAYS: Final = 100
@@ -42,7 +48,7 @@ def restore_scale(
     before: tuple[Specification, Mapping[str, NDArray[np.float32]]],
     after: tuple[Specification, Weights],
     *,
-    keep: Keep,
+    keep: KeptChannels,
     images: NDArray[np.float32],
 ) -> Weights:
     """The cut network's weights, each kernel without batch normalisation times one factor.
@@ -112,12 +118,14 @@ class ArrayTask:
     batch_sizes: Sequence[int] = ()
     progress: RowProgress = lambda _: None
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """APoZ on the first training images (their order is drawn)."""
         images = self.training.images[: self.calibration]
         return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
 
-    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+    def cut(
+        self, specification: Specification, weights: Weights, *, keep: KeptChannels
+    ) -> tuple[Specification, Weights]:
         """Return the cut network with its weights, scaled to restore the signal on the calibration images."""
         smaller, sliced = keep_channels(specification, weights, keep=keep)
         images = self.training.images[: self.calibration]
@@ -125,7 +133,7 @@ class ArrayTask:
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Train on the training part, without dropout: a thin layer has nothing to spare."""
-        trained = fit(
+        trained = train_on_arrays(
             without_dropout(specification),
             weights,
             data=self.training,
@@ -140,7 +148,7 @@ class ArrayTask:
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         """Accuracy and cross-entropy on the validation part."""
-        return quality(specification, weights, data=self.validation, settings=self.settings)
+        return measure_accuracy(specification, weights, data=self.validation, settings=self.settings)
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Return the median time of batches from the third on, per image in seconds."""
@@ -185,7 +193,7 @@ class ImageTask:
     batch_sizes: tuple[int, ...] = ()
     progress: Progress = lambda _what, _done, _total: None
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """APoZ on training images drawn by the schedule's seed."""
         generator = np.random.default_rng(self.options.schedule.seed)
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
@@ -193,7 +201,9 @@ class ImageTask:
         batches = (self.training.images[part].astype(np.float32) / np.float32(255) for part in parts)
         return zero_shares(specification, weights, batches=batches)
 
-    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+    def cut(
+        self, specification: Specification, weights: Weights, *, keep: KeptChannels
+    ) -> tuple[Specification, Weights]:
         """Prune, and carry the weights over. Batch normalisation adapts to the new signal while retraining."""
         return keep_channels(specification, weights, keep=keep)
 
@@ -229,7 +239,7 @@ class ImageTask:
         engine = open_engine(specification, weights, settings=self.options.settings, name=self.options.engine)
         targets = self.validation.targets[:, 0]
         is_known = ~np.isnan(targets)
-        logits = predict(engine, self.validation.images[is_known])[:, 0].astype(np.float64)
+        logits = predict_logits(engine, self.validation.images[is_known])[:, 0].astype(np.float64)
         truth = targets[is_known].astype(np.float64)
         # The cross-entropy of a logit, without overflow: log(1 + e^-|x|) + max(x, 0) - x * truth
         loss = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * truth
@@ -264,36 +274,36 @@ class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_kept: bool | None = None
 
 
-def prune_step(run: Run) -> Facts:
+def prune_step(run: Run) -> StepFacts:
     """Prune the trained network. Later steps use the smallest network that kept the required quality.
 
     The table's times are measured once more, of all iterations in turn: between iterations the machine's load changes.
     """
     if run.recipe.prune is None:
         return {}
-    data, home = dataset_of(run), run.folder("prune")
+    data, home = load_dataset(run), run.folder("prune")
     validation = data.samples("validation")
     why, kept, folder = prune_by_recipe(
         run,
-        network_of(run, "train"),
+        load_step_network(run, "train"),
         training=data.samples("training"),
         validation=validation,
         folder=home,
     )
-    keep_network(home, *folder.network(kept.number))
+    save_step_network(home, *folder.network(kept.number))
     rows = folder.iterations()
     times = time_networks(
         {str(row.number): folder.network(row.number) for row in rows},
         files={},
         images=validation.images[:_TIMED],
-        settings=settings_of(run.recipe),
+        settings=engine_settings(run.recipe),
         rounds=_ROUNDS,
     )
     rows = tuple(replace(row, seconds_per_image=times[str(row.number)]["engine_batch"] / 1e3) for row in rows)
     table = [_row(row, rows[0]) for row in rows]
     marked = [structs.replace(row, is_kept=row.iteration == kept.number) for row in table]
     run.write("prune", "table.json", marked)
-    return {"stopped_by": why, **plain(table[kept.number])}
+    return {"stopped_by": why, **to_builtins(table[kept.number])}
 
 
 def prune_by_recipe(
@@ -317,9 +327,9 @@ def prune_by_recipe(
     chosen = run.recipe.prune
     if chosen is None:
         raise ValueError("the recipe does not prune")
-    options = options_of(run.recipe)
+    options = training_options(run.recipe)
     task = ImageTask(
-        training=learnt_from(run, training),
+        training=drawn_samples(run, training),
         validation=validation,
         options=options,
         folder=folder,
@@ -344,7 +354,7 @@ def prune_by_recipe(
         original=lambda: original,
         progress=lambda row: run.progress("iterations", row.number, chosen.stop.iterations),
     )
-    return why, best(kept.iterations(), stop=chosen.stop), kept
+    return why, smallest_adequate_iteration(kept.iterations(), stop=chosen.stop), kept
 
 
 def _row(row: Iteration, original: Iteration) -> PrunedNetwork:
@@ -361,4 +371,4 @@ def _row(row: Iteration, original: Iteration) -> PrunedNetwork:
     )
 
 
-PRUNE: Final = Step(name="prune", perform=prune_step, recipe_keys=("prune",))
+PRUNE_STEP: Final = Step(name="prune", perform=prune_step, recipe_keys=("prune",))

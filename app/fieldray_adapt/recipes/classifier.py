@@ -161,7 +161,7 @@ class NetworkChoice:
 
 
 @table
-class Training:
+class ClassifierTraining:
     """How the network is trained: AdamW, a warm-up, cosine decay, averaged weights."""
 
     epochs: int = key("Passes over the training images.", default=20, low=1, example=20)
@@ -200,7 +200,7 @@ class Training:
 
 
 @table
-class Point:
+class OperatingPointChoice:
     """An operating point. Its threshold and its band are chosen on the validation images."""
 
     name: str = key("Name in settings and on the command line.", example="balanced")
@@ -237,8 +237,8 @@ def _the_test_part() -> Mapping[str, str]:
 class Evaluation:
     """What is measured: operating points, and the out-of-distribution (OOD) gate."""
 
-    points: tuple[Point, ...] = key(
-        "The operating points; one, balanced, by default.", default=(Point(name="balanced"),)
+    points: tuple[OperatingPointChoice, ...] = key(
+        "The operating points; one, balanced, by default.", default=(OperatingPointChoice(name="balanced"),)
     )
     measured_on: Texts = key(
         "Completes 'Measured on ...' in the program; {images} and {patients} become numbers.",
@@ -290,7 +290,7 @@ class PackRecipe:
 
 
 @table
-class Recipe(PackRecipe):
+class ClassifierRecipe(PackRecipe):
     """A classifier: from labelled images to a signed pack."""
 
     kind: Literal["classifier"] = key("What the recipe makes.", default="classifier")
@@ -304,7 +304,7 @@ class Recipe(PackRecipe):
     data: tuple[Source, ...] = key("Where the images are.")
     split: PatientSplit = field(default_factory=Split)
     augmentation: Augmentation = key("Random changes of training images.", default_factory=Augmentation)
-    training: Training = key("How the network is trained.", default=Training())
+    training: ClassifierTraining = key("How the network is trained.", default=ClassifierTraining())
     prune: PruneRecipe | None = key("How the trained network is pruned; without it, it is not.", default=None)
     profile: ProfileChoice = key("What `fieldray adapt profile` measures.", default_factory=ProfileChoice)
     evaluation: Evaluation = key("What is measured.", default=Evaluation())
@@ -330,7 +330,7 @@ class Recipe(PackRecipe):
         )
 
     @property
-    def published(self) -> Path:
+    def publication_folder(self) -> Path:
         """The folder for what is published."""
         return self.results or self.run
 
@@ -343,7 +343,7 @@ class Recipe(PackRecipe):
         return found
 
     @property
-    def kept_labels(self) -> tuple[LabelRule, ...]:
+    def pack_labels(self) -> tuple[LabelRule, ...]:
         """The labels of the pack."""
         return tuple(label for label in self.labels if not label.auxiliary)
 
@@ -351,7 +351,7 @@ class Recipe(PackRecipe):
 Whole = TypeVar("Whole")
 
 
-def with_whole_paths(recipe: Whole, path: Path) -> Whole:
+def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
     """The recipe of a file, of any kind, with its paths made whole; its credits lie beside it where it names none."""
     whole: Any = resolve_paths(recipe, path.resolve().parent)
     if (pack := getattr(whole, "pack", None)) and pack.credits is None:
@@ -359,7 +359,7 @@ def with_whole_paths(recipe: Whole, path: Path) -> Whole:
     return cast("Whole", whole)
 
 
-def what_is_trained(recipe: Recipe) -> dict[str, Any]:
+def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
     """What decides a training, ready to be published as JSON: no paths but the names of what they lead to."""
     network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
     sources = [
@@ -381,6 +381,6 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def what_is_made(recipe: Recipe) -> dict[str, Any]:
+def conversion_description(recipe: ClassifierRecipe) -> dict[str, Any]:
     """What decides how a trained network becomes the int8 file of a pack, ready to be published as JSON."""
     return {"prune": asdict(recipe.prune) if recipe.prune else None, "calibration_images": recipe.calibration_images}

@@ -77,7 +77,7 @@ class Key:
     choose: Callable[[Mapping[str, Any]], type] | None = None
 
     @property
-    def allowed(self) -> str:
+    def allowed_range(self) -> str:
         """The range in words; empty where every value of the type is allowed."""
         if self.low is not None and self.high is not None:
             return f"{self.low:g}..{self.high:g}"
@@ -88,7 +88,7 @@ class Key:
         """What is wrong with a value of the right type; None where nothing is."""
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not self._holds(number):
-                return f"must be {self.allowed}, not {number}"
+                return f"must be {self.allowed_range}, not {number}"
         return self.check(value) if self.check else None
 
     def _holds(self, number: float) -> bool:
@@ -105,13 +105,13 @@ def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING
     return field(default=default, default_factory=default_factory, metadata={_KEY: known})
 
 
-Kind = TypeVar("Kind", bound=type)
+TableClass = TypeVar("TableClass", bound=type)
 Rules = Iterable[tuple[bool, str, str]]
 """For each rule whether it holds, the key that it is about, and the message if it does not."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, field))
-def table(kind: Kind) -> Kind:
+def table(kind: TableClass) -> TableClass:
     """A frozen dataclass that is whole and right from birth.
 
     Its method `defaults` gives values for keys that are empty, `rules` says how keys fit each other. Keys are in their
@@ -129,7 +129,7 @@ def _settle(made: Any) -> None:
                 object.__setattr__(made, name, value)
     require_ranges(made)
     if rules := getattr(made, "rules", None):
-        require(*rules())
+        require_rules(*rules())
 
 
 PUBLISHED: Final = ("run", "results", "signing_key", "packs_folder")
@@ -168,7 +168,7 @@ class KeyProblems(ValueError):
         self.problems = problems
 
 
-def require(*rules: tuple[bool, str, str]) -> None:
+def require_rules(*rules: tuple[bool, str, str]) -> None:
     """Raises KeyProblems with (key, text) of every rule (holds, key, text) that does not hold."""
     broken = [(key, text) for holds, key, text in rules if not holds]
     if broken:
@@ -177,7 +177,7 @@ def require(*rules: tuple[bool, str, str]) -> None:
 
 def require_ranges(table: Any) -> None:
     """Raises KeyProblems where a value of a dataclass is out of its key's range."""
-    found = [(name, known.key.problem(getattr(table, name))) for name, known in keys_of(type(table)).items()]
+    found = [(name, known.key.problem(getattr(table, name))) for name, known in table_keys(type(table)).items()]
     if any(problem for _, problem in found):
         raise KeyProblems(*[(name, problem) for name, problem in found if problem])
 
@@ -196,7 +196,7 @@ class KnownKey:
         return self.default is MISSING
 
 
-def keys_of(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
+def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
     """The keys of a table, a dataclass, in their order. `described` describes those that do not do so themselves."""
     hints = typing.get_type_hints(table, include_extras=True)
     found = {}
@@ -224,7 +224,7 @@ class Problem:
         return text or "recipe"
 
 
-def parse(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
+def parse_table(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
     """A dataclass from a table, or everything that is wrong with the table.
 
     Nested dataclasses come from nested tables; of a union of dataclasses the one that the key chooses, else the one
@@ -236,7 +236,7 @@ def parse(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
     return problems or typing.cast("T", value)
 
 
-def line_of(text: str, location: Location) -> int:
+def find_line(text: str, location: Location) -> int:
     """The line, from 1, on which the value or the nearest table around it begins; 1 for the document as a whole."""
     lines = _lines_of(text)
     while location and location not in lines:
@@ -318,7 +318,7 @@ class _Reading:
     def _table(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
         if not isinstance(value, Mapping):
             return self._wrong(at, f"must be a table of keys, not {value}")
-        known, before = keys_of(kind, described), len(self._problems)
+        known, before = table_keys(kind, described), len(self._problems)
         for name in value:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
@@ -408,7 +408,7 @@ class RecipeProblems(UsageProblem):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class RecipeDocument:
     """A recipe as it was read, before anybody knows whether it is right."""
 
     path: Path
@@ -416,7 +416,7 @@ class Document:
     text: str
 
     @classmethod
-    def read(cls, path: Path) -> Document:
+    def read(cls, path: Path) -> RecipeDocument:
         """Read a file. Raises UsageProblem (recipe_unreadable)."""
         try:
             text = path.read_text(encoding="utf-8")
@@ -426,14 +426,14 @@ class Document:
 
     def parsed(self, kind: type[T]) -> T:
         """The tables as a dataclass. Raises RecipeProblems with everything that is wrong."""
-        found = parse(kind, self.tables)
+        found = parse_table(kind, self.tables)
         if isinstance(found, list):
             raise RecipeProblems(self.path, self.lines(found))
         return found
 
     def lines(self, problems: Sequence[Problem]) -> list[str]:
         """The problems in the order of their lines, for example `line 12: training.epochs is missing`."""
-        found = [(line_of(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
+        found = [(find_line(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
         return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]
 
 
@@ -441,19 +441,19 @@ _TYPE_NAMES: Final = {int: "whole number", float: "number", str: "text", bool: "
 _WIDTH: Final = 110
 
 
-def template(schema: type[Any]) -> str:
+def recipe_template(schema: type[Any]) -> str:
     """A recipe of this type, in TOML: what has to be there with an example, all else as comments with its default."""
-    head = f"# {summary(schema)}\n# To set a key, remove the # before it and before the [table] above it.\n"
+    head = f"# {docstring_summary(schema)}\n# To set a key, remove the # before it and before the [table] above it.\n"
     return head + "\n".join(_table_lines(schema, "", {})) + "\n"
 
 
 def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
     """A table's own keys, then the tables within it."""
-    for name, key in keys_of(table, described).items():
+    for name, key in table_keys(table, described).items():
         if _inner(key) is None:
             yield from _key_lines(name, key)
     for key, inner, whole in inner_tables(table, path, described):
-        lines = [headed(key, whole), *_table_lines(inner, whole, key.key.keys)]
+        lines = [table_header(key, whole), *_table_lines(inner, whole, key.key.keys)]
         yield ""
         yield from _comment(key.key.doc)
         yield from lines if key.is_needed else map(_commented, lines)
@@ -464,7 +464,7 @@ def _key_lines(name: str, known: KnownKey) -> Iterator[str]:
     value = key.example if key.example is not None else None if known.is_needed else known.default
     if value is None and known.is_needed:
         value = typing.get_args(known.kind)[0] if typing.get_origin(known.kind) is typing.Literal else ""
-    notes = [kind_name(known), key.unit, key.allowed]
+    notes = [value_description(known), key.unit, key.allowed_range]
     yield from _comment(f"{key.doc} ({'; '.join(dict.fromkeys(note for note in notes if note))})")
     is_set = known.is_needed or key.example is not None
     if value is None or value in ((), {}, ""):
@@ -491,24 +491,24 @@ def inner_tables(
     table: type[Any], path: str, described: Mapping[str, Key]
 ) -> Iterator[tuple[KnownKey, type[Any], str]]:
     """Each key that is a table, its dataclass, and its full name; one of many tables with own names is called NAME."""
-    for name, known in keys_of(table, described).items():
+    for name, known in table_keys(table, described).items():
         if inner := _inner(known):
             own = f"{name}.NAME" if typing.get_origin(_described(known.kind)[0]) is Mapping else name
             yield known, inner, f"{path}.{own}" if path else own
 
 
-def headed(known: KnownKey, whole: str) -> str:
+def table_header(known: KnownKey, whole: str) -> str:
     """The line above a table, or above each of a list of them."""
     return f"[[{whole}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{whole}]"
 
 
 def _inner(known: KnownKey) -> type[Any] | None:
     """The dataclass of a key that is a table, or many tables; None for any other, and for a choice of tables."""
-    tables = tables_of(known)
+    tables = table_classes(known)
     return tables[0] if len(tables) == 1 else None
 
 
-def tables_of(known: KnownKey) -> list[type[Any]]:
+def table_classes(known: KnownKey) -> list[type[Any]]:
     """The dataclasses that a key's table, or a table of its list, may be; one that is read its own way is none."""
     found = [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
     return [kind for kind in found if not hasattr(kind, "from_document")]
@@ -522,30 +522,30 @@ def _members(kind: Any) -> list[Any]:
     return [kind] if number is None else _members(typing.get_args(kind)[number])
 
 
-def kind_name(known: KnownKey) -> str:
+def value_description(known: KnownKey) -> str:
     """What a key's value is, in words."""
-    return known.key.kind or type_name(known.kind)
+    return known.key.kind or type_description(known.kind)
 
 
-def type_name(kind: Any) -> str:
+def type_description(kind: Any) -> str:
     """What a value of a type is, in words."""
     kind = _described(kind)[0]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return " or ".join(map(str, arguments))
     if origin in (typing.Union, types.UnionType):
-        names = [type_name(argument) for argument in arguments if argument is not types.NoneType]
+        names = [type_description(argument) for argument in arguments if argument is not types.NoneType]
         return " or ".join(dict.fromkeys(names))
     if origin is tuple:
-        return f"list of {type_name(arguments[0])}"
+        return f"list of {type_description(arguments[0])}"
     if origin is Mapping:
-        return f"table of {type_name(arguments[1])}"
+        return f"table of {type_description(arguments[1])}"
     if hasattr(kind, "from_document"):
         return "value, list or range"
     return "table" if is_dataclass(kind) else _TYPE_NAMES.get(kind, str(kind))
 
 
-def summary(table: type[Any]) -> str:
+def docstring_summary(table: type[Any]) -> str:
     """The first lines of a class's docstring, in one line."""
     return " ".join((table.__doc__ or "").strip().split("\n\n")[0].split())
 

@@ -28,7 +28,7 @@ from fieldray.reports.outputs import GENERATOR
 from fieldray_adapt.evaluation.figures import PointFigures
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.loop import EpochFigures
 
 _NUMBER: Final = re.compile(r"[-+]?[\d,]+(\.\d+)?( ?%| ms| s| MiB)?")
 _NOTHING: Final = ("", "-")
@@ -63,7 +63,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Paragraph:
     """A paragraph."""
 
     text: str
@@ -78,7 +78,7 @@ class Code:
     kind: str = "code"
 
 
-Part = Table | Figure | Text | Code
+ReportPart = Table | Figure | Paragraph | Code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Section:
     """What stands under one heading."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[ReportPart]
 
     @property
     def anchor(self) -> str:
@@ -103,7 +103,7 @@ class Report:
     lead: str = ""
 
 
-def page(report: Report) -> bytes:
+def render_page(report: Report) -> bytes:
     """The page as HTML; sections without parts are left out."""
     environment = Environment(
         loader=PackageLoader("fieldray_adapt"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -118,25 +118,25 @@ def page(report: Report) -> bytes:
     return environment.get_template("report.html").render(context).encode()
 
 
-def keep_page(run: Run, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
+def write_run_page(run: Run, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
     """Write report.html of a run; the facts of the step. Raises StorageProblem."""
     path = run.recipe.run / "report.html"
-    write_atomically(path, page(Report(title=title, lead=lead, sections=sections)))
+    write_atomically(path, render_page(Report(title=title, lead=lead, sections=sections)))
     return {"report": str(path)}
 
 
-def facts(rows: Mapping[str, object], *, caption: str = "") -> Table:
+def facts_table(rows: Mapping[str, object], *, caption: str = "") -> Table:
     """A table of names and values."""
     return Table(rows=[[name, value_text(value)] for name, value in rows.items()], caption=caption)
 
 
-def settings(document: Mapping[str, Any]) -> list[Part]:
+def settings_parts(document: Mapping[str, Any]) -> list[ReportPart]:
     """Format a nested document, for example the settings of a training, as one table per group."""
     own = {name: value for name, value in document.items() if not _is_group(value)}
-    parts: list[Part] = [facts({_spoken(name): value for name, value in own.items()})] if own else []
+    parts: list[ReportPart] = [facts_table({_spoken(name): value for name, value in own.items()})] if own else []
     for name, value in document.items():
         if isinstance(value, Mapping) and value:
-            parts.append(facts({_spoken(key): item for key, item in value.items()}, caption=_spoken(name)))
+            parts.append(facts_table({_spoken(key): item for key, item in value.items()}, caption=_spoken(name)))
         elif _is_group(value):
             head = list(dict.fromkeys(key for item in value for key in item))
             rows = [[value_text(item.get(key)) for key in head] for item in value]
@@ -277,7 +277,7 @@ def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, tit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class PruningCurve:
     """One run: for each iteration, from the original on, the quality after retraining and how many times faster.
 
     Attributes
@@ -292,7 +292,7 @@ class Curve:
     speed_up: Sequence[float]
 
 
-def pruning_plots(curves: Sequence[Curve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
+def pruning_plots(curves: Sequence[PruningCurve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
     """Quality and speed-up against the iteration, and quality against speed-up; `quality` names it.
 
     Parameters

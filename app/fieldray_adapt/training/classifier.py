@@ -17,15 +17,15 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray_adapt.data.augmentation import Augmentation, augment, draw_motion, moved
+from fieldray_adapt.data.augmentation import Augmentation, apply_motion, augment, draw_motion
 from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Specification, Weights
-from fieldray_adapt.training.engine import EpochFigures, Progress, cosine_rate, seed_dropout, train_whole
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings
+from fieldray_adapt.training.loop import EpochFigures, Progress, cosine_rate, seed_dropout, train_or_resume
 
 
-def balanced_draw(
+def draw_balanced(
     sources: Sequence[str],
     classes: Sequence[str],
     *,
@@ -167,7 +167,7 @@ def train(
     schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
     seed_dropout(schedule.seed, name=options.engine)
     own = open_engine(specification, weights, settings=settings, name=options.engine)
-    return train_whole(
+    return train_or_resume(
         ClassifierTask(own, training, validation, schedule, augmentation),
         own,
         average={key: array.copy() for key, array in weights.items()},
@@ -216,7 +216,7 @@ def train_groups(
     last, history = open_engine(specification, mean, settings=options.settings, name=options.engine), parts[-1][1]
     recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=options.augmentation)
     averaged = last.weights()
-    areas = validation_areas(last, averaged, validation)
+    areas = validation_aucs(last, averaged, validation)
     history[-1] = structs.replace(history[-1], auc=areas)  # of what goes on from here, not of the last group's network
     return averaged, history
 
@@ -244,7 +244,7 @@ class ClassifierTask:
     def steps(self, epoch: int) -> Iterator[float]:
         """Perform the steps of an epoch (see `TrainingTask.steps`)."""
         samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
-        order = balanced_draw(
+        order = draw_balanced(
             samples.sources,
             samples.classes(),
             count=schedule.images_per_epoch or len(samples),
@@ -255,7 +255,7 @@ class ClassifierTask:
         for step in range(steps):
             chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
             images, lungs = augmented_batch(samples, chosen, self.augmentation, generator)
-            targets = smoothed(samples.targets[chosen], schedule.label_smoothing)
+            targets = smooth_labels(samples.targets[chosen], schedule.label_smoothing)
             yield self.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps), lungs=lungs)
 
     def share(self, steps: int) -> float:
@@ -265,24 +265,25 @@ class ClassifierTask:
 
     def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
         """The epoch with the AUC of each label (see `TrainingTask.validate`)."""
-        return structs.replace(ended, auc=validation_areas(self.engine, average, self.validation))
+        return structs.replace(ended, auc=validation_aucs(self.engine, average, self.validation))
 
 
-def predict(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+def predict_logits(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Logits (n, labels) of images (n, height, width, channels) uint8."""
     parts = [
-        engine.logits(scaled(images[start : start + _PREDICT_BATCH])) for start in range(0, len(images), _PREDICT_BATCH)
+        engine.logits(scale_to_unit(images[start : start + _PREDICT_BATCH]))
+        for start in range(0, len(images), _PREDICT_BATCH)
     ]
     return np.concatenate(parts)
 
 
-def validation_areas(engine: Engine, weights: Weights, samples: Samples) -> tuple[float | None, ...]:
+def validation_aucs(engine: Engine, weights: Weights, samples: Samples) -> tuple[float | None, ...]:
     """AUC of each label (None where a class is missing) with the weights given; the engine keeps its own."""
     if not len(samples):
         return ()
     kept = engine.weights()
     engine.set_weights(weights)
-    logits = predict(engine, samples.images)
+    logits = predict_logits(engine, samples.images)
     engine.set_weights(kept)
     areas = list[float | None]()
     for label in range(samples.targets.shape[1]):
@@ -316,7 +317,7 @@ def recalibrate_batchnorm(
     if not any(layer.batch_norm for layer in specification.layers):
         return
     generator = np.random.default_rng((schedule.seed, schedule.epochs))
-    order = balanced_draw(
+    order = draw_balanced(
         samples.sources,
         samples.classes(),
         count=_NOTED_BATCHES * schedule.batch_size,
@@ -343,17 +344,17 @@ def augmented_batch(
         motion = draw_motion(settings, generator)
         images.append(augment(samples.images[index, :, :, 0], settings, generator=generator, motion=motion))
         if samples.lungs is not None:
-            lungs.append(moved(samples.lungs[index], motion))
-    whole = scaled(np.stack(images)[..., None])
+            lungs.append(apply_motion(samples.lungs[index], motion))
+    whole = scale_to_unit(np.stack(images)[..., None])
     shares = np.stack(lungs).astype(np.float32) / np.float32(255) if lungs else None
     return np.repeat(whole, channels, axis=3) if channels > 1 else whole, shares
 
 
-def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+def scale_to_unit(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Scale images to the network's range 0..1."""
     return images.astype(np.float32) / np.float32(255)
 
 
-def smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
+def smooth_labels(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
     """Targets moved towards a half by that share (arXiv:1512.00567)."""
     return targets * np.float32(1 - amount) + np.float32(amount / 2)

@@ -91,4 +91,4 @@ class Engine(Trainable, Protocol):
         """
 
 
-STATISTICS: Final = ("/mean", "/variance")
+STATISTIC_SUFFIXES: Final = ("/mean", "/variance")

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.networks.specification import INPUT, Layer, Shape, Specification, Weights, shapes
-from fieldray_adapt.training.engine_interface import STATISTICS, Batch, EngineSettings
+from fieldray_adapt.networks.specification import INPUT, Layer, Shape, Specification, Weights, layer_shapes
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 
@@ -21,7 +21,7 @@ def build_network(specification: Specification, *, outputs: Sequence[str]) -> An
     """
     import keras
 
-    sizes = shapes(specification)
+    sizes = layer_shapes(specification)
     values = {INPUT: keras.Input(sizes[INPUT], name=INPUT)}
     for layer in specification.layers:
         tensors = [values[name] for name in layer.inputs]
@@ -95,7 +95,7 @@ def set_weights(model: Any, weights: Mapping[str, NDArray[np.float32]]) -> None:
         layer.set_weights([weights[part] for part in parts])
 
 
-def compiled(model: Any, optimiser: Any, **options: Any) -> None:
+def compile_model(model: Any, optimiser: Any, **options: Any) -> None:
     """Compile a model with the options of `compile`, and have Keras make at once what it counts losses by.
 
     Made within the first step, it would have TensorFlow trace that step twice.
@@ -142,7 +142,7 @@ class KerasGradients:
             if layer.trainable
             for part, variable in zip(parts, layer.weights, strict=True)
         }
-        self._trained = [name for name in self._variables if not name.endswith(STATISTICS)]
+        self._trained = [name for name in self._variables if not name.endswith(STATISTIC_SUFFIXES)]
         self._take: Any = None
 
     def take(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
@@ -160,7 +160,7 @@ class KerasGradients:
         return {name: gradient[name] for name in self._variables}, float(loss)
 
     def _statistics(self) -> list[str]:
-        return [name for name in self._variables if name.endswith(STATISTICS)]
+        return [name for name in self._variables if name.endswith(STATISTIC_SUFFIXES)]
 
     def _taken(self, images: Any, targets: Any, sample_weight: Any) -> Any:
         import tensorflow as tf
@@ -222,7 +222,7 @@ class KerasEngine(KerasState):
         self._optimiser = keras.optimizers.AdamW(0.0, weight_decay=settings.weight_decay, epsilon=1e-8)
         self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         self._optimiser.build(self.model.trainable_variables)
-        compiled(self._trained, self._optimiser, loss=losses)
+        compile_model(self._trained, self._optimiser, loss=losses)
         self._gradients = KerasGradients(self.model, trained=self._trained)
 
     def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:

@@ -23,16 +23,16 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from fieldray_adapt.files import as_json, write_atomically
+from fieldray_adapt.files import json_bytes, write_atomically
 from fieldray_adapt.networks.architectures import vgg16_dense
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.recipes.shared import ProfileChoice
-from fieldray_adapt.reports.page import Part, Table, Text
-from fieldray_adapt.run import Facts, Progress, Run, Step
+from fieldray_adapt.reports.page import Paragraph, ReportPart, Table
+from fieldray_adapt.run import Progress, Run, Step, StepFacts
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
-from fieldray_adapt.training.steps import specification_of, starting_digest
+from fieldray_adapt.training.steps import specification_of, starting_weights_digest
 
 Mode = Literal["training", "inference"]
 Clock = Callable[[], float]
@@ -73,7 +73,7 @@ def time_iterations(
     return first, second, statistics.median(later)
 
 
-def profile(
+def profile_network(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
@@ -147,7 +147,7 @@ def fastest_batch_size(
     """The batch size proposed for training this network, of those given; None if none is given."""
     if not batch_sizes:
         return None
-    rows = profile(
+    rows = profile_network(
         specification, weights, batch_sizes=batch_sizes, modes=("training",), settings=settings, iterations=4
     )
     return propose_batch_size(rows)
@@ -241,7 +241,7 @@ PROFILE_NAME: Final = "profile.json"
 _WHAT: Final = "profile"
 
 
-def profile_step(run: Run) -> Facts:
+def profile_step(run: Run) -> StepFacts:
     """Profile the recipe's network with its initial weights, since times do not depend on them; profile.json."""
     training = run.recipe.training
     settings = EngineSettings(precision=training.precision, threads=training.threads)
@@ -255,7 +255,7 @@ def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: 
     specification = vgg16_dense(dropout=recipe.original.dropout).scaled(recipe.original.width)
     settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
     found = _profiled(specification, recipe.profile, settings=settings, progress=progress)
-    write_atomically(recipe.run / "profile" / PROFILE_NAME, as_json(found))
+    write_atomically(recipe.run / "profile" / PROFILE_NAME, json_bytes(found))
     for side, size in found.proposed_batch_size.items():
         say(f"profile: at {side} pixels train with batches of {size}")
 
@@ -263,7 +263,7 @@ def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: 
 def _profiled(
     specification: Specification, choice: ProfileChoice, *, settings: EngineSettings, progress: Progress
 ) -> Profile:
-    rows = profile(
+    rows = profile_network(
         specification,
         initial_weights(specification, seed=0),
         batch_sizes=choice.batch_sizes,
@@ -277,7 +277,7 @@ def _profiled(
     return Profile(rows=tuple(rows), proposed_batch_size=proposed)
 
 
-def profile_parts(found: Profile) -> list[Part]:
+def profile_parts(found: Profile) -> list[ReportPart]:
     """The profile for a report: a row for each mode, side and batch size."""
     head = (
         *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),
@@ -289,14 +289,14 @@ def profile_parts(found: Profile) -> list[Part]:
         for row in found.rows
     ]  # fmt: skip
     chosen = ", ".join(f"{size} at {side} pixels" for side, size in found.proposed_batch_size.items())
-    return [Table(head=head, rows=rows), Text(f"Batch size proposed for training: {chosen}.")]
+    return [Table(head=head, rows=rows), Paragraph(f"Batch size proposed for training: {chosen}.")]
 
 
-PROFILE: Final = Step(
+PROFILE_STEP: Final = Step(
     name="profile",
     perform=profile_step,
     recipe_keys=("input", "network", "labels", "training", "profile"),
-    external_inputs=lambda run: starting_digest(
+    external_inputs=lambda run: starting_weights_digest(
         run.recipe.network
     ),  # whose widths the network has where they are a pack's
 )

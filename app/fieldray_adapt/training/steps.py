@@ -16,10 +16,18 @@ from numpy.typing import NDArray
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.data.dataset import dataset_of
-from fieldray_adapt.files import content_digest, digest, plain, write_atomically
-from fieldray_adapt.networks.architectures import LABELS, NETWORKS, pack_channels, pack_weights
-from fieldray_adapt.networks.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
+from fieldray_adapt.data.dataset import load_dataset
+from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
+from fieldray_adapt.networks.architectures import LABELS_CHANNEL_SET, NETWORKS, channels_from_pack, weights_from_pack
+from fieldray_adapt.networks.quantise import (
+    ConvertedNetwork,
+    NetworkOutputs,
+    equalise_channels,
+    quantise,
+    refit_head,
+    run_network,
+    to_float_file,
+)
 from fieldray_adapt.networks.specification import (
     Specification,
     Weights,
@@ -28,36 +36,36 @@ from fieldray_adapt.networks.specification import (
     keep_channels,
     load_network,
     load_weights,
-    multiply_adds,
-    parameters,
+    multiply_add_count,
+    parameter_count,
     save_network,
 )
-from fieldray_adapt.recipes.classifier import NO_WEIGHTS, NetworkChoice, Recipe, Training
-from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe, ClassifierTraining, NetworkChoice
+from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
-from fieldray_adapt.training.engine import EpochFigures
 from fieldray_adapt.training.engine_interface import EngineSettings
+from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.teacher import teacher_targets
 
-NETWORK: Final = ("weights.npz", "specification.json")
+NETWORK_NAMES: Final = ("weights.npz", "specification.json")
 """What is kept of a network that a step has changed."""
 
 
-def keep_network(folder: Path, specification: Specification, weights: Weights) -> None:
+def save_step_network(folder: Path, specification: Specification, weights: Weights) -> None:
     """Keep the network that a step has changed. Raises StorageProblem."""
-    path, text = (folder / name for name in NETWORK)
+    path, text = (folder / name for name in NETWORK_NAMES)
     save_network(path, text, specification, weights)
 
 
-def last_network(run: Run) -> tuple[Specification, Weights]:
+def load_last_network(run: Run) -> tuple[Specification, Weights]:
     """The network as the last step left it. Raises UsageProblem `step_missing`."""
-    is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK[0]).is_file()
-    return network_of(run, "prune" if is_pruned else "train")
+    is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK_NAMES[0]).is_file()
+    return load_step_network(run, "prune" if is_pruned else "train")
 
 
-def network_of(run: Run, step: str) -> tuple[Specification, Weights]:
+def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
     """The network as a step left it. Raises UsageProblem `step_missing`."""
-    path, text = (run.folder(step) / name for name in NETWORK)
+    path, text = (run.folder(step) / name for name in NETWORK_NAMES)
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step=step))
     return load_network(path, text)
@@ -71,24 +79,24 @@ def trained_weights(run: Run) -> Weights:
     return load_weights(path)
 
 
-def train_step(run: Run) -> Facts:
+def train_step(run: Run) -> StepFacts:
     """Train the network from the weights that the recipe names."""
-    recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
+    recipe, folder, data = run.recipe, run.folder("train"), load_dataset(run)
     specification = specification_of(recipe)
     weights, history = train_recipe(
         run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
     )
-    keep_network(folder, specification, weights)
+    save_step_network(folder, specification, weights)
     run.write("train", "history.json", history)
     return {
-        "parameters": parameters(specification),
-        "multiply_adds": multiply_adds(specification),
-        **plain(history[-1]),
+        "parameters": parameter_count(specification),
+        "multiply_adds": multiply_add_count(specification),
+        **to_builtins(history[-1]),
         **trainer_facts(run),
     }
 
 
-def trainer_facts(run: Run) -> Facts:
+def trainer_facts(run: Run) -> StepFacts:
     """What the status has of who trained, where it was not this process."""
     return run.trainer.facts() if run.trainer else {}
 
@@ -101,16 +109,16 @@ def train_recipe(
     return train_groups(
         specification,
         starting_weights(recipe, specification),
-        training=learnt_from(run, training),
+        training=drawn_samples(run, training),
         validation=validation,
-        options=options_of(recipe, specification),
+        options=training_options(recipe, specification),
         folder=folder,
         progress=lambda own_folder: partial(run.report_epoch, own_folder, what=what),
         one=run.trainer.classifier if run.trainer else train,
     )
 
 
-def learnt_from(run: Run, samples: Samples) -> Samples:
+def drawn_samples(run: Run, samples: Samples) -> Samples:
     """The samples that are drawn, with the targets that their teacher gives them. Raises as `teacher_targets`."""
     drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
     if not (teacher := run.recipe.training.teacher):
@@ -118,17 +126,17 @@ def learnt_from(run: Run, samples: Samples) -> Samples:
     return teacher_targets(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
 
 
-def options_of(recipe: Recipe, specification: Specification | None = None) -> TrainingOptions:
-    """How the recipe's network is trained; `specification` as of `settings_of`."""
+def training_options(recipe: ClassifierRecipe, specification: Specification | None = None) -> TrainingOptions:
+    """How the recipe's network is trained; `specification` as of `engine_settings`."""
     return TrainingOptions(
-        schedule=schedule_of(recipe),
+        schedule=make_schedule(recipe),
         augmentation=recipe.augmentation,
-        settings=settings_of(recipe, specification),
+        settings=engine_settings(recipe, specification),
         engine=recipe.training.engine,
     )
 
 
-def settings_of(recipe: Recipe, specification: Specification | None = None) -> EngineSettings:
+def engine_settings(recipe: ClassifierRecipe, specification: Specification | None = None) -> EngineSettings:
     """How the recipe's engine trains every layer, or a network of which it freezes some.
 
     What the pack has no label for may look where it likes.
@@ -145,9 +153,9 @@ def settings_of(recipe: Recipe, specification: Specification | None = None) -> E
     )
 
 
-def specification_of(recipe: Recipe) -> Specification:
+def specification_of(recipe: ClassifierRecipe) -> Specification:
     """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
-    choice, whole = recipe.network, whole_network(recipe)
+    choice, whole = recipe.network, full_width_network(recipe)
     if (pack := Path(choice.weights)).is_dir():
         return whole.with_channels(_channels_of_pack(pack, whole, choice))
     scaled = whole.scaled(choice.width) if choice.width != 1 else whole
@@ -158,7 +166,7 @@ def specification_of(recipe: Recipe) -> Specification:
     return scaled.with_channels(choice.channels)
 
 
-def whole_network(recipe: Recipe) -> Specification:
+def full_width_network(recipe: ClassifierRecipe) -> Specification:
     """The network of the recipe's kind and stages at its published width."""
     choice, spec = recipe.network, recipe.input
     stride = {"last_stride": choice.last_stride} if choice.is_residual else {}
@@ -178,10 +186,10 @@ def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -
     if choice.width != 1 or choice.channels:
         detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
         raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))
-    return pack_channels(pack, whole)
+    return channels_from_pack(pack, whole)
 
 
-def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
+def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> Weights:
     """Initial weights, with those of another network copied in where name and shape are the same.
 
     Raises UsageProblem: `weights_unfit` when nothing fits, data_unreadable.
@@ -197,7 +205,7 @@ def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
 
 def _other_weights(path: Path, specification: Specification) -> Weights:
     if path.is_dir():
-        return pack_weights(path, specification)
+        return weights_from_pack(path, specification)
     try:
         return load_weights(path)
     except (OSError, StorageProblem) as problem:
@@ -205,18 +213,18 @@ def _other_weights(path: Path, specification: Specification) -> Weights:
         raise UsageProblem(reason("data_unreadable", path=path, detail=detail)) from problem
 
 
-def starting_digests(network: NetworkChoice, training: Training) -> str:
+def training_start_digest(network: NetworkChoice, training: ClassifierTraining) -> str:
     """Digest of the weights that a training begins with: the network's own, and the teacher's."""
-    return digest(starting_digest(network), content_digest(training.teacher) if training.teacher else "")
+    return digest(starting_weights_digest(network), file_sha256(training.teacher) if training.teacher else "")
 
 
-def starting_digest(choice: NetworkChoice) -> str:
+def starting_weights_digest(choice: NetworkChoice) -> str:
     """SHA-256 of the weights file that a network starts from; of a pack its manifest, which has its files' digests."""
     path = Path(choice.weights)
-    return "" if choice.weights == NO_WEIGHTS else content_digest(path / "manifest.json" if path.is_dir() else path)
+    return "" if choice.weights == NO_WEIGHTS else file_sha256(path / "manifest.json" if path.is_dir() else path)
 
 
-def schedule_of(recipe: Recipe) -> Schedule:
+def make_schedule(recipe: ClassifierRecipe) -> Schedule:
     """How long and how fast the recipe trains."""
     names = (
         *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
@@ -228,63 +236,65 @@ def schedule_of(recipe: Recipe) -> Schedule:
     return Schedule(**values, shares=shares, groups=tuple(groups))
 
 
-TRAIN: Final = Step(
+TRAIN_STEP: Final = Step(
     name="train",
     perform=train_step,
     recipe_keys=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
-    external_inputs=lambda run: starting_digests(run.recipe.network, run.recipe.training),
-    outputs=(*NETWORK, "history.json"),
+    external_inputs=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
+    outputs=(*NETWORK_NAMES, "history.json"),
 )
 
 
-FITTED_IMAGES: Final = 1500
+HEAD_IMAGES: Final = 1500
 """Number of training images that fit the head, where there are as many."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Files:
+class NetworkFiles:
     """A network with the labels of the pack alone, and its two files."""
 
     specification: Specification
     weights: Weights
-    whole: Converted
-    integer: Converted
+    whole: ConvertedNetwork
+    integer: ConvertedNetwork
 
 
-def quantise_step(run: Run) -> Facts:
+def quantise_step(run: Run) -> StepFacts:
     """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
-    data = dataset_of(run)
+    data = load_dataset(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
-    files = to_files(run.recipe, *last_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
-    keep_network(run.folder("quantise"), files.specification, files.weights)
+    files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:HEAD_IMAGES]])
+    save_step_network(run.folder("quantise"), files.specification, files.weights)
     return write_files(run, {"float": files.whole, "int8": files.integer})
 
 
-def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
+def convert_network(
+    recipe: ClassifierRecipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]
+) -> NetworkFiles:
     """The network's files, with the labels of the pack alone.
 
     Parameters
     ----------
     images
-        (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
+        (n, height, width, channels) training images, drawn by chance, `HEAD_IMAGES` are enough: the recipe's
         `calibration_images` first of them give the ranges, all fit the head to the integers.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
-    specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
+    specification, weights = keep_channels(specification, weights, keep={LABELS_CHANNEL_SET: np.array(kept)})
     representative = images[: recipe.calibration_images]
-    weights = equalise(specification, weights, representative=representative)
+    weights = equalise_channels(specification, weights, representative=representative)
     whole = to_float_file(specification, weights)
     integer = quantise(specification, weights, representative=representative)
     float_answers, integer_answers = (
-        answer(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
+        run_network(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
         for file in (whole, integer)
     )
     refitted = refit_head(weights, whole=float_answers, integer=integer_answers)
     integer = quantise(specification, refitted, representative=representative)
-    return Files(specification=specification, weights=weights, whole=whole, integer=integer)
+    return NetworkFiles(specification=specification, weights=weights, whole=whole, integer=integer)
 
 
-def write_files(run: Run, files: Mapping[str, Converted]) -> Facts:
+def write_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
     """Write int8.tflite and float.tflite, and which output of each is what; the facts of the quantise step."""
     for name, file in files.items():
         write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
@@ -292,28 +302,28 @@ def write_files(run: Run, files: Mapping[str, Converted]) -> Facts:
     return {f"{name}_bytes": len(file.data) for name, file in files.items()}
 
 
-def converted_file(run: Run, name: str) -> Converted:
+def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
     """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
     path = run.folder("quantise") / f"{name}.tflite"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="quantise"))
-    return Converted(path.read_bytes(), run.read("quantise", "outputs.json", dict[str, dict[str, int]])[name])
+    return ConvertedNetwork(path.read_bytes(), run.read("quantise", "outputs.json", dict[str, dict[str, int]])[name])
 
 
-def answers_of(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
+def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], what: str) -> NetworkOutputs:
     """What the file "int8" or "float" of a run answers; `what` is told of as it goes on. Raises UsageProblem."""
-    file, (specification, _) = converted_file(run, name), last_network(run)
-    return answer(
+    file, (specification, _) = read_converted_file(run, name), load_last_network(run)
+    return run_network(
         file.data,
         images,
         spec=run.recipe.input,
         outputs=file.roles(specification),
-        labels=len(run.recipe.kept_labels),
+        labels=len(run.recipe.pack_labels),
         progress=lambda done, total: run.progress(what, done, total),
     )
 
 
-QUANTISE: Final = Step(
+QUANTISE_STEP: Final = Step(
     name="quantise",
     perform=quantise_step,
     recipe_keys=("calibration_images",),

@@ -24,7 +24,7 @@ from PIL import Image
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.files import arrays_in, content_digest, save_arrays
+from fieldray_adapt.files import file_sha256, open_arrays, save_arrays
 from fieldray_adapt.networks.architectures import convolution, depthwise_convolution
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, weight_shapes
 from fieldray_adapt.run import Progress
@@ -32,7 +32,7 @@ from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.engine_interface import Batch
 from fieldray_adapt.training.keras_engine import layer_reader
 
-SIDE: Final = 224
+TEACHER_SIDE: Final = 224
 # Blocks of a stage, side of its windows, stride of its first, channels of its sum; all but the first expand sixfold.
 _STAGES: Final = (
     *((1, 3, 1, 16), (2, 3, 2, 24), (2, 5, 2, 40), (3, 3, 2, 80)),
@@ -48,7 +48,7 @@ _PARTS: Final = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var
 
 
 def efficientnet_lite0() -> Specification:
-    """EfficientNet-Lite0 without its classifier: colour images of `SIDE` pixels in -1..1, 1,280 planes."""
+    """EfficientNet-Lite0 without its classifier: colour images of `TEACHER_SIDE` pixels in -1..1, 1,280 planes."""
     layers = [convolution("stem", INPUT, "stem", kernel=3, stride=2, activation="relu6")]
     channels, last, number, width = {"stem": 32}, "stem", 0, 32
     for stage, (count, kernel, first_stride, out) in enumerate(_STAGES):
@@ -71,8 +71,8 @@ def efficientnet_lite0() -> Specification:
     layers.append(convolution("head", last, "head", activation="relu6"))
     return Specification(
         name="efficientnet-lite0",
-        height=SIDE,
-        width=SIDE,
+        height=TEACHER_SIDE,
+        width=TEACHER_SIDE,
         input_channels=3,
         layers=tuple(layers),
         channels={**channels, "head": 1280},
@@ -80,14 +80,14 @@ def efficientnet_lite0() -> Specification:
     )
 
 
-def read_weights(path: Path) -> Weights:
+def read_teacher_weights(path: Path) -> Weights:
     """The weights of `efficientnet_lite0` from an .npz file of PyTorch's names and layout.
 
     Raises UsageProblem: data_unreadable, or teacher_unfit for other weights.
     """
     found = Weights()
     try:
-        with arrays_in(path) as arrays:
+        with open_arrays(path) as arrays:
             for key, shape in weight_shapes(efficientnet_lite0()).items():
                 array = np.asarray(arrays[_name_in_file(key)], np.float32)
                 if key.endswith("/kernel"):
@@ -125,7 +125,7 @@ def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: P
     Raises
     ------
     UsageProblem
-        As `read_weights`.
+        As `read_teacher_weights`.
     StorageProblem
     """
     seen = _features(samples.images, teacher, cache, progress)
@@ -154,15 +154,15 @@ def _answers(seen: NDArray[np.float32], truth: NDArray[np.float32], folds: NDArr
 
 def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: Progress) -> NDArray[np.float32]:
     """(n, features): mean and largest value of each plane, over the image and its mirror image."""
-    key, names = content_digest(teacher), [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
+    key, names = file_sha256(teacher), [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
     known = dict[str, NDArray[np.float16]]()
     if cache.is_file():
-        with arrays_in(cache) as arrays:
+        with open_arrays(cache) as arrays:
             if str(arrays["teacher"]) == key:
                 known = dict(zip(arrays["names"].tolist(), arrays["features"], strict=True))
     missing = [index for index, name in enumerate(names) if name not in known]
     if missing:
-        read = layer_reader(efficientnet_lite0(), read_weights(teacher), _READ)
+        read = layer_reader(efficientnet_lite0(), read_teacher_weights(teacher), _READ)
         for start in range(0, len(missing), _BATCH):
             chosen = missing[start : start + _BATCH]
             known |= zip([names[index] for index in chosen], _seen(read, images[chosen]), strict=True)
@@ -173,7 +173,8 @@ def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: P
 
 def _seen(read: Callable[[Batch], dict[str, Batch]], images: NDArray[np.uint8]) -> NDArray[np.float16]:
     grey = [
-        np.asarray(Image.fromarray(image[..., 0]).resize((SIDE, SIDE), Image.Resampling.BILINEAR)) for image in images
+        np.asarray(Image.fromarray(image[..., 0]).resize((TEACHER_SIDE, TEACHER_SIDE), Image.Resampling.BILINEAR))
+        for image in images
     ]
     batch = np.repeat(np.stack(grey)[..., None].astype(np.float32) / np.float32(127.5) - 1, 3, axis=3)
     sides = []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, channel_sets
-from fieldray_adapt.training.engine_interface import STATISTICS, Batch, EngineSettings
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings
 
 _MOMENTUM: Final = 0.1
 _LEAST_KNOWN: Final = 1e-6
@@ -111,10 +111,10 @@ class TorchEngine:
         self._optimiser.load_state_dict({**whole, "state": rows})
 
     def _is_trained(self, key: str) -> bool:
-        return not key.endswith(STATISTICS) and key.rpartition("/")[0] not in self._settings.frozen
+        return not key.endswith(STATISTIC_SUFFIXES) and key.rpartition("/")[0] not in self._settings.frozen
 
     def _is_noted(self, key: str) -> bool:
-        return key.endswith(STATISTICS) and key.rpartition("/")[0] not in self._settings.frozen
+        return key.endswith(STATISTIC_SUFFIXES) and key.rpartition("/")[0] not in self._settings.frozen
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if tensor.ndim == 4 else torch.contiguous_format

@@ -96,7 +96,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         allow_legacy=options.allow_legacy,
     )
     with ArchiveFolder(options.out) as folder:
-        folder.continue_with(request)
+        folder.store_request(request)
         try:
             list_images(folder, paths, settings, progress=lambda count: console.bar(f"Listing images: {count}"))
         except UsageProblem as problem:
@@ -104,7 +104,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
                 raise
             console.print_error(problem.reason.text)
             return NOTHING_THERE
-        run_id = folder.merged_run()
+        run_id = folder.merged_run_id()
         if run_id is not None and is_merged(database, run_id, spec):
             console.print_line(_all_done(folder, run_id))
             return 0
@@ -122,15 +122,15 @@ def _screened(
     database: Path,
 ) -> tuple[ArchiveProgress, int]:
     """Screen the remaining images. Returns the progress and the run that holds all results. Raises FieldrayError."""
-    from fieldray_cluster.archive import Archive, PieceOptions
-    from fieldray_cluster.archive_folder import open_run
+    from fieldray_cluster.archive import ArchiveDriver, PieceOptions
+    from fieldray_cluster.archive_folder import open_archive_run
 
     keeps_previews = bool(dict(request.settings)["keep_previews"])
     with (
         folder.open_list() as images,
-        open_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
+        open_archive_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
     ):
-        archive = Archive(
+        archive = ArchiveDriver(
             folder,
             request,
             images,
@@ -141,7 +141,7 @@ def _screened(
         )
         progress = archive.run(connection_of(options))
         run.finish()
-        folder.note_merged(run.run_id)
+        folder.record_merged(run.run_id)
         return progress, run.run_id
 
 

@@ -133,7 +133,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
     """Work until Ctrl-C or `cluster stop`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray.paths import scratch_folder
-        from fieldray_cluster.connection import full_address, host_of, open_client, scheduler_state, share_of_cores
+        from fieldray_cluster.connection import cores_per_worker, full_address, host_of, open_client, scheduler_state
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
     _require_member(options, console)
@@ -153,7 +153,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
                     certificates=_text(options.certificates),
                     unencrypted=options.unencrypted,
                     scratch=str(scratch),
-                    cores=share_of_cores(options.workers),
+                    cores=cores_per_worker(options.workers),
                 ),
                 warn=console.print_error,
             )
@@ -169,11 +169,11 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 def run_status(options: argparse.Namespace, console: Console) -> int:
     """List the workers. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray_cluster.connection import describe, open_client
+        from fieldray_cluster.connection import describe_cluster, open_client
 
     _print_certificates(options, console, "client")
     with open_client(_to_look(options, "client")) as client:
-        console.print_lines(describe(client))
+        console.print_lines(describe_cluster(client))
     return 0
 
 

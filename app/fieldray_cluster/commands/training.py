@@ -19,18 +19,18 @@ from fieldray_cluster.training.formulas import (
     MODES,
     REFERENCE_NETWORKS,
     SERVERS,
-    Measured,
+    Measurements,
     Mode,
-    Server,
+    ServerKind,
     advice,
-    estimated,
-    estimates,
+    estimate_each,
+    estimate_training,
 )
 
 if TYPE_CHECKING:
     from fieldray_adapt.run import Trainer
 
-_USUAL_SERVER: Final[Server] = "distributed"
+_USUAL_SERVER: Final[ServerKind] = "distributed"
 _MOST_WORKERS: Final = 10_000
 _MOST_WORKERS_PLACED: Final = 1000
 """Whole tensors are placed again for each number of workers."""
@@ -78,12 +78,12 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add_cluster_options(group)
 
 
-def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
+def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | None:
     """The trainer for the options; None if this process trains. Raises UsageProblem."""
     if options.mode == "local" and options.workers == 1:
         return None
     with cluster_modules():
-        from fieldray_cluster.training.session import opened
+        from fieldray_cluster.training.session import open_plan_client
         from fieldray_cluster.training.tasks import Plan
         from fieldray_cluster.training.trainer import DividedTrainer
     plan = Plan(
@@ -96,7 +96,7 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
         address=options.cluster,
         certificates=options.certificates,
     )
-    return DividedTrainer(plan, open_cluster=lambda: opened(plan), say=console.print_line)
+    return DividedTrainer(plan, open_cluster=lambda: open_plan_client(plan), say=console.print_line)
 
 
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
@@ -124,11 +124,11 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     """Measure a cluster, and print the result. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray_cluster.training.tasks import Plan
-        from fieldray_cluster.training.trainer import measure_costs
+        from fieldray_cluster.training.trainer import measure_cluster
     plan = Plan(address=options.cluster, certificates=options.certificates)
-    costs = measure_costs(options.recipe, plan, repeats=options.repeats)
+    costs = measure_cluster(options.recipe, plan, repeats=options.repeats)
     console.print_lines(costs.lines())
-    measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
+    measured = Measurements(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
     workers = min(options.workers, costs.batches)
     for mode in MODES:
         for server in SERVERS:
@@ -218,13 +218,15 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: Server | None, workers: int) -> None:
+def print_estimate(
+    console: Console, measured: Measurements, *, mode: Mode, server: ServerKind | None, workers: int
+) -> None:
     """Print the estimated speed-up with this number of workers, and the best choice up to that number.
 
     server  the kind of parameter server; None compares all kinds
     """
     asked, server = server, server or _USUAL_SERVER
-    one = estimated(measured, mode=mode, server=server, workers=workers)
+    one = estimate_training(measured, mode=mode, server=server, workers=workers)
     name = {"central": "a central server", "distributed": "distributed servers"}[server]
     console.print_line(
         f"{mode} on {workers} worker{'s' if workers > 1 else ''} with {name}: {one.speed_up:.3f} times as fast as "
@@ -238,23 +240,25 @@ def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: 
     _print_advice(console, measured, mode, asked, workers)
 
 
-def _print_advice(console: Console, measured: Measured, mode: Mode, server: Server | None, workers: int) -> None:
+def _print_advice(
+    console: Console, measured: Measurements, mode: Mode, server: ServerKind | None, workers: int
+) -> None:
     servers = (server,) if server else SERVERS
     advised = advice(measured, mode=mode, most_workers=workers, servers=servers)
     console.print_lines(sentence.text for sentence in advised)
 
 
-def _print_table(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:
+def _print_table(options: argparse.Namespace, console: Console, measured: Measurements, workers: int) -> None:
     server = options.server or _USUAL_SERVER
-    known = list(estimates(measured, mode=options.mode, server=server, most_workers=workers))
+    known = list(estimate_each(measured, mode=options.mode, server=server, most_workers=workers))
     console.emit(";".join(("workers", "speed_up", "worst", "best", "printed")))
     for one in known:
         figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.printed_speed_up)
         console.emit(";".join((str(one.workers), *(f"{figure:.6f}" for figure in figures))))
 
 
-def _measured(options: argparse.Namespace) -> Measured:
-    return Measured(
+def _measured(options: argparse.Namespace) -> Measurements:
+    return Measurements(
         gradient_s=options.t_grad,
         transfer_s=options.t_comm,
         batches=options.batches,
@@ -264,7 +268,7 @@ def _measured(options: argparse.Namespace) -> Measured:
     )
 
 
-def _require_possible(measured: Measured, workers: int) -> None:
+def _require_possible(measured: Measurements, workers: int) -> None:
     """Require that the measurements and the number of workers fit each other. Raises UsageProblem."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))

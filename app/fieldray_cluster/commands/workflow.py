@@ -11,7 +11,7 @@ from typing import Any, Final
 from fieldray.commands.console import Console, add_command, add_commands, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.adapt_command import print_all
+from fieldray_adapt.adapt_command import print_problems
 from fieldray_cluster.commands.cluster import cluster_modules
 
 _STOPPED: Final = 130
@@ -52,7 +52,7 @@ def run_sweep(options: argparse.Namespace, console: Console) -> int:
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
     """List the tasks of a run. Returns the exit code. Raises UsageProblem."""
-    from fieldray_cluster.workflow.report import lead_of, output_end, row_of
+    from fieldray_cluster.workflow.report import last_output_lines, summary_sentence, task_row
     from fieldray_cluster.workflow.run import read_states
 
     states = read_states(options.recipe)
@@ -61,24 +61,24 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
         raise UsageProblem(reason("workflow_no_task", task=options.task))
     if options.json:
         for state in shown:
-            console.emit(json.dumps(row_of(state), ensure_ascii=False))
+            console.emit(json.dumps(task_row(state), ensure_ascii=False))
         return 0
     for state in shown:
-        row = row_of(state)
+        row = task_row(state)
         node = f" on {row['node']}" if row["node"] else ""
         console.print_line(f"{row['task']}: {row['status']}{node}, {row['seconds']:.1f} s. {row['problem']}".rstrip())
         if options.task:
-            console.print_lines(f"  {line}" for line in output_end(state).splitlines())
+            console.print_lines(f"  {line}" for line in last_output_lines(state).splitlines())
     if not options.task:
-        console.print_line(lead_of(states))
+        console.print_line(summary_sentence(states))
     return 0
 
 
 def run_cancel(options: argparse.Namespace, console: Console) -> int:
     """Ask the run to stop. Returns the exit code. Raises UsageProblem, StorageProblem."""
-    from fieldray_cluster.workflow.run import cancel
+    from fieldray_cluster.workflow.run import cancel_run
 
-    cancel(options.recipe)
+    cancel_run(options.recipe)
     console.print_line("The run stops. What is done is kept.")
     return 0
 
@@ -106,7 +106,7 @@ def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Na
         with cluster_modules():
             return run(options, console)
     except UsageProblem as problem:
-        print_all(problem, console)
+        print_problems(problem, console)
         raise
 
 

@@ -269,10 +269,10 @@ class Listener(socketserver.ThreadingTCPServer):
                 self._serve(channel, str(hello.get("role", "")))
 
 
-def round_trips(
+def time_round_trips(
     channel: Channel, *, values: int, repeats: int, meanwhile: Callable[[], None] | None = None
 ) -> list[tuple[float, float]]:
-    """Time transfers of `values` numbers to the other side (`echo`) and back.
+    """Time transfers of `values` numbers to the other side (`serve_echo`) and back.
 
     Returns seconds (there, back) by this clock.
 
@@ -291,8 +291,8 @@ def round_trips(
     return times
 
 
-def echo(channel: Channel, _role: str) -> None:
-    """Answer `round_trips` until the channel ends."""
+def serve_echo(channel: Channel, _role: str) -> None:
+    """Answer `time_round_trips` until the channel ends."""
     while True:
         wanted = int(channel.receive().header.get("wants", 0))
         channel.send({}, np.zeros(min(wanted, 2**28), np.float32))

@@ -13,7 +13,7 @@ on one machine, whose speed-up is 1, is among the answers. Nothing but the stand
 Which parameter server holds which part of a network's weights is decided here, too. As printed (algorithm 3.7) tensors
 are placed whole, in the order of the list, each on the server that holds least. A network with one tensor that is
 larger than a server's fair share then has one server that is the slowest of every transfer, while the formulas (4.12,
-4.21) count on equal shards. `placed_evenly_corrected` cuts tensors where a server is full, so that the shards are
+4.21) count on equal shards. `place_evenly_corrected` cuts tensors where a server is full, so that the shards are
 equal. Both place every element exactly once.
 """
 
@@ -28,9 +28,9 @@ from typing import Final, Literal, get_args
 from fieldray.reasons import Reason, reason
 
 Mode = Literal["async", "sync-join", "sync-split"]
-Server = Literal["central", "distributed"]
+ServerKind = Literal["central", "distributed"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-SERVERS: Final[tuple[Server, ...]] = get_args(Server)
+SERVERS: Final[tuple[ServerKind, ...]] = get_args(ServerKind)
 
 # Of the best speed-up: whoever buys machines wants to know with how few of them most of it is reached.
 _MOST: Final = 0.9
@@ -39,7 +39,7 @@ _NO_GAIN: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeRange:
     """The best and the worst case in seconds, as in 4.10 and 4.19 of Šlampa (2017).
 
     With fewer batches than workers the source's best case of asynchronous training exceeds its worst one.
@@ -56,13 +56,13 @@ class Span:
         """
         return (self.best_s + self.worst_s) / 2
 
-    def times(self, factor: float) -> Span:
+    def scaled(self, factor: float) -> TimeRange:
         """Multiply the times by the number of equal iterations (4.2)."""
-        return Span(factor * self.best_s, factor * self.worst_s)
+        return TimeRange(factor * self.best_s, factor * self.worst_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurements:
     """The measurements on one machine and one link, and the amount of training.
 
     Attributes
@@ -108,7 +108,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asynchronous:
+class AsynchronousTiming:
     """Asynchronous training: workers get weights and give gradients without waiting for others.
 
     Where there are as many batches as workers, this is one synchronous iteration: every worker gets the weights,
@@ -117,7 +117,7 @@ class Asynchronous:
     Raises ValueError if there is no worker.
     """
 
-    measured: Measured
+    measured: Measurements
     workers: int
 
     def __post_init__(self) -> None:
@@ -155,9 +155,9 @@ class Asynchronous:
         return self.rounds * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
 
     @property
-    def central(self) -> Span:
+    def central(self) -> TimeRange:
         """4.10 and 4.19, with a central server; the best case is 4.6 and 4.15, the longer of both sides."""
-        return Span(max(self.best_server_s, self.best_worker_s), self.worst_s)
+        return TimeRange(max(self.best_server_s, self.best_worker_s), self.worst_s)
 
     def distributed_s(self, shares: Sequence[float] = ()) -> float:
         """4.12 and 4.21: a server on every machine, which hold equal shards: (D/N)(2tc(N-1)/N + tg).
@@ -176,18 +176,20 @@ class Asynchronous:
         transferred = max(max((self.workers - 1) * share, 1 - share) for share in held)
         return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
-    def span(self, server: Server) -> Span:
+    def span(self, server: ServerKind) -> TimeRange:
         """Return best and worst case; they are equal with distributed servers, for which the source has one formula."""
         if server == "central":
             return self.central
         tensors = self.measured.tensors
-        time_s = self.distributed_s(shares_of(tensors, servers=self.workers) if tensors else ())
-        return Span(time_s, time_s)
+        time_s = self.distributed_s(server_shares(tensors, servers=self.workers) if tensors else ())
+        return TimeRange(time_s, time_s)
 
 
-def span_of(measured: Measured, *, mode: Mode, server: Server, workers: int, is_printed: bool = False) -> Span:
+def training_time_range(
+    measured: Measurements, *, mode: Mode, server: ServerKind, workers: int, is_printed: bool = False
+) -> TimeRange:
     """Best and worst case of training, 4.2 to 4.21; `is_printed` for a whole gradient time with sync-split."""
-    whole = Asynchronous(measured=measured, workers=workers)
+    whole = AsynchronousTiming(measured=measured, workers=workers)
     if mode == "async":
         return whole.span(server)
     iteration, iterations = replace(measured, batches=workers), whole.rounds
@@ -195,7 +197,7 @@ def span_of(measured: Measured, *, mode: Mode, server: Server, workers: int, is_
         iterations = float(measured.batches)
         if not is_printed:  # corrected: gradient time is linear in the batch size, which small parts do not reach
             iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
-    return Asynchronous(measured=iteration, workers=workers).span(server).times(iterations)
+    return AsynchronousTiming(measured=iteration, workers=workers).span(server).scaled(iterations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,20 +215,20 @@ class Estimate:
     """
 
     mode: Mode
-    server: Server
+    server: ServerKind
     workers: int
-    span: Span
+    span: TimeRange
     speed_up: float
     lowest_speed_up: float
     highest_speed_up: float
     printed_speed_up: float
 
 
-def estimated(measured: Measured, *, mode: Mode, server: Server, workers: int) -> Estimate:
+def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> Estimate:
     """Best, worst and mean case of training with so many workers (1 or more; ValueError otherwise)."""
-    span = span_of(measured, mode=mode, server=server, workers=workers)
+    span = training_time_range(measured, mode=mode, server=server, workers=workers)
     plain = replace(measured, is_whole=False, tensors=())
-    printed = span_of(plain, mode=mode, server=server, workers=workers, is_printed=True)
+    printed = training_time_range(plain, mode=mode, server=server, workers=workers, is_printed=True)
     return Estimate(
         mode=mode,
         server=server,
@@ -239,14 +241,14 @@ def estimated(measured: Measured, *, mode: Mode, server: Server, workers: int) -
     )
 
 
-def estimates(measured: Measured, *, mode: Mode, server: Server, most_workers: int) -> Iterator[Estimate]:
+def estimate_each(measured: Measurements, *, mode: Mode, server: ServerKind, most_workers: int) -> Iterator[Estimate]:
     """The estimates for 1, 2 and so on up to `most_workers`."""
     for workers in range(1, most_workers + 1):
-        yield estimated(measured, mode=mode, server=server, workers=workers)
+        yield estimate_training(measured, mode=mode, server=server, workers=workers)
 
 
 def advice(
-    measured: Measured, *, mode: Mode, most_workers: int, servers: Sequence[Server] = SERVERS
+    measured: Measurements, *, mode: Mode, most_workers: int, servers: Sequence[ServerKind] = SERVERS
 ) -> Iterator[Reason]:
     """Yield sentences on the best choice for one mode, among all servers, 1 to `most_workers` workers, and one machine.
 
@@ -254,7 +256,9 @@ def advice(
     tenths of its speed-up, and the speed-up of two workers.
     """
     known = [
-        one for server in servers for one in estimates(measured, mode=mode, server=server, most_workers=most_workers)
+        one
+        for server in servers
+        for one in estimate_each(measured, mode=mode, server=server, most_workers=most_workers)
     ]
     best = _fastest(known)
     if best.speed_up > 1 + _NO_GAIN:
@@ -288,11 +292,11 @@ def _sentence(code: str, one: Estimate) -> Reason:
 # ---- which server holds what
 
 
-Runs = tuple[tuple[int, int], ...]
+ElementRanges = tuple[tuple[int, int], ...]
 """The first element and the one after the last of each part that a server holds, in the vector of all tensors."""
 
 
-def placed_whole(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
+def place_whole_tensors(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
     """Place whole tensors: algorithm 3.7 of Šlampa (2017) as printed; the runs of each server.
 
     In the order of the list, each tensor goes to the server that holds least, the first of them where several do.
@@ -320,25 +324,25 @@ def placed_whole(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
     return tuple(map(tuple, held))
 
 
-def placed_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
+def place_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
     """Place equal shards, cutting tensors where a server is full: algorithm 3.7 corrected.
 
     All elements, in the order of the list, are cut into runs whose lengths differ by 1 at most. Where there are more
-    servers than elements some hold nothing. Parameters and errors are those of `placed_whole`.
+    servers than elements some hold nothing. Parameters and errors are those of `place_whole_tensors`.
     """
     _require_sizes(sizes, servers=servers)
     cuts = [sum(sizes) * server // servers for server in range(servers + 1)]
     return tuple(((start, stop),) if start < stop else () for start, stop in itertools.pairwise(cuts))
 
 
-def loads_of(placement: Sequence[Runs]) -> list[int]:
+def server_loads(placement: Sequence[ElementRanges]) -> list[int]:
     """Return the number of elements that each server holds."""
     return [sum(stop - start for start, stop in runs) for runs in placement]
 
 
-def shares_of(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
+def server_shares(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
     """Return the share (0 to 1) of all elements on each server when tensors are placed whole; the shares sum to 1."""
-    return tuple(load / sum(sizes) for load in loads_of(placed_whole(sizes, servers=servers)))
+    return tuple(load / sum(sizes) for load in server_loads(place_whole_tensors(sizes, servers=servers)))
 
 
 def _require_sizes(sizes: Sequence[int], *, servers: int) -> None:
@@ -361,7 +365,7 @@ _AUXILIARY_AFTER: Final = {"inception_4a_projection/bias": 512, "inception_4d_pr
 _AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
 
 
-def vgg16e() -> tuple[int, ...]:
+def vgg16e_sizes() -> tuple[int, ...]:
     """Return the tensor sizes of VGG-16E: 143,667,240 parameters with 1000 classes."""
     sizes, inputs = list[int](), _CHANNELS
     for channels, count in _VGG_GROUPS:
@@ -372,7 +376,7 @@ def vgg16e() -> tuple[int, ...]:
     return (*sizes, *dense)
 
 
-def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
+def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
     """Return the tensor sizes of a trained network, without the statistics of batch normalisation.
 
     With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, GoogLeNet 6,998,552, and
@@ -380,12 +384,14 @@ def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: 
     """
     from fieldray_adapt.networks.architectures import NETWORKS
     from fieldray_adapt.networks.specification import weight_shapes
-    from fieldray_adapt.training.engine_interface import STATISTICS  # only now: the formulas alone need none of this
+    from fieldray_adapt.training.engine_interface import (
+        STATISTIC_SUFFIXES,  # only now: the formulas alone need none of this
+    )
 
     sizes = list[int]()
     made = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=classes, input_channels=_CHANNELS)
     for name, shape in weight_shapes(made).items():
-        if not name.endswith(STATISTICS):
+        if not name.endswith(STATISTIC_SUFFIXES):
             sizes.append(math.prod(shape))
         if has_auxiliary_heads and name in _AUXILIARY_AFTER:
             inputs = _AUXILIARY_AFTER[name]
@@ -399,10 +405,10 @@ def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
 
 
 REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
-    "vgg-16e": vgg16e,
-    "googlenet": lambda: trained_network("googlenet"),
-    "googlenet-auxiliary": lambda: trained_network("googlenet", has_auxiliary_heads=True),
-    "squeezenet": lambda: trained_network("squeezenet"),
-    "resnet-34": lambda: trained_network("resnet34"),
+    "vgg-16e": vgg16e_sizes,
+    "googlenet": lambda: trained_network_sizes("googlenet"),
+    "googlenet-auxiliary": lambda: trained_network_sizes("googlenet", has_auxiliary_heads=True),
+    "squeezenet": lambda: trained_network_sizes("squeezenet"),
+    "resnet-34": lambda: trained_network_sizes("resnet34"),
 }
 """By the name that the command line gives them."""

@@ -34,11 +34,11 @@ import numpy as np
 
 from fieldray.typed_json import converted
 from fieldray_cluster.training.channel import Channel, Listener, Vector
-from fieldray_cluster.training.formulas import Runs
-from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
+from fieldray_cluster.training.formulas import ElementRanges
+from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRule
 from fieldray_cluster.training.tasks import Plan
 
-DRIVER: Final = "driver"
+DRIVER_ROLE: Final = "driver"
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
 _DRIVERLESS_S: Final = 600.0
@@ -54,7 +54,7 @@ class ConnectionReplaced(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ServerSettings:
     """The settings of a parameter server.
 
     Attributes
@@ -66,13 +66,13 @@ class Service:
     """
 
     layout: Layout
-    runs: Runs
-    rule: Rule
+    runs: ElementRanges
+    rule: UpdateRule
     plan: Plan
     updates_per_epoch: int
 
 
-class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The header of a gradient.
 
     `version` is the version of the weights that the gradient was computed at, `weight` its weight in a mean. `number`
@@ -83,7 +83,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     version: Annotated[int, msgspec.Meta(ge=0)]
     number: Annotated[int, msgspec.Meta(ge=0)]
     weight: Annotated[float, msgspec.Meta(ge=0)]
-    rate: float
+    learning_rate: float
     loss: float | None = None
 
 
@@ -91,7 +91,7 @@ class _WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's request: to fetch weights, of a version or the newest, or to send a gradient."""
 
     version: int | None = None
-    gradient: Push | None = None
+    gradient: GradientUpdate | None = None
     wants_weights: bool = True
 
 
@@ -108,14 +108,14 @@ class WorkerConnection:
     end: Callable[[], None] = lambda: None
 
 
-class Turns:
+class FifoLock:
     """The queue for one direction of transfer: one worker at a time, in the order of asking."""
 
     def __init__(self) -> None:
         self._changed, self._waiting = threading.Condition(), deque[object]()
 
     @contextlib.contextmanager
-    def turn(self, has_ended: Callable[[], bool]) -> Iterator[None]:
+    def acquire(self, has_ended: Callable[[], bool]) -> Iterator[None]:
         """Wait for a turn, which lasts as long as the block. Raises ConnectionReplaced.
 
         has_ended   checks whether the waiting worker is gone
@@ -139,12 +139,12 @@ class Turns:
 class ParameterServer:
     """A shard of the weights, and the order in which workers update it."""
 
-    def __init__(self, service: Service, state: ShardState) -> None:
+    def __init__(self, service: ServerSettings, state: ShardState) -> None:
         self._service, self._plan = service, service.plan
         self._shard = Shard(state, layout=service.layout, runs=service.runs, rule=service.rule)
         self._changed = threading.Condition()
         self._version, self._before = 0, state.values
-        self._pushed: dict[int, tuple[Push, Vector]] = {}
+        self._pushed: dict[int, tuple[GradientUpdate, Vector]] = {}
         self._connections: dict[int, WorkerConnection] = {}
         self._fetched: dict[int, int] = {}
         self._done = Counter[int]()
@@ -173,12 +173,12 @@ class ParameterServer:
         """
         with self._changed:
             self._require_newest(connection)
-            if version is not None and version == self._version - 1 and self._plan.waits:
+            if version is not None and version == self._version - 1 and self._plan.is_synchronous:
                 return version, self._done[connection.worker], self._before
             self._fetched[connection.worker] = self._version
             return self._version, self._done[connection.worker], self._shard.state.values
 
-    def push(self, connection: WorkerConnection, push: Push, gradient: Vector) -> tuple[int, Vector]:
+    def push(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> tuple[int, Vector]:
         """Apply a gradient, at once or together with the other workers'. Returns the new version and its values.
 
         Raises ServerEnded, ConnectionReplaced, ValueError (not the shard's length).
@@ -188,7 +188,7 @@ class ParameterServer:
         with self._changed:
             self._require_newest(connection)
             if push.number >= self._done[push.worker]:
-                (self._wait_for_all if self._plan.waits else self._take)(connection, push, gradient)
+                (self._wait_for_all if self._plan.is_synchronous else self._take)(connection, push, gradient)
             self._fetched[push.worker] = self._version
             return self._version, self._shard.state.values
 
@@ -223,7 +223,7 @@ class ParameterServer:
         if self._connections.get(connection.worker) is not connection:
             raise ConnectionReplaced(f"worker {connection.worker} has a newer connection")
 
-    def _wait_for_all(self, connection: WorkerConnection, push: Push, gradient: Vector) -> None:
+    def _wait_for_all(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
         if push.version < self._version:
             return  # of an update that was made meanwhile
         self._pushed[push.worker] = push, gradient
@@ -241,13 +241,13 @@ class ParameterServer:
                 mean += gradient * np.float32(push.weight / whole)
             self._done[push.worker] += 1
         self._pushed.clear()
-        self._update(mean, pushes[0][0].rate, [push.loss for push, _ in pushes if push.weight])
+        self._update(mean, pushes[0][0].learning_rate, [push.loss for push, _ in pushes if push.weight])
 
-    def _take(self, connection: WorkerConnection, push: Push, gradient: Vector) -> None:
+    def _take(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
         self._wait_in(connection, lambda: self._may_update(push.worker))
         self._staleness[self._version - push.version] += 1
         self._done[push.worker] += 1
-        self._update(gradient, push.rate, [push.loss])
+        self._update(gradient, push.learning_rate, [push.loss])
 
     def _may_update(self, worker: int) -> bool:
         bound = self._plan.staleness
@@ -294,7 +294,7 @@ class ParameterServer:
             raise ServerEnded
 
 
-class ServedShard:
+class ShardServer:
     """A parameter server at an address, until it is closed, its driver disconnects, or no driver connects.
 
     `ended` is called after closing.
@@ -302,7 +302,7 @@ class ServedShard:
 
     def __init__(
         self,
-        service: Service,
+        service: ServerSettings,
         state: ShardState,
         *,
         host: str,
@@ -312,7 +312,7 @@ class ServedShard:
         patience_s: float = _DRIVERLESS_S,
     ) -> None:
         self._server, self._ended = ParameterServer(service, state), ended
-        self._takes_turns, self._inward, self._outward = service.plan.takes_turns, Turns(), Turns()
+        self._takes_turns, self._inward, self._outward = service.plan.takes_turns, FifoLock(), FifoLock()
         self._listener = Listener(
             host, token=token, largest=len(state.values), serve=self._serve, encryption=encryption
         )
@@ -333,7 +333,7 @@ class ServedShard:
     def _serve(self, channel: Channel, role: str) -> None:
         """Serve one connection until it ends by OSError or ValueError (not a message of this session)."""
         try:
-            if role == DRIVER:
+            if role == DRIVER_ROLE:
                 self._serve_driver(channel)
             else:
                 self._serve_worker(
@@ -350,7 +350,7 @@ class ServedShard:
             while True:
                 asked = converted(channel.receive().header, _DriverRequest)
                 facts, state = self._server.snapshot(asked.epoch, has_ended=channel.has_ended)
-                channel.send({**facts, "steps": state.steps}, state.joined())
+                channel.send({**facts, "steps": state.steps}, state.join())
         finally:
             self._server.end()
             threading.Thread(target=self.close, name="parameters", daemon=True).start()
@@ -373,7 +373,7 @@ class ServedShard:
 
     def _taken(self, channel: Channel) -> Vector:
         """Receive a gradient's numbers when it is the worker's turn."""
-        with self._inward.turn(channel.has_ended):
+        with self._inward.acquire(channel.has_ended):
             channel.send({"go": True})
             return channel.receive().values
 
@@ -382,6 +382,6 @@ class ServedShard:
         if not self._takes_turns or not len(values):
             channel.send(header, values)
             return
-        with self._outward.turn(channel.has_ended):
+        with self._outward.acquire(channel.has_ended):
             channel.send(header, values)
             channel.receive()

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import Weights
-from fieldray_adapt.training.engine_interface import STATISTICS
-from fieldray_cluster.training.formulas import Runs, placed_evenly_corrected, placed_whole
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
+from fieldray_cluster.training.formulas import ElementRanges, place_evenly_corrected, place_whole_tensors
 
 Vector = NDArray[np.float32]
 _BETAS: Final = (0.9, 0.999)
@@ -66,20 +66,20 @@ class Layout:
             start += size
         return found
 
-    def ranges(self, servers: int, *, evenly: bool) -> tuple[Runs, ...]:
+    def ranges(self, servers: int, *, evenly: bool) -> tuple[ElementRanges, ...]:
         """Return the runs of each server: equal shards if `evenly`, else whole tensors as printed in algorithm 3.7."""
-        return (placed_evenly_corrected if evenly else placed_whole)(self.sizes, servers=servers)
+        return (place_evenly_corrected if evenly else place_whole_tensors)(self.sizes, servers=servers)
 
 
-def gathered(vector: Vector, runs: Runs) -> Vector:
+def gather(vector: Vector, runs: ElementRanges) -> Vector:
     """Join the elements of some runs of a vector."""
     if len(runs) == 1:
         return vector[runs[0][0] : runs[0][1]]
     return np.concatenate([vector[start:stop] for start, stop in runs]) if runs else np.zeros(0, np.float32)
 
 
-def scatter(values: Vector, runs: Runs, *, into: Vector) -> None:
-    """Write values to the runs of the whole vector: the inverse of `gathered`."""
+def scatter(values: Vector, runs: ElementRanges, *, into: Vector) -> None:
+    """Write values to the runs of the whole vector: the inverse of `gather`."""
     begin = 0
     for start, stop in runs:
         into[start:stop] = values[begin : begin + stop - start]
@@ -87,7 +87,7 @@ def scatter(values: Vector, runs: Runs, *, into: Vector) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class UpdateRule:
     """How weights are updated and averaged.
 
     Attributes
@@ -109,17 +109,17 @@ class Rule:
     average_least: float = 0.02
 
 
-def clipped(gradient: Vector, layout: Layout, clip: float) -> Vector:
+def clip_gradient(gradient: Vector, layout: Layout, clip: float) -> Vector:
     """Scale a whole gradient to a norm of at most `clip`; changes of statistics are not scaled and do not count."""
     if not clip:
         return gradient
-    trained = [part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTICS)]
+    trained = [part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTIC_SUFFIXES)]
     norm = math.sqrt(sum(float(np.dot(part, part)) for part in trained))
     if norm <= clip:
         return gradient
     return layout.vector(
         {
-            name: part if name.endswith(STATISTICS) else part * np.float32(clip / norm)
+            name: part if name.endswith(STATISTIC_SUFFIXES) else part * np.float32(clip / norm)
             for name, part in layout.weights(gradient).items()
         },
     )
@@ -146,14 +146,14 @@ class ShardState:
         """Return whether all values are finite: a value that is not would stay for the rest of the training."""
         return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
 
-    def part(self, runs: Runs) -> ShardState:
+    def part(self, runs: ElementRanges) -> ShardState:
         """Return the state of some runs of this shard."""
         values, average, first, second = (
-            gathered(one, runs) for one in (self.values, self.average, self.first, self.second)
+            gather(one, runs) for one in (self.values, self.average, self.first, self.second)
         )
         return ShardState(values, average, first, second, self.steps)
 
-    def joined(self) -> Vector:
+    def join(self) -> Vector:
         """Join the four vectors to one for sending."""
         return np.concatenate([self.values, self.average, self.first, self.second])
 
@@ -164,22 +164,24 @@ class Shard:
     Every update makes new arrays, so that a thread with the old arrays may continue to read.
     """
 
-    def __init__(self, state: ShardState, *, layout: Layout, runs: Runs, rule: Rule) -> None:
+    def __init__(self, state: ShardState, *, layout: Layout, runs: ElementRanges, rule: UpdateRule) -> None:
         self.state, self._rule = state, rule
         self._is_whole = sum(stop - start for start, stop in runs) == layout.size
         self._layout = layout
         marks = [np.empty(size, np.int8) for size in layout.sizes]
         for mark, name in zip(marks, layout.names, strict=True):
             is_frozen = name.rpartition("/")[0] in rule.frozen
-            mark[:] = 0 if is_frozen else 3 if name.endswith(STATISTICS) else 2 if name.endswith("/kernel") else 1
-        own = gathered(np.concatenate(marks).astype(np.float32), runs)
+            mark[:] = (
+                0 if is_frozen else 3 if name.endswith(STATISTIC_SUFFIXES) else 2 if name.endswith("/kernel") else 1
+            )
+        own = gather(np.concatenate(marks).astype(np.float32), runs)
         self._noted, self._trained = own == 3, (own == 1) | (own == 2)
         self._decay = np.where(own == 2, np.float32(rule.weight_decay), np.float32(0))
 
     def update(self, gradient: Vector, *, rate: float) -> None:
         """Apply one step of AdamW to these elements; a statistic is reduced by its gradient."""
         if self._is_whole:
-            gradient = clipped(gradient, self._layout, self._rule.clip)
+            gradient = clip_gradient(gradient, self._layout, self._rule.clip)
         # What is no number any more is found in the state (`is_finite`).
         with np.errstate(invalid="ignore", over="ignore"):
             self.state = self._updated(gradient, rate)

@@ -23,17 +23,17 @@ from fieldray.errors import UsageProblem
 from fieldray.persistence import replace_durably, storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.data.augmentation import Augmentation
-from fieldray_adapt.files import content_digest
+from fieldray_adapt.files import file_sha256
 from fieldray_adapt.lungs.dataset import LungData
-from fieldray_adapt.lungs.engine import CLIP, MaskEngine, use_threads
+from fieldray_adapt.lungs.engine import GRADIENT_NORM_LIMIT, MaskEngine, set_thread_count
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.train import StageSamples, rates
+from fieldray_adapt.lungs.train import StageSamples, stage_learning_rate
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
-from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, balanced_draw, smoothed
+from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, draw_balanced, smooth_labels
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings, Trainable
-from fieldray_cluster.training.formulas import Server
-from fieldray_cluster.training.shard import Rule
+from fieldray_cluster.training.formulas import ServerKind
+from fieldray_cluster.training.shard import UpdateRule
 
 Mode = Literal["local", "sync-join", "sync-split", "async"]
 _AVERAGE_LEAST_OF_LUNGS: Final = 0.02
@@ -65,7 +65,7 @@ class Plan:
 
     workers: int = 1
     mode: Mode = "local"
-    server: Server = "central"
+    server: ServerKind = "central"
     splits_evenly: bool = True
     staleness: int | None = None
     takes_turns: bool = False
@@ -84,29 +84,29 @@ class Plan:
                 )
 
     @property
-    def waits(self) -> bool:
+    def is_synchronous(self) -> bool:
         """Return whether workers wait for each other."""
         return self.mode != "async"
 
     @property
-    def servers(self) -> int:
+    def server_count(self) -> int:
         """Return the number of parameter servers."""
         return self.workers if self.server == "distributed" else 1
 
-    def updates(self, batches: int) -> int:
+    def updates_per_epoch(self, batches: int) -> int:
         """Return the updates in an epoch with this number of batches; the last joined batch may be smaller."""
         return -(-batches // self.workers) if self.mode == "sync-join" else batches
 
-    def numbers(self, batches: int, worker: int) -> int:
+    def gradients_per_epoch(self, batches: int, worker: int) -> int:
         """Return the number of gradients that a worker sends in an epoch, including turns without a batch."""
-        return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates(batches)
+        return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates_per_epoch(batches)
 
-    def batch(self, batches: int, worker: int, number: int) -> int | None:
+    def batch_index(self, batches: int, worker: int, number: int) -> int | None:
         """Return the batch of the epoch for a worker's gradient of that number; None if no batch is left."""
         found = number if self.mode == "sync-split" else number * self.workers + worker
         return found if found < batches else None
 
-    def part(self, size: int, worker: int) -> slice:
+    def sample_slice(self, size: int, worker: int) -> slice:
         """Return the worker's slice of a batch's `size` samples."""
         if self.mode != "sync-split":
             return slice(0, size)
@@ -155,7 +155,7 @@ class Replica(ABC):
         """Compute the gradient of a worker's part of a batch."""
 
 
-class OtherArrays(OSError):
+class ArraysDiffer(OSError):
     """A file of arrays differs from the one that the driver wrote."""
 
 
@@ -173,7 +173,7 @@ def write_arrays(path: Path, holder: Any) -> str:
         try:
             with unfinished.open("wb") as file:
                 np.savez(file, **{name: value for name, value in found.items() if value is not None})
-            digest = content_digest(unfinished)
+            digest = file_sha256(unfinished)
             replace_durably(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -183,7 +183,7 @@ def write_arrays(path: Path, holder: Any) -> str:
 
 
 @contextlib.contextmanager
-def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
+def temporary_arrays(path: Path, holder: Any) -> Iterator[str]:
     """Keep the arrays of `write_arrays` in a file during the block, then delete the file: the arrays are patient
     data.
     """
@@ -197,7 +197,7 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """Read the arrays of `write_arrays` by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise OtherArrays(str(path))
+            raise ArraysDiffer(str(path))
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -236,10 +236,10 @@ class DividedClassifier:
         return (min(self.schedule.batch_size, self._drawn),)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> UpdateRule:
         """Return the update rule: AdamW, and the running mean over the recipe's span."""
         horizon = max(self.schedule.average_epochs * self.batches, 1.0)
-        return Rule(
+        return UpdateRule(
             weight_decay=self.settings.weight_decay, frozen=self.settings.frozen, average_least=min(1.0, 1 / horizon)
         )
 
@@ -263,7 +263,7 @@ class DividedClassifier:
 class _ClassifierReplica(Replica):
     def __init__(self, task: DividedClassifier, samples: Samples) -> None:
         self._task, self._samples = task, samples
-        use_threads(task.settings.threads)
+        set_thread_count(task.settings.threads)
         self._engine: Engine = open_engine(
             task.specification,
             initial_weights(task.specification, seed=0),
@@ -278,11 +278,11 @@ class _ClassifierReplica(Replica):
         if self._order[0] != epoch:
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
             count = schedule.images_per_epoch or len(samples)
-            drawn = balanced_draw(samples.sources, samples.classes(), count=count, shares=shares, generator=generator)
+            drawn = draw_balanced(samples.sources, samples.classes(), count=count, shares=shares, generator=generator)
             self._order = (epoch, drawn)
         size = schedule.batch_size
         whole = self._order[1][step * size : (step + 1) * size]
-        own = part.part(len(whole), worker)
+        own = part.sample_slice(len(whole), worker)
         parts = [
             augmented_batch(
                 samples,
@@ -294,7 +294,7 @@ class _ClassifierReplica(Replica):
         ]
         images = np.concatenate([image for image, _ in parts])
         lungs = [lung for _, lung in parts if lung is not None]
-        targets = smoothed(samples.targets[whole[own]], schedule.label_smoothing)
+        targets = smooth_labels(samples.targets[whole[own]], schedule.label_smoothing)
         gradient, loss = self._engine.gradient(images, targets, lungs=np.concatenate(lungs) if lungs else None)
         return GradientResult(gradient, loss, self._weight(targets))
 
@@ -334,18 +334,18 @@ class DividedLungs:
         return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> UpdateRule:
         """Return the update rule: AdamW with a clipped gradient, and the running mean."""
-        return Rule(
+        return UpdateRule(
             weight_decay=self.recipe.training.weight_decay,
-            clip=CLIP,
+            clip=GRADIENT_NORM_LIMIT,
             average_every=_AVERAGED_EVERY_OF_LUNGS,
             average_least=_AVERAGE_LEAST_OF_LUNGS,
         )
 
     def rate(self, epoch: int, share: float) -> float:
         """Return the learning rate at a share of an epoch of this stage."""
-        return rates(self.recipe.training.stages[self.stage], epoch)(share)
+        return stage_learning_rate(self.recipe.training.stages[self.stage], epoch)(share)
 
     def open(self) -> Replica:
         """Load the network and its images. Raises OSError, OtherArrays."""
@@ -356,7 +356,7 @@ class DividedLungs:
 class _LungReplica(Replica):
     def __init__(self, task: DividedLungs, data: LungData) -> None:
         recipe = task.recipe
-        use_threads(recipe.training.threads)
+        set_thread_count(recipe.training.threads)
         self._task = task
         self._engine = MaskEngine(recipe.network, recipe.training.stages[task.stage].side, recipe.training)
         self._samples = StageSamples(recipe, data, self._engine)
@@ -369,9 +369,11 @@ class _LungReplica(Replica):
         def generator(index: int) -> np.random.Generator:
             return np.random.default_rng((seed, task.first_epoch + epoch, step, index))
 
-        own, checked = part.part(with_masks, worker), part.part(with_targets, worker)
-        pairs = [self._samples.pair(generator(index)) for index in range(own.start, own.stop)]
-        drawn = [self._samples.check(generator(with_masks + index)) for index in range(checked.start, checked.stop)]
+        own, checked = part.sample_slice(with_masks, worker), part.sample_slice(with_targets, worker)
+        pairs = [self._samples.draw_pair(generator(index)) for index in range(own.start, own.stop)]
+        drawn = [
+            self._samples.draw_check(generator(with_masks + index)) for index in range(checked.start, checked.stop)
+        ]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
         checks = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)

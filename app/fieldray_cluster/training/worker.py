@@ -16,16 +16,16 @@ from typing import Any, Final
 import numpy as np
 from distributed import get_worker
 
-from fieldray_adapt.lungs.engine import use_threads
+from fieldray_adapt.lungs.engine import set_thread_count
 from fieldray_cluster.connection import connecting_context, host_of
-from fieldray_cluster.node import cores_of_worker
-from fieldray_cluster.training.channel import Channel, Listener, Vector, echo, open_channels
-from fieldray_cluster.training.formulas import Runs
-from fieldray_cluster.training.server import ServedShard, Service
-from fieldray_cluster.training.shard import Layout, ShardState, clipped, gathered, scatter
-from fieldray_cluster.training.tasks import DividedTask, OtherArrays, Plan, Replica
+from fieldray_cluster.node import worker_cores
+from fieldray_cluster.training.channel import Channel, Listener, Vector, open_channels, serve_echo
+from fieldray_cluster.training.formulas import ElementRanges
+from fieldray_cluster.training.server import ServerSettings, ShardServer
+from fieldray_cluster.training.shard import Layout, ShardState, clip_gradient, gather, scatter
+from fieldray_cluster.training.tasks import ArraysDiffer, DividedTask, Plan, Replica
 
-_SERVED: Final[dict[str, ServedShard | Listener]] = {}
+_SERVED: Final[dict[str, ShardServer | Listener]] = {}
 """What this process serves, by its session, until it ends."""
 
 
@@ -50,7 +50,7 @@ class WorkerSpec:
     layout: Layout
     worker: int
     token: str
-    servers: tuple[tuple[tuple[str, int], Runs], ...]
+    servers: tuple[tuple[tuple[str, int], ElementRanges], ...]
     first_epoch: int = 0
 
 
@@ -84,9 +84,9 @@ def host_here() -> str:
     return host_of(get_worker().address)
 
 
-def start_server(service: Service, state: ShardState, *, token: str) -> tuple[str, int]:
+def start_server(service: ServerSettings, state: ShardState, *, token: str) -> tuple[str, int]:
     """Start a parameter server in this process as a task. Returns its address. It ends when the driver disconnects."""
-    served = ServedShard(
+    served = ShardServer(
         service,
         state,
         host=host_here(),
@@ -101,7 +101,7 @@ def start_server(service: Service, state: ShardState, *, token: str) -> tuple[st
 def start_echo(elements: int, token: str) -> tuple[str, int]:
     """Start answering `round_trips` in this process as a task. Returns the address."""
     _SERVED[token] = echoing = Listener(
-        host_here(), token=token, largest=elements, serve=echo, encryption=listening_context()
+        host_here(), token=token, largest=elements, serve=serve_echo, encryption=listening_context()
     )
     return echoing.address
 
@@ -112,17 +112,17 @@ def stop_server(token: str) -> None:
         served.close()
 
 
-def work(spec: WorkerSpec) -> WorkerResult:
+def run_training_worker(spec: WorkerSpec) -> WorkerResult:
     """Compute the remaining gradients of a worker. Runs as a task."""
-    use_threads(cores_of_worker())
-    return perform(spec, encryption=connecting_context(get_worker()))
+    set_thread_count(worker_cores())
+    return compute_gradients(spec, encryption=connecting_context(get_worker()))
 
 
-def perform(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
+def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
     """Compute the gradients of a worker that are not done yet, in any process of the cluster."""
     try:
         replica = spec.task.open()
-    except OtherArrays:
+    except ArraysDiffer:
         return WorkerResult(unread="training_node_other")
     except OSError:
         return WorkerResult(unread="training_node_folder")
@@ -171,13 +171,17 @@ class _Work:
         batches, plan = spec.task.batches, spec.plan
         with _noticing_loss():
             number = self._fetch()
-        per_epoch = plan.numbers(batches, spec.worker)
+        per_epoch = plan.gradients_per_epoch(batches, spec.worker)
         last = per_epoch * (spec.task.epochs - spec.first_epoch)
         while number < last:
             epoch, own = spec.first_epoch + number // per_epoch, number % per_epoch
             replica.set_weights(spec.layout.weights(self._values))
-            batch = plan.batch(batches, spec.worker, own)
-            header: dict[str, Any] = {"number": number, "weight": 0.0, "rate": spec.task.rate(epoch, own / per_epoch)}
+            batch = plan.batch_index(batches, spec.worker, own)
+            header: dict[str, Any] = {
+                "number": number,
+                "weight": 0.0,
+                "learning_rate": spec.task.rate(epoch, own / per_epoch),
+            }
             gradient = np.zeros(spec.layout.size, np.float32)
             if batch is not None:
                 taken = replica.gradient(epoch, batch, plan, spec.worker)
@@ -196,7 +200,7 @@ class _Work:
             self._channels[index].send({})
         # At once: where transfers take turns, one worker has its turn at a server that the other one waits for.
         done = list(self._threads.map(self._receive, self._order))
-        if not self._spec.plan.waits:
+        if not self._spec.plan.is_synchronous:
             return min(done)
         least = min(self._versions)
         for index, channel in enumerate(self._channels):
@@ -222,12 +226,12 @@ class _Work:
         confirmation.
         """
         spec = self._spec
-        if len(self._channels) > 1 or not spec.plan.waits:
-            gradient = clipped(gradient, spec.layout, spec.task.rule.clip)
+        if len(self._channels) > 1 or not spec.plan.is_synchronous:
+            gradient = clip_gradient(gradient, spec.layout, spec.task.rule.clip)
 
         def exchange(index: int) -> None:
             message = {**header, "worker": spec.worker, "version": self._versions[index]}
-            own = gathered(gradient, self._runs[index])
+            own = gather(gradient, self._runs[index])
             request, channel = {"gradient": message, "wants_weights": not is_last}, self._channels[index]
             if spec.plan.takes_turns:
                 channel.send(request)

@@ -27,15 +27,15 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.recipes.tables import (
-    Document,
     Problem,
+    RecipeDocument,
     RecipeProblems,
     Rules,
     key,
-    parse,
+    parse_table,
+    recipe_template,
     resolve_paths,
     table,
-    template,
 )
 
 # ---- parameters and their samples
@@ -102,16 +102,16 @@ class Parameter:
         return cls(low=float(value["low"]), high=float(value["high"]), scale=value.get("scale", "linear"))
 
 
-def combinations(parameters: Mapping[str, Parameter]) -> int:
+def count_combinations(parameters: Mapping[str, Parameter]) -> int:
     """Return the size of the product of the discrete parameters; 1 without discrete parameters."""
     return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
 
 
-def samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
+def draw_samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
     """Draw the values of `count` tasks, each a value by parameter; equal seeds give equal values."""
     generator = random.Random(f"{seed}")
     discrete = {name: known.values for name, known in parameters.items() if not known.is_range}
-    chosen = _spread(combinations(parameters), count, generator)
+    chosen = _spread(count_combinations(parameters), count, generator)
     drawn = {
         name: [_draw(known, generator) for _ in range(count)] for name, known in parameters.items() if known.is_range
     }
@@ -235,11 +235,11 @@ class Experiment(RetryPolicy):
     @property
     def tasks(self) -> int:
         """Return the number of the experiment's tasks."""
-        return self.samples or combinations(self.parameters)
+        return self.samples or count_combinations(self.parameters)
 
 
 @table
-class Pruning:
+class TrialPruning:
     """Early end of trials: a trial ends if its best figure is below the median of the others' at that epoch."""
 
     trials: int = key("Trials that are never ended early, the first ones.", default=4, low=1)
@@ -259,7 +259,7 @@ class Sweep(RetryPolicy):
     keys: Mapping[str, Parameter] = key(
         'Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'
     )
-    pruning: Pruning | None = key("How poor trials are ended early; without it, none is.", default=None)
+    pruning: TrialPruning | None = key("How poor trials are ended early; without it, none is.", default=None)
 
     def rules(self) -> Rules:
         """Rules by which the keys must fit each other (see `tables.table`)."""
@@ -303,8 +303,8 @@ def read_workflow(path: Path) -> Workflow:
 
     Raises UsageProblem: recipe_unreadable, or recipe_problems with all problems, each with its line.
     """
-    document = Document.read(path)
-    base, workflow = path.resolve().parent, parse(Workflow, document.tables)
+    document = RecipeDocument.read(path)
+    base, workflow = path.resolve().parent, parse_table(Workflow, document.tables)
     problems = [*(workflow if isinstance(workflow, list) else ()), *_problems(document.tables, base)]
     if problems or isinstance(workflow, list):
         raise RecipeProblems(path, document.lines(problems))
@@ -315,7 +315,7 @@ def new_workflow(path: Path) -> None:
     """Write a recipe with every key as a comment, and one experiment that runs. Raises UsageProblem, StorageProblem."""
     if path.exists():
         raise UsageProblem(reason("recipe_exists", path=path))
-    write_atomically(path, (template(Workflow) + _FIRST).encode())
+    write_atomically(path, (recipe_template(Workflow) + _FIRST).encode())
 
 
 def _problems(tables: Mapping[str, Any], base: Path) -> Iterator[Problem]:

@@ -26,26 +26,35 @@ from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.files import digest, write_atomically
-from fieldray_adapt.recipes.tables import Document
-from fieldray_adapt.run import locked
+from fieldray_adapt.recipes.tables import RecipeDocument
+from fieldray_adapt.run import lock_run_folder
 from fieldray_cluster.connection import ConnectionSettings
-from fieldray_cluster.pool import result_key, state_of, work_connected
+from fieldray_cluster.worker_registry import path_state, result_key, run_with_reconnects
 from fieldray_cluster.workflow.recipe import (
     PLACEHOLDER,
     Experiment,
     RetryPolicy,
     Value,
     Workflow,
+    draw_samples,
     read_workflow,
-    samples,
 )
 from fieldray_cluster.workflow.runner import TaskRunner, TaskSource
-from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, begun, driver_of, read_events
+from fieldray_cluster.workflow.tasks import (
+    Event,
+    Journal,
+    Outcome,
+    Status,
+    TaskSpec,
+    driver_file,
+    read_events,
+    running_outcome,
+)
 
 # ---- tasks and what they wait for
 
 
-TASKS: Final = "tasks"
+TASKS_FOLDER: Final = "tasks"
 """The folder, within the run's, that has a folder for each task."""
 
 
@@ -79,20 +88,20 @@ class Task:
 
         Reads the task's inputs. Raises FileNotFoundError for a missing input, OSError.
         """
-        return result_key(self.command, dict(self.values), [state_of(path) for path in self.inputs], before)
+        return result_key(self.command, dict(self.values), [path_state(path) for path in self.inputs], before)
 
 
 Graph = Mapping[str, tuple[Task, ...]]
 """All tasks, by experiment in an order in which each comes after those that it depends on."""
 
 
-def compiled(workflow: Workflow, *, here: Path) -> Graph:
+def build_graph(workflow: Workflow, *, here: Path) -> Graph:
     """Build the graph of a workflow; `here` is its recipe's folder. `read_workflow` has excluded cycles."""
     order = graphlib.TopologicalSorter({name: own.depends_on for name, own in workflow.experiments.items()})
     return {name: _tasks(name, workflow.experiments[name], workflow, here) for name in order.static_order()}
 
 
-def filled(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
+def fill_command(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
     """Fill the values into the placeholders of a command. Returns its words.
 
     The template is split first and filled in afterwards: a value stays within its word, whatever spaces, quotes or
@@ -103,16 +112,16 @@ def filled(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
 
 def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) -> tuple[Task, ...]:
     # Another seed for each experiment: two with the same ranges would otherwise draw the same numbers.
-    rows = samples(experiment.parameters, count=experiment.tasks, seed=f"{workflow.seed}/{name}")
+    rows = draw_samples(experiment.parameters, count=experiment.tasks, seed=f"{workflow.seed}/{name}")
     found = []
     for index, values in enumerate(rows, start=1):
         own = f"{name}-{index:04d}"
-        folder = workflow.run / TASKS / own
+        folder = workflow.run / TASKS_FOLDER / own
         known = {**values, "index": index, "run": str(workflow.run), "folder": str(folder), "here": str(here)}
         found.append(
             Task(
                 name=own,
-                command=filled(experiment.command, known),
+                command=fill_command(experiment.command, known),
                 values=values,
                 folder=folder,
                 inputs=tuple(here / _fill(text, known) for text in experiment.inputs),
@@ -132,35 +141,35 @@ def _fill(word: str, values: Mapping[str, Value]) -> str:
 
 
 Say = Callable[[str], None]
-Counts = Counter[Status]
+StatusCounts = Counter[Status]
 
-RECIPE_TEXT: Final = "recipe.toml"
+RECIPE_TEXT_NAME: Final = "recipe.toml"
 _STOPS: Final = "stops"
 
 
-def run_workflow(path: Path, *, say: Say) -> Counts:
+def run_workflow(path: Path, *, say: Say) -> StatusCounts:
     """Run the remaining tasks of a workflow. Returns the number of tasks by status.
 
-    The run ends early if `cancel` asks for it. Ctrl-C stops running tasks and is raised again.
+    The run ends early if `cancel_run` asks for it. Ctrl-C stops running tasks and is raised again.
     Raises UsageProblem (all problems of the recipe; run_in_use; nodes), EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if workflow.sweep:
         raise UsageProblem(reason("workflow_is_sweep", path=path))
-    graph = compiled(workflow, here=path.resolve().parent)
-    with opened_run(workflow, path, say=say) as run:
+    graph = build_graph(workflow, here=path.resolve().parent)
+    with open_workflow_run(workflow, path, say=say) as run:
         progress = _Progress(run, graph)
-        progress.look()
+        progress.update()
         if progress.is_over:
             say("Everything was done before.")
         else:
             run.work(progress)
             progress.stop_the_rest()
-        return counted(states_of(graph, run.journal.latest))
+        return count_statuses(task_states(graph, run.journal.latest))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class OpenRun:
+class WorkflowRun:
     """A run's folder, held by this driver.
 
     Attributes
@@ -182,15 +191,15 @@ class OpenRun:
         """Return whether somebody asked to stop the run."""
         return self.stop.exists()
 
-    def spec(self, task: str, key: str, command: tuple[str, ...], *, here: Path, module: str = "") -> TaskSpec:
+    def make_spec(self, task: str, key: str, command: tuple[str, ...], *, here: Path, module: str = "") -> TaskSpec:
         """Return the spec of the next attempt at a task."""
         return TaskSpec(
             task=task,
             key=key,
-            number=self.journal.next_number(task),
+            number=self.journal.next_attempt(task),
             command=command,
             module=module,
-            folder=self.workflow.run / TASKS / task,
+            folder=self.workflow.run / TASKS_FOLDER / task,
             here=here,
             run=self.workflow.run,
             stop=self.stop,
@@ -205,38 +214,38 @@ class OpenRun:
 
         def work(client: Client) -> None:
             runner = TaskRunner(client, self.journal, run=run, preemptible=cluster.preemptible, say=say)
-            runner.drive(source, self.stop)
+            runner.run(source, self.stop)
 
         connection = ConnectionSettings(
             address=cluster.address, workers=cluster.workers, certificates=cluster.certificates
         )
-        work_connected(connection, work, done=lambda: self.journal.ended, note=lambda problem: say(str(problem)))
+        run_with_reconnects(connection, work, done=lambda: self.journal.ended, note=lambda problem: say(str(problem)))
 
 
 @contextlib.contextmanager
-def opened_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[OpenRun]:
+def open_workflow_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[WorkflowRun]:
     """Open the run's folder for this driver alone.
 
     Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.
     """
-    with locked(workflow.run), Journal(workflow.run) as journal:
+    with lock_run_folder(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)
-        for folder in (workflow.run / _STOPS, workflow.run / TASKS):
+        for folder in (workflow.run / _STOPS, workflow.run / TASKS_FOLDER):
             try:
                 folder.mkdir(exist_ok=True)
             except OSError as error:
                 raise storage_problem(error, folder) from error
         for left in _drivers(workflow.run):  # that were killed: their orders count no more
             left.unlink(missing_ok=True)
-        write_atomically(driver_of(stop), b"")
-        write_atomically(workflow.run / RECIPE_TEXT, path.read_bytes())
+        write_atomically(driver_file(stop), b"")
+        write_atomically(workflow.run / RECIPE_TEXT_NAME, path.read_bytes())
         try:
-            yield OpenRun(workflow=workflow, here=path.resolve().parent, journal=journal, stop=stop, say=say)
+            yield WorkflowRun(workflow=workflow, here=path.resolve().parent, journal=journal, stop=stop, say=say)
         finally:
-            driver_of(stop).unlink(missing_ok=True)
+            driver_file(stop).unlink(missing_ok=True)
 
 
-def cancel(path: Path) -> None:
+def cancel_run(path: Path) -> None:
     """Stop the run of a recipe in another process. Raises UsageProblem (workflow_not_running)."""
     run = read_workflow(path).run
     drivers = _drivers(run) if is_running(run) else []
@@ -247,7 +256,7 @@ def cancel(path: Path) -> None:
 
 
 def _drivers(run: Path) -> list[Path]:
-    return list((run / _STOPS).glob(driver_of(Path("*")).name))
+    return list((run / _STOPS).glob(driver_file(Path("*")).name))
 
 
 def is_running(run: Path) -> bool:
@@ -255,7 +264,7 @@ def is_running(run: Path) -> bool:
     if not run.is_dir():
         return False
     try:
-        with locked(run):
+        with lock_run_folder(run):
             return False
     except UsageProblem:
         return True
@@ -285,20 +294,20 @@ class TaskState:
         return path if path and path.is_file() else None
 
 
-def states_of(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
+def task_states(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
     """The state of each task of a graph by the latest events, in the graph's order."""
     return [TaskState(task=task, event=latest.get(task.name)) for tasks in graph.values() for task in tasks]
 
 
-def as_run(path: Path) -> Workflow:
+def last_run_workflow(path: Path) -> Workflow:
     """Return the workflow of a recipe as it was last run: the recipe may have been changed since.
 
     Raises UsageProblem (the recipe; workflow_no_run).
     """
     run = read_workflow(path).run
-    if not (run / RECIPE_TEXT).is_file():
+    if not (run / RECIPE_TEXT_NAME).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
-    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).resolve_paths(path.resolve().parent)
+    workflow = RecipeDocument.read(run / RECIPE_TEXT_NAME).parsed(Workflow).resolve_paths(path.resolve().parent)
     return replace(workflow, run=run)
 
 
@@ -307,24 +316,26 @@ def read_states(path: Path) -> list[TaskState]:
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
-    workflow = as_run(path)
+    workflow = last_run_workflow(path)
     latest = {event.task: event for event in read_events(workflow.run)}
     left = {name: event for name, event in latest.items() if event.status == "running"}
     if is_running(workflow.run):
-        folder = workflow.run / TASKS
-        latest |= {name: replace(event, outcome=begun(folder / name, event.number)) for name, event in left.items()}
+        folder = workflow.run / TASKS_FOLDER
+        latest |= {
+            name: replace(event, outcome=running_outcome(folder / name, event.number)) for name, event in left.items()
+        }
     else:  # a driver that was killed wrote down no end
         latest |= {name: replace(event, status="stopped") for name, event in left.items()}
     if not latest:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))
     if not workflow.sweep:
-        return states_of(compiled(workflow, here=path.resolve().parent), latest)
+        return task_states(build_graph(workflow, here=path.resolve().parent), latest)
     # The tasks of a sweep are not known in advance.
-    tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS / name) for name in latest)
-    return states_of({"sweep": tuple(tasks)}, latest)
+    tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS_FOLDER / name) for name in latest)
+    return task_states({"sweep": tuple(tasks)}, latest)
 
 
-def counted(states: Iterable[TaskState]) -> Counts:
+def count_statuses(states: Iterable[TaskState]) -> StatusCounts:
     """Count the tasks by status."""
     return Counter(state.status for state in states)
 
@@ -347,7 +358,7 @@ class _Stage:
 class _Progress:
     """The progress of a graph: finished, ready and blocked tasks; the task source of a workflow."""
 
-    def __init__(self, run: OpenRun, graph: Graph) -> None:
+    def __init__(self, run: WorkflowRun, graph: Graph) -> None:
         self._run, self._graph, self._journal = run, graph, run.journal
         self._stages = {name: _Stage() for name in graph}
 
@@ -356,12 +367,12 @@ class _Progress:
         """Return whether no task is left that could be run."""
         return all(stage.is_over for stage in self._stages.values())
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Queue again the tasks whose connection was lost (see `TaskSource.begin`)."""
         for stage in self._stages.values():
             stage.out.clear()
 
-    def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
+    def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
         """The next task that may begin (see `TaskSource.next`)."""
         for name, stage in self._stages.items():
             policy = self._run.workflow.experiments[name]
@@ -369,10 +380,10 @@ class _Progress:
             if waiting and not (policy.workers and len(stage.out) >= policy.workers):
                 stage.out.add(waiting.name)
                 key = stage.keys[waiting.name]
-                return self._run.spec(waiting.name, key, waiting.command, here=self._run.here), policy
+                return self._run.make_spec(waiting.name, key, waiting.command, here=self._run.here), policy
         return None
 
-    def end(self, task: str, event: Event) -> None:
+    def record_end(self, task: str, event: Event) -> None:
         """Note how a task ended (see `TaskSource.end`)."""
         stage = next(stage for stage in self._stages.values() if task in stage.left)
         del stage.left[task]
@@ -383,7 +394,7 @@ class _Progress:
         on = f" on {outcome.node} in {outcome.seconds:.1f} s" if outcome.node else ""
         self._run.say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Start ready experiments: separate finished tasks from those to run, and block tasks that cannot be run."""
         if self._run.is_stopped:  # children of what was stopped are not begun
             return

@@ -22,27 +22,34 @@ from typing import Any, Final, Protocol
 from distributed import Client, Future
 
 from fieldray.reasons import Reason, reason
-from fieldray_cluster.connection import node_of, receives
-from fieldray_cluster.pool import ConnectionLost, NodesUnfit, WorkerLost, WorkerRegistry, result_of, wait_for_any
+from fieldray_cluster.connection import allow_pickled_classes, node_name
+from fieldray_cluster.worker_registry import (
+    ConnectionLost,
+    IncompatibleNodes,
+    WorkerLost,
+    WorkerRegistry,
+    wait_for_any,
+    wait_for_result,
+)
 from fieldray_cluster.workflow.recipe import RetryPolicy
 from fieldray_cluster.workflow.tasks import (
-    STOP,
+    STOP_NAME,
     Event,
     Journal,
     Outcome,
     Status,
     TaskResult,
     TaskSpec,
-    begun,
-    perform,
-    problem_of_node,
+    check_node,
+    perform_task,
+    running_outcome,
 )
 
 _STOPPING_S: Final = 15.0
 _TICK_S: Final = 0.2
 _WAIT_S: Final = 0.5
 
-receives(TaskResult, TaskSpec, Outcome, Reason, type(Path()))
+allow_pickled_classes(TaskResult, TaskSpec, Outcome, Reason, type(Path()))
 
 
 class TaskSource(Protocol):
@@ -50,19 +57,19 @@ class TaskSource(Protocol):
     sweep.
     """
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Start, or restart after a lost connection: running tasks are queued again."""
 
-    def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
+    def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
         """Return the next task that may begin, or None.
 
         None while no task is running means that there are no more tasks.
         """
 
-    def end(self, task: str, event: Event) -> None:
+    def record_end(self, task: str, event: Event) -> None:
         """Record the end of a task."""
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Called repeatedly while tasks are running."""
 
 
@@ -99,8 +106,8 @@ class TaskRunner:
         run: Path,
         preemptible: bool,
         say: Callable[[str], None],
-        work: Callable[[TaskSpec], TaskResult] = perform,
-        ask: Callable[[Path], Reason | None] = problem_of_node,
+        work: Callable[[TaskSpec], TaskResult] = perform_task,
+        ask: Callable[[Path], Reason | None] = check_node,
     ) -> None:
         self._client, self._journal, self._preemptible, self._perform = client, journal, preemptible, work
         self._registry = WorkerRegistry(
@@ -109,41 +116,41 @@ class TaskRunner:
         self._out: dict[str, _Work] = {}
         self._is_stopping = False
 
-    def drive(self, source: TaskSource, stop: Path) -> None:
+    def run(self, source: TaskSource, stop: Path) -> None:
         """Keep the workers busy until the source has no more tasks, or the file `stop` exists.
 
         If a person ends the run, or no node is left, all running tasks are ended.
         Raises KeyboardInterrupt, NodesUnfit, ConnectionLost, StorageProblem, and the exceptions of the source.
         """
-        source.begin()
+        source.restart()
         try:
             while not stop.exists():
-                while self.room > 0 and (found := source.next()):
-                    self.start(*found)
+                while self.free_slots > 0 and (found := source.next_task()):
+                    self.submit(*found)
                 if not self._out:
                     return
-                for spec, event in self.ended(_WAIT_S):
-                    source.end(spec.task, event)
-                source.look()
-        except (KeyboardInterrupt, NodesUnfit):
+                for spec, event in self.finished_tasks(_WAIT_S):
+                    source.record_end(spec.task, event)
+                source.update()
+        except (KeyboardInterrupt, IncompatibleNodes):
             self.stop(stop)
             raise
         for spec, event in self.stop(stop):
-            source.end(spec.task, event)
+            source.record_end(spec.task, event)
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """Return how many more tasks could begin now; at least one while no task is running."""
         threads = sum(int(worker["nthreads"]) for worker in self._registry.workers.values())
         return max(threads, 1) - len(self._out)
 
-    def start(self, spec: TaskSpec, policy: RetryPolicy) -> None:
+    def submit(self, spec: TaskSpec, policy: RetryPolicy) -> None:
         """Send a task to the cluster. Raises StorageProblem."""
-        (spec.folder / STOP).unlink(missing_ok=True)
+        (spec.folder / STOP_NAME).unlink(missing_ok=True)
         self._out[spec.task] = work = _Work(spec=spec, policy=policy)
         self._submit(work)
 
-    def ended(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
+    def finished_tasks(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
         """Return the tasks that ended meanwhile; waits up to `wait_s` seconds for the first one.
 
         Tasks that are tried again are submitted again. Raises ConnectionLost, NodesUnfit, StorageProblem.
@@ -168,10 +175,10 @@ class TaskRunner:
         stop.touch()
         found = list[tuple[TaskSpec, Event]]()
         with contextlib.suppress(ConnectionLost):
-            waiting = [work.future for work in self._out.values() if work.future and not work.spec.mark.exists()]
+            waiting = [work.future for work in self._out.values() if work.future and not work.spec.start_file.exists()]
             until_s = time.monotonic() + _STOPPING_S
             while any(work.future for work in self._out.values()) and time.monotonic() < until_s:
-                found += self.ended(_TICK_S)
+                found += self.finished_tasks(_TICK_S)
             self._client.cancel(waiting)
         for work in self._out.values():
             problem = Outcome(problem=reason("workflow_stopped").text, was_stopped=True)
@@ -202,9 +209,9 @@ class TaskRunner:
         """Update the list of workers, and submit again tasks whose allowed workers are all gone."""
         if self._is_stopping:
             return
-        self._registry.look()
+        self._registry.refresh()
         for work in self._out.values():
-            is_stranded = not work.workers & set(self._registry.workers) and not work.spec.mark.exists()
+            is_stranded = not work.workers & set(self._registry.workers) and not work.spec.start_file.exists()
             if work.future and is_stranded and not work.future.done():
                 work.future.cancel()
                 work.future = None
@@ -215,15 +222,15 @@ class TaskRunner:
         """Convert the end of a future to the task's event; None if the task was submitted again. Raises NodesUnfit."""
         spec, result = work.spec, self._answer(work)
         outcome = result.outcome if result else None
-        if result and result.of_node and not spec.stop.exists():
+        if result and result.node_problem and not spec.stop.exists():
             work.future = None  # it waits for another node, whatever becomes of this one
-            self._registry.set_node_aside(node_of(result.outcome.node), result.of_node)
-            self._registry.look(at_once=True)
+            self._registry.exclude_node(node_name(result.outcome.node), result.node_problem)
+            self._registry.refresh(at_once=True)
             self._again(work)
             return None
-        if result and result.of_node:
+        if result and result.node_problem:
             outcome = replace(result.outcome, was_stopped=True)
-        if outcome and outcome.was_stopped and not (spec.stop.exists() or (spec.folder / STOP).exists()):
+        if outcome and outcome.was_stopped and not (spec.stop.exists() or (spec.folder / STOP_NAME).exists()):
             outcome = None  # its worker was ending: nobody asked for the end of the run, or of this task
         if outcome is None or not (outcome.is_done or outcome.was_stopped):
             if self._tries_again(work, outcome):
@@ -238,7 +245,7 @@ class TaskRunner:
         preemptible = self._preemptible if policy.preemptible is None else policy.preemptible
         if outcome is None:
             work.lost += 1
-        if outcome is not None or (not preemptible and spec.mark.exists()):  # what nobody began is no attempt
+        if outcome is not None or (not preemptible and spec.start_file.exists()):  # what nobody began is no attempt
             work.attempts += 1
         if work.attempts > policy.retries or work.lost >= policy.lost_workers or spec.stop.exists():
             return False
@@ -253,7 +260,7 @@ class TaskRunner:
         """Return the result of a task; None if the worker was lost. Raises ConnectionLost."""
         assert work.future is not None
         try:
-            result = result_of(work.future)
+            result = wait_for_result(work.future)
         except WorkerLost:
             return None
         except ConnectionLost:
@@ -267,5 +274,5 @@ class TaskRunner:
 
     def _lost(self, work: _Work) -> Outcome:
         """Return the outcome of a task that lost its workers, with the last worker's name."""
-        so_far = begun(work.spec.folder, work.spec.number)
+        so_far = running_outcome(work.spec.folder, work.spec.number)
         return replace(so_far, problem=reason("workflow_worker_lost", count=work.lost).text)

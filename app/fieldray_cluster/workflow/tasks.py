@@ -40,7 +40,7 @@ from fieldray_cluster.workflow.recipe import PROGRAM
 # ---- the journal
 
 
-JOURNAL: Final = "journal.jsonl"
+JOURNAL_NAME: Final = "journal.jsonl"
 Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "pruned"]
 
 
@@ -106,7 +106,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / JOURNAL
+        self._path = folder / JOURNAL_NAME
         self.latest: dict[str, Event] = {}
         self.numbers: dict[str, int] = {}
         self.ended = 0  # since it was opened
@@ -140,7 +140,7 @@ class Journal:
         known = self.latest.get(task)
         return known is not None and known.status in ("done", "pruned") and known.key == key
 
-    def next_number(self, task: str) -> int:
+    def next_attempt(self, task: str) -> int:
         """Return the number of the task's next attempt."""
         return self.numbers.get(task, 0) + 1
 
@@ -151,7 +151,7 @@ class Journal:
 
 def read_events(folder: Path) -> Iterator[Event]:
     """The events of a run's folder, oldest first. Raises UsageProblem (workflow_journal), StorageProblem."""
-    path = folder / JOURNAL
+    path = folder / JOURNAL_NAME
     try:
         lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     except OSError as error:
@@ -173,8 +173,8 @@ def _cut_unfinished(path: Path) -> None:
 # ---- a worker's part
 
 
-OUTCOME: Final = "outcome.json"
-STOP: Final = "stop"
+OUTCOME_NAME: Final = "outcome.json"
+STOP_NAME: Final = "stop"
 _LOCK: Final = "task.lock"
 _TICK_S: Final = 0.2
 
@@ -217,12 +217,12 @@ class TaskSpec:
         return self.folder / f"output-{self.number}.txt"
 
     @property
-    def mark(self) -> Path:
+    def start_file(self) -> Path:
         """Return the file that marks a worker's start: an outcome with the worker's name and the time."""
         return _mark(self.folder, self.number)
 
 
-def begun(folder: Path, number: int) -> Outcome:
+def running_outcome(folder: Path, number: int) -> Outcome:
     """Return the outcome of a running attempt with its time so far; empty if it was not begun."""
     try:
         outcome = decoded(_mark(folder, number).read_bytes(), Outcome)
@@ -249,18 +249,18 @@ class TaskResult:
 
     spec: TaskSpec
     outcome: Outcome
-    of_node: Reason | None = None
+    node_problem: Reason | None = None
 
 
-def problem_of_node(run: Path) -> Reason | None:
+def check_node(run: Path) -> Reason | None:
     """Return the reason why this worker cannot work on a run, None if it can.
 
     A lost share is recognised by a folder without the journal.
     """
-    return None if (run / JOURNAL).is_file() else reason("workflow_node_folder", node=_node(), path=run)
+    return None if (run / JOURNAL_NAME).is_file() else reason("workflow_node_folder", node=_node(), path=run)
 
 
-def driver_of(stop: Path) -> Path:
+def driver_file(stop: Path) -> Path:
     """Return the path of the driver's own file next to its `stop` file, by which a worker recognises the run's folder.
 
     The `stop` file itself does not exist yet.
@@ -268,7 +268,7 @@ def driver_of(stop: Path) -> Path:
     return stop.with_name(f"{stop.name}.driver")
 
 
-def perform(spec: TaskSpec) -> TaskResult:
+def perform_task(spec: TaskSpec) -> TaskResult:
     """Run the spec's command on this worker, unless it was completed.
 
     Returns the outcome; never raises for disk errors.
@@ -288,11 +288,11 @@ def perform(spec: TaskSpec) -> TaskResult:
 
 
 def _sees_run(spec: TaskSpec) -> bool:
-    return (spec.run / JOURNAL).is_file() and driver_of(spec.stop).is_file()
+    return (spec.run / JOURNAL_NAME).is_file() and driver_file(spec.stop).is_file()
 
 
 def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
-    return TaskResult(spec=spec, outcome=Outcome(node=node, began=began, problem=why.text), of_node=why)
+    return TaskResult(spec=spec, outcome=Outcome(node=node, began=began, problem=why.text), node_problem=why)
 
 
 def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
@@ -300,13 +300,13 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
     with _alone(spec):
         if known := _known(spec):
             return known
-        (spec.folder / OUTCOME).unlink(missing_ok=True)  # of other settings: their files are replaced from here on
-        write_atomically(spec.mark, json.dumps(asdict(Outcome(node=node, began=began))).encode())
+        (spec.folder / OUTCOME_NAME).unlink(missing_ok=True)  # of other settings: their files are replaced from here on
+        write_atomically(spec.start_file, json.dumps(asdict(Outcome(node=node, began=began))).encode())
         outcome = _run(spec, node, began)
         content = {"key": spec.key, "number": spec.number, "outcome": asdict(outcome)}
         if not _sees_run(spec):  # writing would make the folder again
             raise FileNotFoundError(errno.ENOENT, "the run's folder is no longer there")
-        write_atomically(spec.folder / OUTCOME, json.dumps(content).encode())
+        write_atomically(spec.folder / OUTCOME_NAME, json.dumps(content).encode())
         return outcome
 
 
@@ -331,7 +331,7 @@ class _Known:
 
 def _known(spec: TaskSpec) -> Outcome | None:
     try:
-        known = decoded((spec.folder / OUTCOME).read_bytes(), _Known)
+        known = decoded((spec.folder / OUTCOME_NAME).read_bytes(), _Known)
     except (OSError, ValueError):
         return None
     is_it = known.key == spec.key and (known.outcome.is_done or known.number == spec.number)
@@ -396,7 +396,7 @@ def _is_stopped(spec: TaskSpec) -> bool:
 
     Without this check an ending worker would wait for the command.
     """
-    return spec.stop.exists() or (spec.folder / STOP).exists() or _is_ending()
+    return spec.stop.exists() or (spec.folder / STOP_NAME).exists() or _is_ending()
 
 
 def _is_ending() -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fieldray_cluster.certificates import make_certificates
-from fieldray_cluster.node import security
-from fieldray_cluster.training.channel import Channel, Listener, connect, echo, round_trips
+from fieldray_cluster.node import tls_settings
+from fieldray_cluster.training.channel import Channel, Listener, connect, serve_echo, time_round_trips
 from program import python
 
 TOKEN = "a" * 32
@@ -54,9 +54,9 @@ def test_whoever_does_not_know_the_token_gets_nothing(listener: Listener) -> Non
 
 
 def test_a_transfer_is_timed_both_ways() -> None:
-    listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=echo)
+    listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=serve_echo)
     channel = connect(listener.address, token=TOKEN, role="", largest=1000)
-    times = round_trips(channel, values=1000, repeats=3)
+    times = time_round_trips(channel, values=1000, repeats=3)
     assert len(times) == 3 and all(to > 0 and back > 0 for to, back in times)
     channel.close()
     listener.close()
@@ -103,7 +103,7 @@ def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Pa
 def _contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """With what a node of a cluster that has certificates of its own takes connections, and makes them."""
     make_certificates(folder)
-    own = security(folder)
+    own = tls_settings(folder)
     assert own is not None
     return own.get_listen_args("worker")["ssl_context"], own.get_connection_args("client")["ssl_context"]
 

@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.recipes.tables import Document, RecipeProblems
+from fieldray_adapt.recipes.tables import RecipeDocument, RecipeProblems
 from fieldray_cluster.workflow.report import write_report
 from fieldray_cluster.workflow.run import read_states
 from fieldray_cluster.workflow.sweep import run_sweep
-from fieldray_cluster.workflow.trial import changed
+from fieldray_cluster.workflow.trial_command import with_changed_keys
 from program import start
 from tiny_recipe import RECIPE, draw
 
@@ -125,8 +125,8 @@ def test_values_that_do_not_fit_the_recipe_are_said_before_anything_starts(tmp_p
 
 def test_a_recipe_is_changed_in_memory_alone(tmp_path: Path) -> None:
     write(tmp_path)
-    document = Document.read(tmp_path / "quick.toml")
-    found = changed(document, {"training.learning_rate": 0.125, "lungs": "x", "prune.stop.iterations": 2})
+    document = RecipeDocument.read(tmp_path / "quick.toml")
+    found = with_changed_keys(document, {"training.learning_rate": 0.125, "lungs": "x", "prune.stop.iterations": 2})
     assert found.tables["training"]["learning_rate"] == 0.125 and found.tables["prune"]["stop"]["iterations"] == 2
     assert document.tables["training"]["learning_rate"] == 3e-3 and "lungs" not in document.tables
     assert found.text.startswith(document.text.rstrip()) and "# training.learning_rate = 0.125\n" in found.text

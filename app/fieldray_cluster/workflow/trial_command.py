@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fieldray.offline import stay_offline
 
 if TYPE_CHECKING:
-    from fieldray_adapt.recipes.tables import Document
+    from fieldray_adapt.recipes.tables import RecipeDocument
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,13 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
     from pathlib import Path
 
     from fieldray.errors import FieldrayError
-    from fieldray_adapt.command import perform
-    from fieldray_adapt.recipes.tables import Document
+    from fieldray_adapt.command import perform_step
+    from fieldray_adapt.recipes.tables import RecipeDocument
 
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
     try:
-        document = changed(Document.read(Path(order["recipe"])), order["changes"])
-        perform(order["step"], document, say=functools.partial(print, flush=True), progress=lambda *_: None)
+        document = with_changed_keys(RecipeDocument.read(Path(order["recipe"])), order["changes"])
+        perform_step(order["step"], document, say=functools.partial(print, flush=True), progress=lambda *_: None)
     except FieldrayError as error:
         for line in (*getattr(error, "lines", ()), str(error)):
             sys.stderr.write(f"{line}\n")
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def changed(document: Document, changes: Mapping[str, Any]) -> Document:
+def with_changed_keys(document: RecipeDocument, changes: Mapping[str, Any]) -> RecipeDocument:
     """Return a recipe with other values for some keys, named as `training.learning_rate`; its text notes the changes.
 
     Raises KeyError for a key within one that is no table.

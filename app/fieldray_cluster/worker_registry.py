@@ -42,22 +42,22 @@ from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 from fieldray_adapt.files import digest
 from fieldray_cluster.connection import (
-    ANSWER_S,
-    Asked,
+    ANSWER_TIMEOUT_S,
+    AnswerFuture,
     ConnectionSettings,
-    NotPlain,
-    answer_in,
+    ForbiddenPickle,
     clock_note,
     is_connected,
-    node_of,
+    list_workers,
+    node_name,
     open_client,
-    workers_of,
+    wait_for_answer,
 )
 from fieldray_cluster.node import all_versions
 
-LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
+CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 """What Dask raises where the other side is gone."""
-DEATHS_OF_ONE: Final = 3
+DEATHS_BEFORE_BLAME: Final = 3
 """How often a process has to end over one image before the image may be blamed."""
 AWAITS_SERVER: Final = "awaits_server"
 """What a worker tells with its signs of life while the server of its objects is gone."""
@@ -70,9 +70,9 @@ _FIRST_LOOKS_EVERY_S: Final = 0.05
 _WAIT_S: Final = 0.2
 _LOOKS_BETWEEN_OUTAGES: Final = 10  # threads of a worker do not all see at once that a server is back
 
-Note = Callable[[str, Reason], None]
+NodeMessageCallback = Callable[[str, Reason], None]
 """Receives the name of a node and what there is to say of it."""
-Ask = Callable[[], Reason | None]
+WorkerCheck = Callable[[], Reason | None]
 """What a worker asks itself: why it cannot work, None if it can. It has to be importable there."""
 
 
@@ -83,7 +83,7 @@ class ConnectionLost(EnvironmentProblem):
         super().__init__(reason("cluster_lost"))
 
 
-class NodesUnfit(EnvironmentProblem):
+class IncompatibleNodes(EnvironmentProblem):
     """A worker does not fit at the start, or no fitting worker is left."""
 
 
@@ -92,15 +92,15 @@ class WorkerLost(Exception):
 
 
 @contextlib.contextmanager
-def noticing_loss() -> Iterator[None]:
+def converting_connection_errors() -> Iterator[None]:
     """Convert errors of a lost or invalid connection within the block to ConnectionLost."""
     try:
         yield
-    except (*LOST, NotPlain) as error:
+    except (*CONNECTION_ERRORS, ForbiddenPickle) as error:
         raise ConnectionLost from error
 
 
-def work_connected(
+def run_with_reconnects(
     connection: ConnectionSettings,
     work: Callable[[Client], None],
     *,
@@ -120,7 +120,7 @@ def work_connected(
         try:
             with open_client(connection) as client, client.as_current():
                 return work(client)
-        except (NodesUnfit, StorageProblem):
+        except (IncompatibleNodes, StorageProblem):
             raise
         except EnvironmentProblem as problem:
             attempts = 1 if done() > before else attempts + 1
@@ -142,7 +142,7 @@ def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: floa
         raise ConnectionLost
 
 
-def result_of(future: Future[Any], *, timeout_s: float | None = None) -> Any:
+def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> Any:
     """Wait for the result of a task. Raises WorkerLost, ConnectionLost, TimeoutError, and what the task raised."""
     try:
         return future.result(timeout=timeout_s)
@@ -166,18 +166,18 @@ class NodeReport:
     problem: Reason | None = None
 
 
-def versions_here() -> str:
+def required_versions() -> str:
     """The versions that must be equal on all computers."""
     return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def report_text(ask: Ask | None) -> str:
+def node_report_text(ask: WorkerCheck | None) -> str:
     """Make the report of a joining worker, as JSON. Runs in the worker."""
-    report = NodeReport(versions=versions_here(), now_s=time.time(), problem=ask() if ask else None)
+    report = NodeReport(versions=required_versions(), now_s=time.time(), problem=ask() if ask else None)
     return json.dumps(dataclasses.asdict(report))
 
 
-def misfit(answer: object, note: Callable[[Reason], None]) -> Reason | None:
+def incompatibility_reason(answer: object, note: Callable[[Reason], None]) -> Reason | None:
     """Return the reason to give no work to a worker with this answer, or None.
 
     note  receives further remarks about the worker
@@ -186,8 +186,8 @@ def misfit(answer: object, note: Callable[[Reason], None]) -> Reason | None:
         report = decoded(answer if isinstance(answer, str) else "", NodeReport)
     except (ValueError, KeyError):  # KeyError: a sentence that is not known here
         return reason("cluster_other_answer")
-    if report.versions != versions_here():
-        return reason("cluster_other_version", there=report.versions, here=versions_here())
+    if report.versions != required_versions():
+        return reason("cluster_other_version", there=report.versions, here=required_versions())
     if why := clock_note(report.now_s):
         note(why)
     return report.problem
@@ -200,7 +200,7 @@ class _Question:
     """
 
     node: str
-    answer: Asked
+    answer: AnswerFuture
     first_s: float
     last_s: float
     times: int = 1
@@ -222,7 +222,12 @@ class WorkerRegistry:
     """
 
     def __init__(
-        self, client: Client, ask: Ask | None = None, *, note: Note, nodes_aside: dict[str, Reason] | None = None
+        self,
+        client: Client,
+        ask: WorkerCheck | None = None,
+        *,
+        note: NodeMessageCallback,
+        nodes_aside: dict[str, Reason] | None = None,
     ) -> None:
         self._client, self._ask, self._note = client, ask, note
         self._nodes_aside = {} if nodes_aside is None else nodes_aside
@@ -233,24 +238,24 @@ class WorkerRegistry:
         self._noted: set[tuple[str, Reason]] = set()
         self._looks, self._awaiting = 0, dict[str, int]()  # by node: the last look at which it awaited its server
         self._looked_s, is_last = 0.0, False
-        self.look(is_first=True)
-        until_s = time.monotonic() + ANSWER_S
+        self.refresh(is_first=True)
+        until_s = time.monotonic() + ANSWER_TIMEOUT_S
         while self._asked and not (self.workers and is_last):
             time.sleep(_FIRST_LOOKS_EVERY_S)
             is_last = time.monotonic() > until_s  # known before the look, which then notes who has not answered
-            self.look(is_first=True)
+            self.refresh(is_first=True)
 
     def node(self, address: str) -> str:
         """The name of a worker's node."""
-        return node_of(str(self.workers[address]["name"]))
+        return node_name(str(self.workers[address]["name"]))
 
     def idle_first(self) -> list[str]:
         """Addresses of the workers that may be given work, idle ones first, then by name. Raises ConnectionLost."""
-        with noticing_loss():
+        with converting_connection_errors():
             busy = {address for address, tasks in self._client.processing().items() if tasks}
         return sorted(self.workers, key=lambda address: (address in busy, str(self.workers[address]["name"]), address))
 
-    def look(self, *, is_first: bool = False, at_once: bool = False) -> list[str]:
+    def refresh(self, *, is_first: bool = False, at_once: bool = False) -> list[str]:
         """Look for new workers, if the last look is some time ago. Returns the addresses of workers that are gone.
 
         Raises ConnectionLost, NodesUnfit, EnvironmentProblem.
@@ -259,12 +264,12 @@ class WorkerRegistry:
             raise ConnectionLost
         if not (is_first or at_once) and time.monotonic() - self._looked_s < _LOOK_EVERY_S:
             return []
-        with noticing_loss():
-            present = workers_of(self._client)
+        with converting_connection_errors():
+            present = list_workers(self._client)
             self._looked_s, self._looks = time.monotonic(), self._looks + 1
         for address, worker in present.items():
             if address not in (*self.workers, *self._aside, *self._asked):
-                node, now_s = node_of(str(worker["name"])), time.monotonic()
+                node, now_s = node_name(str(worker["name"])), time.monotonic()
                 self._asked[address] = _Question(node, self._question(address), now_s, now_s)
         for address in [address for address in self._asked if address in present]:
             self._hear(address, present[address], is_first=is_first)
@@ -283,37 +288,37 @@ class WorkerRegistry:
         waits = [each for each in self._asked.values() if time.monotonic() - each.first_s < _SILENT_S]
         if not (self.workers or waits):
             silent = reason("cluster_no_reply")
-            unfit = [(node_of(str(present[address]["name"])), why) for address, why in self._aside.items()]
+            unfit = [(node_name(str(present[address]["name"])), why) for address, why in self._aside.items()]
             for node, why in (*unfit, *((each.node, silent) for each in self._asked.values())):
                 raise _unfit(node, why)
         return gone
 
-    def _question(self, address: str) -> Asked:
-        future: Asked = self._client.ask(address, report_text, self._ask)
+    def _question(self, address: str) -> AnswerFuture:
+        future: AnswerFuture = self._client.ask(address, node_report_text, self._ask)
         return future
 
     def _hear(self, address: str, worker: Mapping[str, Any], *, is_first: bool) -> None:
         """Handle a worker's answer; an unreachable worker is asked again at growing intervals."""
         question, now_s = self._asked[address], time.monotonic()
         if question.answer.done():
-            with noticing_loss():
-                answer = answer_in(self._client, question.answer)
-            if not isinstance(answer, LOST):
+            with converting_connection_errors():
+                answer = wait_for_answer(self._client, question.answer)
+            if not isinstance(answer, CONNECTION_ERRORS):
                 del self._asked[address]
                 self._admit(address, worker, answer, is_first=is_first)
                 return
             if now_s - question.last_s > min(2**question.times, _LONGEST_PAUSE_S):
                 question.answer, question.last_s, question.times = self._question(address), now_s, question.times + 1
-        if now_s - question.first_s > ANSWER_S:
+        if now_s - question.first_s > ANSWER_TIMEOUT_S:
             self._note_once(question.node, reason("cluster_no_reply"))
 
-    def set_aside(self, address: str, why: Reason) -> None:
+    def exclude_worker(self, address: str, why: Reason) -> None:
         """Give a worker no more work. A worker that replaces it is checked anew."""
         if worker := self.workers.pop(address, None):
             self._aside[address] = why
-            self._note_once(node_of(str(worker["name"])), why)
+            self._note_once(node_name(str(worker["name"])), why)
 
-    def set_node_aside(self, node: str, why: Reason) -> None:
+    def exclude_node(self, node: str, why: Reason) -> None:
         """Give a node no more work, including any worker of it that joins later."""
         for address in [address for address in self.workers if self.node(address) == node]:
             self._aside[address] = why
@@ -322,16 +327,16 @@ class WorkerRegistry:
             self._note_once(node, why)
 
     def _admit(self, address: str, worker: Mapping[str, Any], answer: object, *, is_first: bool) -> None:
-        node = node_of(str(worker["name"]))
+        node = node_name(str(worker["name"]))
         if why := self._nodes_aside.get(node):
             self._aside[address] = why
             return
-        why = misfit(answer, lambda why: self._note_once(node, why))
+        why = incompatibility_reason(answer, lambda why: self._note_once(node, why))
         if why and is_first:
             raise _unfit(node, why)
         self.workers[address] = worker
         if why:
-            self.set_aside(address, why)
+            self.exclude_worker(address, why)
 
     def _note_once(self, node: str, why: Reason) -> None:
         if (node, why) not in self._noted:
@@ -339,8 +344,8 @@ class WorkerRegistry:
             self._note(node, why)
 
 
-def _unfit(node: str, why: Reason) -> NodesUnfit:
-    return NodesUnfit(reason("cluster_node_problem", node=node, detail=why.text))
+def _unfit(node: str, why: Reason) -> IncompatibleNodes:
+    return IncompatibleNodes(reason("cluster_node_problem", node=node, detail=why.text))
 
 
 # ---- who is to blame
@@ -377,29 +382,29 @@ class FaultCounts:
         self._in_a_row: dict[str, int] = {}
         self._most_workers: dict[str, int] = {}
 
-    def works(self, node: str, *, workers: int) -> None:
+    def set_worker_count(self, node: str, *, workers: int) -> None:
         """Record that `workers` processes of a node are available."""
         self._most_workers[node] = max(self._most_workers.get(node, 0), workers)
 
-    def has_done(self, node: str, images: int) -> None:
+    def add_done(self, node: str, images: int) -> None:
         """Record that a node has screened images."""
         self.done[node] = self.done.get(node, 0) + images
         self._in_a_row.pop(node, None)
 
-    def failed(self, piece: Piece, node: str) -> Piece:
+    def add_failure(self, piece: Piece, node: str) -> Piece:
         """Record that a process of a node ended over a piece. Returns the piece with one more death."""
         self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
         account = dict(piece.nodes)
         account.setdefault(node, self.done.get(node, 0))
         return Piece(piece.start, piece.stop, piece.deaths + 1, tuple(sorted(account.items())))
 
-    def times(self, node: str) -> int:
+    def failures_in_a_row(self, node: str) -> int:
         """The number of times in a row that a node's processes ended or failed."""
         return self._in_a_row.get(node, 0)
 
     def is_node_to_blame(self, node: str) -> bool:
         """Whether a node should get no more work."""
-        return self.times(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
+        return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
 
     def is_image_to_blame(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
         """Whether a piece of one image is at fault.
@@ -407,7 +412,7 @@ class FaultCounts:
         nodes     nodes that can work now
         is_last   whether no other piece is left with which its node could prove that it works
         """
-        if piece.deaths < DEATHS_OF_ONE:
+        if piece.deaths < DEATHS_BEFORE_BLAME:
             return False
         has_worked_since = any(self.done.get(node, 0) > before for node, before in piece.nodes)
         # Where there is one node alone, nothing can be learnt from another: that it has worked at all has to do.
@@ -424,7 +429,7 @@ def result_key(*parts: object, version: str = VERSION) -> str:
     return digest(version, *parts)
 
 
-def state_of(path: Path) -> tuple[str, ...]:
+def path_state(path: Path) -> tuple[str, ...]:
     """The state of a file (digest of its content) or of a folder (names, sizes and times of change of its files).
 
     Raises FileNotFoundError, OSError.

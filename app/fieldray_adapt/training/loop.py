@@ -37,7 +37,7 @@ from scipy.special import softmax
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray.typed_json import decoded
-from fieldray_adapt.files import arrays_in, digest, plain, save_arrays
+from fieldray_adapt.files import digest, open_arrays, save_arrays, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.recipes.tables import key, table
 from fieldray_adapt.training.engine_choice import _is_torch, open_engine
@@ -45,7 +45,7 @@ from fieldray_adapt.training.engine_interface import Batch, Engine, EngineName, 
 
 """How names of what batch normalisation notes, and no gradient moves, end."""
 
-CHECKPOINT: Final = "checkpoint.npz"
+CHECKPOINT_NAME: Final = "checkpoint.npz"
 """The name of every checkpoint: a run removes those of a step that is done."""
 
 _ENGINE_PARTS: Final = ("weights", "optimiser")
@@ -89,7 +89,7 @@ class _Stored(TrainingCourse, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Kept:
+class CheckpointContent:
     """The content of a checkpoint besides the engine's own state."""
 
     course: TrainingCourse
@@ -110,14 +110,14 @@ class Checkpoint:
         """Whether there is a state with this key, of an engine of this kind."""
         if not self.path.is_file():
             return False
-        with arrays_in(self.path) as arrays:
+        with open_arrays(self.path) as arrays:
             return _stored(arrays).key == _whole_key(kind, key)
 
-    def restore(self, engine: Trainable, *, key: str) -> Kept | None:
+    def restore(self, engine: Trainable, *, key: str) -> CheckpointContent | None:
         """Restore the engine to the stored state; without such a state None, and the engine unchanged."""
         if not self.path.is_file():
             return None
-        with arrays_in(self.path) as arrays:
+        with open_arrays(self.path) as arrays:
             course = _stored(arrays)
             if course.key != _whole_key(type(engine), key):
                 return None
@@ -127,14 +127,14 @@ class Checkpoint:
                 parts[part][rest] = arrays[name]
         engine.set_weights(parts["weights"])
         engine.set_optimiser_state(parts["optimiser"])
-        return Kept(course=course, arrays=parts["more"])
+        return CheckpointContent(course=course, arrays=parts["more"])
 
-    def save(self, engine: Trainable, kept: Kept, *, key: str) -> None:
+    def save(self, engine: Trainable, kept: CheckpointContent, *, key: str) -> None:
         """Write the state. Raises StorageProblem."""
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
         found["more"] = dict(kept.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
-        facts = json.dumps({**plain(kept.course), "key": _whole_key(type(engine), key)})
+        facts = json.dumps({**to_builtins(kept.course), "key": _whole_key(type(engine), key)})
         save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
 
 
@@ -144,7 +144,7 @@ def _stored(arrays: Mapping[str, NDArray[Any]]) -> _Stored:
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove every checkpoint in a folder and below, once their results are stored."""
-    for path in folder.rglob(CHECKPOINT):
+    for path in folder.rglob(CHECKPOINT_NAME):
         path.unlink()
 
 
@@ -218,11 +218,11 @@ def train_epochs(
         ended = task.validate(state.average, ended)
         state.history.append(structs.replace(ended, seconds=round(time.monotonic() - started, 3)))
         course = TrainingCourse(history=tuple(state.history), steps=state.steps)
-        checkpoint.save(engine, Kept(course=course, arrays=state.average), key=key)
+        checkpoint.save(engine, CheckpointContent(course=course, arrays=state.average), key=key)
         progress(state.history[-1])
 
 
-def train_whole(
+def train_or_resume(
     task: TrainingTask,
     engine: Trainable,
     *,
@@ -237,7 +237,7 @@ def train_whole(
     Averaged weights, whose mean begins with `average`, and figures by epoch. The checkpoint stays until the caller has
     kept what came of it. Raises as `train_epochs`.
     """
-    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT)
+    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT_NAME)
     state.resume(checkpoint, engine, key=key)
     train_epochs(task, engine, state, until=epochs, epochs=epochs, checkpoint=checkpoint, key=key, progress=progress)
     return state.average, state.history
@@ -248,7 +248,7 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
         np.add(mean, share * (current[name] - mean), out=mean)
 
 
-def share_of_some(steps: int) -> float:
+def sparse_averaging_share(steps: int) -> float:
     """Return `TrainingTask.share` of a mean over some of the steps; a short mean forgets faster."""
     if steps % _AVERAGED_EVERY:
         return 0.0
@@ -297,7 +297,7 @@ class Effort:
     learning_rate: float = key("The highest rate.", above=0, example=1e-3)
 
 
-def fit(
+def train_on_arrays(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
@@ -311,13 +311,13 @@ def fit(
     """Train with a short warm-up and cosine decay, or resume this very training from the folder's checkpoint.
 
     It resumes as it would have gone on, but for what a dropout draws; its "epochs" are up to twenty parts of it. Raises
-    as `train_whole`.
+    as `train_or_resume`.
     """
     seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
     engine = open_engine(specification, weights, settings=settings)
     task = _FitTask(engine, data, effort, seed)
     key = digest(specification, weights, data, effort, seed, settings)
-    train_whole(task, engine, average={}, epochs=task.parts, folder=folder, key=key, progress=progress)
+    train_or_resume(task, engine, average={}, epochs=task.parts, folder=folder, key=key, progress=progress)
     return engine.weights()
 
 
@@ -387,7 +387,7 @@ def _drawn(count: int, size: int, seed: int, steps: int) -> Iterator[NDArray[np.
         yield order[start : start + size]
 
 
-def quality(
+def measure_accuracy(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
