@@ -1,4 +1,4 @@
-"""The manifest of a classifier made by a run, before it is measured."""
+"""The manifest of a classifier's pack before its figures are measured."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fieldray_adapt.training.steps import load_last_network, read_converted_file
 def manifest_of(
     run: Run, *, points: Sequence[OperatingPoint], calibration: Mapping[str, Calibration], gate: OodGate | None
 ) -> Manifest:
-    """Make a manifest from the recipe, and from the choices on the validation images.
+    """Return a manifest with the recipe's texts and the choices of the evaluation.
 
-    Figures, warnings and provenance are still empty. Raises UsageProblem `step_missing`, PackProblem.
+    Figures, warnings and provenance are empty. Raises UsageProblem `step_missing`, PackProblem.
     """
     recipe, texts = run.recipe, run.recipe.pack
     specification, _ = load_last_network(run)
@@ -42,7 +42,7 @@ def manifest_of(
 
 
 def _requires(run: Run) -> tuple[Requirement, ...]:
-    """Return the required lung-field pack: the one used for training, or a later version with its key."""
+    """Return the lung-field pack that the pack requires: the one of the training, or a later version with its key."""
     if run.recipe.lungs is None:
         return ()
     found = read_verified_manifest(run.recipe.lungs)

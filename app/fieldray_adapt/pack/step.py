@@ -1,4 +1,4 @@
-"""The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder."""
+"""The pack step of a classifier's recipe: manifest, model card, golden vectors and signature."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _GOLDEN_CANDIDATES: Final = 36
 
 
 def pack_step(run: Run) -> StepFacts:
-    """Write the pack; the signing key is made where the recipe says, if it is not there.
+    """Write the signed pack. The signing key is made at the recipe's path if it is missing.
 
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
@@ -80,7 +80,7 @@ def pack_step(run: Run) -> StepFacts:
 
 
 def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
-    """Read a result of the evaluation by its name. Raises UsageProblem `step_missing`."""
+    """Read a JSON result of the evaluate step. Raises UsageProblem `step_missing`."""
     try:
         return run.read("evaluate", name, kind)
     except OSError as problem:
@@ -88,9 +88,9 @@ def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
 
 
 def published_cross_validation(run: Run) -> Mapping[str, CrossFigures] | None:
-    """The figures of the published cross-validation; None if there is none, or one of another recipe or other data.
+    """Return the published cross-validation by label.
 
-    Raises StorageProblem (run_file_damaged).
+    None if there is none, or if it belongs to another recipe or other data. Raises StorageProblem (run_file_damaged).
     """
     path = run.recipe.publication_folder / CROSS_RESULTS_NAME
     try:
@@ -115,7 +115,7 @@ def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
 
 
 def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> dict[str, str] | None:
-    """Return the warnings as lines in every language of the program; None without warnings."""
+    """Return the warnings by language, one in a line; None without warnings."""
     texts = {}
     for translator in map(Translator, languages()):
         meanings = {label.code: translator.pick(label.meaning) for label in labels}
@@ -130,7 +130,7 @@ def _ood_gate(run: Run) -> OodGate:
 
 
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
-    """Return golden vectors: synthetic images with very different scores, and the file's scores on this computer."""
+    """Return golden vectors: synthetic images with widely spread scores, and the scores of the int8 file here."""
     inputs = np.stack([synthetic_chest(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
     scores = run_converted_file(run, "int8", inputs, "golden vectors").scores
     spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]

@@ -1,7 +1,8 @@
-"""Adaptive iterative pruning: measure, choose, slice, retrain, evaluate, record; again until a rule says stop.
+"""Adaptive iterative pruning (Taran 2022, chapter 3).
 
-After the dissertation (Taran 2022, chapter 3): each iteration removes the channels that are zero most often, carries
-the weights of the others over, and retrains; how hard it cuts and trains follows a law for each setting.
+Each iteration removes the channels that are zero most often, retrains the network with the remaining weights, and
+measures it. A law for each setting decides how many channels are removed, and how the network is retrained. The loop
+ends by a stop rule.
 """
 
 from __future__ import annotations
@@ -23,31 +24,33 @@ from fieldray_adapt.training.loop import Effort
 
 
 class PruningTask(Protocol):
-    """The task of a network: the loop, which knows no data, measures and retrains through it."""
+    """The task of a network, through which the pruning loop measures and retrains it."""
 
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
-        """APoZ of each prunable channel set on the calibration set."""
+        """Return the average percentage of zeros (APoZ) of each channel on the calibration images, by channel set."""
 
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
-        """The network with the channels kept, their weights carried over."""
+        """Return the network with the channels `keep` only, and its weights."""
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """The weights after training."""
+        """Return the weights after retraining."""
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
-        """Quality (0..1, higher is better) and loss on the validation part."""
+        """Return quality (0..1, higher is better) and loss on the validation part."""
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Time of inference."""
+        """Return the time of inference."""
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """The batch size that trains this network fastest per image; None if there is nothing to choose."""
+        """Return the batch size with the shortest training time per image; None if there are no candidates."""
 
 
 def smallest_adequate_iteration(rows: tuple[Iteration, ...], *, stop: StopRules) -> Iteration:
-    """The iteration with the smallest network that kept the required quality; the original if none did."""
+    """Return the iteration with the fewest parameters among those with the required quality; the original if there is
+    none.
+    """
     kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
     return min(kept, key=lambda row: row.parameters)
 
@@ -61,16 +64,18 @@ def prune(
     original: Callable[[], tuple[Specification, Weights]],
     progress: Callable[[Iteration], None] = lambda _: None,
 ) -> str:
-    """Prune until a rule stops it, and return that rule's name. Resumes a run that was stopped.
+    """Prune a network until a stop rule applies, or resume an interrupted run. Returns the name of the stop rule.
 
     Parameters
     ----------
+    plan
+        The laws and stop rules.
     seed
-        The retraining of an iteration has this and its number.
+        Seed of the retraining; the number of the iteration is added.
     original
-        The network to begin with; asked for only if the run has not begun.
+        Returns the network to prune. Called only if the run has no iterations yet.
     progress
-        Is told of each iteration once it is kept.
+        Receives each iteration once it is stored.
     """
     if not folder.iterations():
         specification, weights = original()

@@ -1,4 +1,4 @@
-"""The pruning part of a recipe: how settings move, what is cut, and when to stop."""
+"""The table `prune` of a recipe: the laws of the settings, the channels that are removed, and the stop rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fieldray_adapt.recipes.tables import key, table
 
 @table
 class StopRules:
-    """When to stop: whichever rule comes first."""
+    """Rules that end the pruning. The first rule that applies ends it."""
 
     iterations: int = key("At most.", low=1, example=3)
     lowest_quality: float = key(
@@ -23,7 +23,7 @@ class StopRules:
     target_parameters: int | None = key("Stop once at most so many parameters are left.", default=None, low=1)
 
     def reason_to_stop(self, rows: tuple[Iteration, ...]) -> str | None:
-        """The rule that ends the run after these iterations, or None."""
+        """Return the name of the stop rule that applies after these iterations; None to go on."""
         last = rows[-1]
         if last.number and last.quality < self.lowest_quality:
             return "lowest_quality"
@@ -36,10 +36,10 @@ class StopRules:
 
 @table
 class PruneRecipe:
-    """Iterative pruning: five settings that move by laws, and when to stop.
+    """Iterative pruning: five settings, each with a law, and the stop rules.
 
     A law is a table: { start } constant, { start, step } linear, { start, factor } multiplicative, { start, size, loss,
-    time, batch, form } dependent on the context; all but the first also take bounds = { lowest, highest }.
+    time, batch, form } dependent on the context. All but the constant law also take bounds = { lowest, highest }.
     """
 
     batch_size: AnyLaw = key("Images in a step of retraining.", example={"start": 32})
@@ -62,15 +62,15 @@ class PruneRecipe:
 
     @property
     def fingerprint(self) -> str:
-        """A stable text of all but the stop rules: a run may be continued with others."""
+        """All values but the stop rules as text. A run may be continued with other stop rules."""
         return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
 
     def first(self) -> IterationSettings:
-        """The settings of iteration 1."""
+        """Return the settings of iteration 1."""
         return IterationSettings(**{name: getattr(self, name).start for name in _SETTINGS})
 
     def following(self, rows: tuple[Iteration, ...]) -> IterationSettings:
-        """The settings of the iteration that follows these."""
+        """Return the settings of the iteration after these."""
         last = rows[-1]
         if last.settings is None:
             return self.first()

@@ -1,4 +1,7 @@
-"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run."""
+"""A pruning study on a public data set: pruning runs and one-shot baselines of one original network.
+
+The times of all networks are measured together.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +56,13 @@ from fieldray_adapt.training.loop import (
 )
 from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, time_networks
 
-_KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name
+_KEY_LENGTH: Final = 12  # characters of the digest in file names; other data or settings have other file names
 
 
 def run_study(
     recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: RunProgress = lambda *_: None
 ) -> None:
-    """Run a study to its end, or resume it; step "report" tests, times and reports what there is so far."""
+    """Run a study to its end, or resume it. The step "report" evaluates and reports the networks made so far."""
     require_publishable(recipe.results, recipe.results.with_name("report.html"))
     study = Study(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()
@@ -79,7 +82,7 @@ def _read_parts(recipe: StudyData, *, seed: int) -> _Parts:
             kept = {name: arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")}
     except (OSError, ValueError, KeyError) as problem:
         raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
-    # The published order may be by class.
+    # Shuffled, because the published order may be by class.
     order = np.random.default_rng(seed).permutation(len(kept["x_train"]))
     labels = int(kept["y_train"].max()) + 1
     drawn = _labelled(kept["x_train"][order], kept["y_train"][order], labels=labels)
@@ -94,7 +97,7 @@ def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: 
 
 
 class Study:
-    """The steps of a study in one folder; each resumes after it was stopped."""
+    """The steps of a study in one folder. An interrupted step resumes."""
 
     def __init__(
         self,
@@ -107,7 +110,14 @@ class Study:
     ) -> None:
         """Prepare a study.
 
-        `say` receives messages, `progress` the progress; networks are converted, tested and then timed.
+        Parameters
+        ----------
+        say
+            Receives messages.
+        progress
+            Receives the progress.
+        timer, tester
+            Measure the times of networks, and convert and test a network.
         """
         self._recipe, self._folder, self._say, self._timer = recipe, recipe.run, say, timer
         self._progress, self._tester = progress, tester
@@ -117,7 +127,7 @@ class Study:
         self._training_settings = replace(self._settings, threads=recipe.training_threads)
 
     def run(self) -> StudyResults:
-        """Run everything that is not done yet, then write the report."""
+        """Perform all steps that are not done, and write the report."""
         for run in self._recipe.runs:
             self.run_law(run)
         for row in self._recipe.baselines:
@@ -129,7 +139,7 @@ class Study:
         return self.report()
 
     def report(self) -> StudyResults:
-        """Test and time every network there is so far, in one go; results and report, kept where the recipe says."""
+        """Test and time all networks made so far, and write results and report to the recipe's path."""
         networks = {ORIGINAL: self.original()}
         for run in self._recipe.runs:
             folder = self._run_folder(run)
@@ -144,7 +154,7 @@ class Study:
         return results
 
     def original(self) -> Network:
-        """The trained original; trained once for each data, seed and way of training, then kept."""
+        """Return the trained original network, which is trained once for each data set, seed and training."""
         recipe = self._recipe.original
         specification = vgg16_dense(dropout=recipe.dropout).scaled(recipe.width)
         path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
@@ -165,7 +175,7 @@ class Study:
         return specification, load_weights(path)
 
     def _epoch_progress(self, what: str) -> Progress:
-        """Return the progress of each part of a training, shown as a bar and a line."""
+        """Return a callback that shows each part of a training as a bar and as a line."""
 
         def progress(row: EpochFigures) -> None:
             self._progress(f"{what}: parts", row.epoch, row.epochs)
@@ -174,7 +184,7 @@ class Study:
         return progress
 
     def run_law(self, run: RunRecipe) -> str:
-        """Prune by one set of laws. Returns the rule that stopped it."""
+        """Perform one pruning run. Returns the name of the stop rule."""
         folder = self._run_folder(run)
         if (rows := folder.iterations()) and (why := run.stop.reason_to_stop(rows)):
             return why
@@ -209,9 +219,10 @@ class Study:
         )
 
     def _take_measured_beginning(self, run: RunRecipe, folder: RunFolder) -> None:
-        """Copy an equal beginning that another run has measured, since a large original takes minutes.
+        """Copy the first iterations from another run that begins alike: measuring a large original network takes
+        minutes.
 
-        The beginning is the original network, and the first iteration if the laws begin alike.
+        The original network is copied, and the first iteration if all laws begin with equal values.
         """
         if run.continues:
             network, row = self._network_after(run.continues, run.after_iteration)
@@ -221,7 +232,7 @@ class Study:
             theirs = self._run_folder(other)
             rows = () if other is run or other.continues else theirs.iterations()
             if rows:
-                # The same settings on the same network with the same seed end in the same network.
+                # Equal settings, network and seed give an equal network.
                 shared = rows[:2] if _begin_alike(run, other) else rows[:1]
                 for row in shared:
                     folder.add(replace(row, batch_size_proposed=None), *theirs.network(row.number))
@@ -231,7 +242,7 @@ class Study:
         return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original()
 
     def _network_after(self, name: str, iteration: int | None) -> tuple[Network, Iteration]:
-        """Return a run's network after an iteration; None selects the last network that kept the required quality.
+        """Return a run's network after an iteration; None selects the last network with the required quality.
 
         Raises UsageProblem `iteration_missing`.
         """
@@ -250,7 +261,7 @@ class Study:
         return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
 
     def run_baseline(self, row: BaselineRecipe) -> Network:
-        """Make a one-shot baseline: prune once, train once. The network is stored for later calls."""
+        """Return a one-shot baseline: pruned once and trained once. The network is stored for later calls."""
         path = self._baseline_path(row)
         if not path.is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
@@ -267,10 +278,9 @@ class Study:
         return self._folder / f"{row.name.replace('.', '-')}-{key}.npz"
 
     def _from_random_weights(self, name: str, scratch: Scratch, *, trains: bool = True) -> list[float]:
-        """Return the test accuracy (0..1) of a pruned network's shape trained from random weights, by seed; stored
-        one by one.
+        """Return the test accuracies (0..1) of a pruned network's shape, trained from random weights, by seed.
 
-        trains  whether missing seeds are trained now
+        Each accuracy is stored as soon as it is known. `trains` tells whether missing seeds are trained now.
         """
         run, _, number = name.partition("/")
         shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])
@@ -346,7 +356,7 @@ class Study:
 
 
 def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
-    """Whether two runs do the same in their first iteration."""
+    """Return whether two runs have equal first iterations."""
     rest = [(one.cut_kind, one.largest_share, one.multiple, one.calibration, one.teacher) for one in (run, other)]
     return run.first() == other.first() and rest[0] == rest[1]
 

@@ -1,4 +1,4 @@
-"""The page of a pruning study: a table for each run, and accuracy against iteration and speed."""
+"""The report page of a pruning study: a table for each run, and plots of accuracy against iteration and speed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ All networks were timed alternating in one run."""
 
 
 def write_report(path: Path, results: StudyResults) -> None:
-    """Write the page of a study's results. Raises StorageProblem."""
+    """Write the report page of a study. Raises StorageProblem."""
     runs = {name: found for name, found in results.runs.items() if found.measured}
     curves = [_curve(name, found.measured, results.original) for name, found in runs.items()]
     others = {name: (row.speed_up["int8"], row.test_accuracy) for name, row in results.baselines.items()}
@@ -97,7 +97,7 @@ def _cells(name: str, row: NetworkFigures | MeasuredIteration) -> list[str]:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Format the median, minimum and maximum over the seeds."""
+    """Format median, minimum and maximum over the seeds."""
     return f"{np.median(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else "-"
 
 

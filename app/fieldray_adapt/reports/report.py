@@ -1,7 +1,4 @@
-"""The report step: one HTML file with everything of a run, plots included, that needs nothing else to be read.
-
-The page of a cross-validation, which is published beside its figures, is laid out here too.
-"""
+"""The report of a classifier's run, and the page of a cross-validation, as self-contained HTML."""
 
 from __future__ import annotations
 
@@ -93,7 +90,7 @@ def report_step(run: Run) -> StepFacts:
 
 
 def _steps(run: Run) -> Table:
-    """The steps before the report step, which still runs while it writes the report."""
+    """Return a table of all steps but the report step, which still runs."""
     done = {name: entry for name, entry in run.step_statuses.items() if name in _DOES}
     rows = [[name, _DOES[name], _state(run, name, entry), _time(entry)] for name, entry in done.items()]
     return Table(head=("step", "what it does", "state", "time"), rows=rows)
@@ -104,7 +101,7 @@ def _time(entry: StepStatus) -> str:
 
 
 def _state(run: Run, name: str, entry: StepStatus) -> str:
-    """Describe the result of a step, also if it had nothing to do."""
+    """Return the state of a step; for pruning also whether the recipe asks for it."""
     if name == "prune" and run.recipe.prune is None:
         return "not asked for by the recipe"
     return entry.record.state
@@ -154,7 +151,7 @@ def _profile(run: Run) -> list[ReportPart]:
 
 
 def _pruning(run: Run) -> list[ReportPart]:
-    """The iterations of the prune step, if the recipe has one."""
+    """Return plot and table of the pruning iterations, if the recipe prunes."""
     if run.recipe.prune is None:
         return []
     rows = run.read("prune", "table.json", list[PrunedNetwork])
@@ -228,7 +225,7 @@ def _label(run: Run, label: LabelRule, results: ClassifierFigures) -> Section:
 
 
 def group_tables(groups: GroupedFigures) -> list[Table]:
-    """The AUC within groups of patients or images; none where there are no groups."""
+    """Return a table of the AUC within groups of images; empty without groups."""
     rows = [
         [group, name, f"{own.images:,}", f"{own.positive:,}", figure_text(own.auc)]
         for group, members in groups.items()
@@ -238,7 +235,7 @@ def group_tables(groups: GroupedFigures) -> list[Table]:
 
 
 def _examples(run: Run) -> list[ReportPart]:
-    """Test images spread over the scores of the first label, with their class maps."""
+    """Return test images with class maps, evenly spread over the scores of the first label."""
     count = run.recipe.evaluation.example_images
     if not count:
         return []
@@ -282,24 +279,23 @@ the lungs. Each network was pruned where the recipe prunes, and converted to int
 stage are those of the int8 file."""
 _STAGES: Final = {"trained": "as trained", "pruned": "pruned", "int8": "int8 file"}
 Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
+"""Scores (n,) in 0..1 and truth (n,) of the evaluated images."""
 
 
 def write_cross_validation(path: Path, results: PublishedCross, *, scored: Mapping[str, Scored]) -> None:
-    """Write the page of a cross-validation's results.
+    """Write the page of a cross-validation.
 
     Parameters
     ----------
-    path
-        The page.
     results
-        As `cross.cross_step` makes them.
+        The results of `cross_validation.cross_validation_step`.
     scored
-        By label: scores (n,) in 0..1, and truth (n,), of the images evaluated.
+        Scores and truth of the evaluated images, by label.
 
     Raises
     ------
     StorageProblem
-        The page cannot be written.
+        If the page cannot be written.
     """
     sections = [
         *[_fold_section(code, found, scored[code]) for code, found in results.labels.items()],

@@ -1,7 +1,4 @@
-"""The train and quantise steps of a recipe, and what others share of them: the network as the last step left it.
-
-Quantised, a network is an int8 and a float file, equalised, its head refitted.
-"""
+"""The train and quantise steps of a classifier's recipe, and access to the network that a step left."""
 
 from __future__ import annotations
 
@@ -48,23 +45,23 @@ from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.teacher import teacher_targets
 
 NETWORK_NAMES: Final = ("weights.npz", "specification.json")
-"""What is kept of a network that a step has changed."""
+"""File names of a network that a step has changed: weights and specification."""
 
 
 def save_step_network(folder: Path, specification: Specification, weights: Weights) -> None:
-    """Keep the network that a step has changed. Raises StorageProblem."""
+    """Write the network that a step has changed to the step's folder. Raises StorageProblem."""
     path, text = (folder / name for name in NETWORK_NAMES)
     save_network(path, text, specification, weights)
 
 
 def load_last_network(run: Run) -> tuple[Specification, Weights]:
-    """The network as the last step left it. Raises UsageProblem `step_missing`."""
+    """Return the network of the last step that changed it. Raises UsageProblem `step_missing`."""
     is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK_NAMES[0]).is_file()
     return load_step_network(run, "prune" if is_pruned else "train")
 
 
 def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
-    """The network as a step left it. Raises UsageProblem `step_missing`."""
+    """Return the network that a step left. Raises UsageProblem `step_missing`."""
     path, text = (run.folder(step) / name for name in NETWORK_NAMES)
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step=step))
@@ -72,7 +69,7 @@ def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
 
 
 def trained_weights(run: Run) -> Weights:
-    """The weights that the train step left, of a network that the recipe describes. Raises UsageProblem."""
+    """Return the weights that the train step left. Raises UsageProblem `step_missing`."""
     path = run.folder("train") / "weights.npz"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="train"))
@@ -80,7 +77,7 @@ def trained_weights(run: Run) -> Weights:
 
 
 def train_step(run: Run) -> StepFacts:
-    """Train the network from the weights that the recipe names."""
+    """Train the recipe's network, starting from the weights that the recipe names."""
     recipe, folder, data = run.recipe, run.folder("train"), load_dataset(run)
     specification = specification_of(recipe)
     weights, history = train_recipe(
@@ -97,14 +94,17 @@ def train_step(run: Run) -> StepFacts:
 
 
 def trainer_facts(run: Run) -> StepFacts:
-    """What the status has of who trained, where it was not this process."""
+    """Return facts about the way of training for status.json; empty for training in this process."""
     return run.trainer.facts() if run.trainer else {}
 
 
 def train_recipe(
     run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train the recipe's network as the recipe says; see `train.train_groups`."""
+    """Train the recipe's network as the recipe says (see `classifier.train_groups`).
+
+    `what` is the name of the work in progress reports.
+    """
     recipe, specification = run.recipe, specification_of(run.recipe)
     return train_groups(
         specification,
@@ -119,7 +119,10 @@ def train_recipe(
 
 
 def drawn_samples(run: Run, samples: Samples) -> Samples:
-    """The samples that are drawn, with the targets that their teacher gives them. Raises as `teacher_targets`."""
+    """Return the samples that the training draws. A teacher's targets replace their own, if the recipe names a teacher.
+
+    Raises as `teacher.teacher_targets`.
+    """
     drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
     if not (teacher := run.recipe.training.teacher):
         return drawn
@@ -127,7 +130,7 @@ def drawn_samples(run: Run, samples: Samples) -> Samples:
 
 
 def training_options(recipe: ClassifierRecipe, specification: Specification | None = None) -> TrainingOptions:
-    """How the recipe's network is trained; `specification` as of `engine_settings`."""
+    """Return the training options of a recipe. `specification` is needed if layers are frozen."""
     return TrainingOptions(
         schedule=make_schedule(recipe),
         augmentation=recipe.augmentation,
@@ -137,9 +140,9 @@ def training_options(recipe: ClassifierRecipe, specification: Specification | No
 
 
 def engine_settings(recipe: ClassifierRecipe, specification: Specification | None = None) -> EngineSettings:
-    """How the recipe's engine trains every layer, or a network of which it freezes some.
+    """Return the engine settings of a recipe. `specification` is needed if layers are frozen.
 
-    What the pack has no label for may look where it likes.
+    Evidence outside the lungs has no cost for auxiliary labels.
     """
     training, frozen = recipe.training, recipe.network.frozen or ("-",)
     layers = specification.layers if specification else ()
@@ -154,7 +157,7 @@ def engine_settings(recipe: ClassifierRecipe, specification: Specification | Non
 
 
 def specification_of(recipe: ClassifierRecipe) -> Specification:
-    """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
+    """Return the recipe's network, with a head for all labels. Raises UsageProblem `recipe_key`."""
     choice, whole = recipe.network, full_width_network(recipe)
     if (pack := Path(choice.weights)).is_dir():
         return whole.with_channels(_channels_of_pack(pack, whole, choice))
@@ -167,7 +170,7 @@ def specification_of(recipe: ClassifierRecipe) -> Specification:
 
 
 def full_width_network(recipe: ClassifierRecipe) -> Specification:
-    """The network of the recipe's kind and stages at its published width."""
+    """Return the recipe's network with the published channel counts."""
     choice, spec = recipe.network, recipe.input
     stride = {"last_stride": choice.last_stride} if choice.is_residual else {}
     blocks = {"blocks": choice.blocks} if choice.blocks else {}
@@ -182,7 +185,10 @@ def full_width_network(recipe: ClassifierRecipe) -> Specification:
 
 
 def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
-    """The widths of the pack that the network starts from. Raises UsageProblem where the recipe asks for others."""
+    """Return the channel counts of the pack from which the network starts.
+
+    Raises UsageProblem if the recipe names other counts.
+    """
     if choice.width != 1 or choice.channels:
         detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
         raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))
@@ -190,9 +196,9 @@ def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -
 
 
 def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> Weights:
-    """Initial weights, with those of another network copied in where name and shape are the same.
+    """Return initial weights, with arrays of equal name and shape copied from another network if the recipe names one.
 
-    Raises UsageProblem: `weights_unfit` when nothing fits, data_unreadable.
+    Raises UsageProblem: `weights_unfit` if no array fits, data_unreadable.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == NO_WEIGHTS:
@@ -214,18 +220,21 @@ def _other_weights(path: Path, specification: Specification) -> Weights:
 
 
 def training_start_digest(network: NetworkChoice, training: ClassifierTraining) -> str:
-    """Digest of the weights that a training begins with: the network's own, and the teacher's."""
+    """Return a digest of the weights with which a training starts: the network's and the teacher's."""
     return digest(starting_weights_digest(network), file_sha256(training.teacher) if training.teacher else "")
 
 
 def starting_weights_digest(choice: NetworkChoice) -> str:
-    """SHA-256 of the weights file that a network starts from; of a pack its manifest, which has its files' digests."""
+    """Return the SHA-256 of the weights file from which a network starts; for a pack, of its manifest.
+
+    The manifest contains the digests of the pack's files. "" for random weights.
+    """
     path = Path(choice.weights)
     return "" if choice.weights == NO_WEIGHTS else file_sha256(path / "manifest.json" if path.is_dir() else path)
 
 
 def make_schedule(recipe: ClassifierRecipe) -> Schedule:
-    """How long and how fast the recipe trains."""
+    """Return the schedule of a recipe's training."""
     names = (
         *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
         *("label_smoothing", "images_per_epoch", "seed"),
@@ -246,12 +255,12 @@ TRAIN_STEP: Final = Step(
 
 
 HEAD_IMAGES: Final = 1500
-"""Number of training images that fit the head, where there are as many."""
+"""Number of training images, if there are as many, for the new fit of the head."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkFiles:
-    """A network with the labels of the pack alone, and its two files."""
+    """A network with the labels of the pack only, and its float and int8 files."""
 
     specification: Specification
     weights: Weights
@@ -260,7 +269,7 @@ class NetworkFiles:
 
 
 def quantise_step(run: Run) -> StepFacts:
-    """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
+    """Convert the network to an int8 and a float file. Auxiliary labels are removed, and the head is fitted again."""
     data = load_dataset(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
     files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:HEAD_IMAGES]])
@@ -271,13 +280,14 @@ def quantise_step(run: Run) -> StepFacts:
 def convert_network(
     recipe: ClassifierRecipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]
 ) -> NetworkFiles:
-    """The network's files, with the labels of the pack alone.
+    """Convert a network to files with the labels of the pack only.
 
     Parameters
     ----------
     images
-        (n, height, width, channels) training images, drawn by chance, `HEAD_IMAGES` are enough: the recipe's
-        `calibration_images` first of them give the ranges, all fit the head to the integers.
+        (n, height, width, channels) uint8 random training images; `HEAD_IMAGES` are enough. All are used to fit the
+        head.
+        The first `calibration_images` decide the ranges of the integers.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS_CHANNEL_SET: np.array(kept)})
@@ -295,7 +305,7 @@ def convert_network(
 
 
 def write_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
-    """Write int8.tflite and float.tflite, and which output of each is what; the facts of the quantise step."""
+    """Write int8.tflite and float.tflite with the roles of their outputs. Returns the facts of the quantise step."""
     for name, file in files.items():
         write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
     run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
@@ -303,7 +313,7 @@ def write_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
 
 
 def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
-    """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
+    """Read the file "int8" or "float" of the quantise step. Raises UsageProblem `step_missing`."""
     path = run.folder("quantise") / f"{name}.tflite"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="quantise"))
@@ -311,7 +321,10 @@ def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
 
 
 def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], what: str) -> NetworkOutputs:
-    """What the file "int8" or "float" of a run answers; `what` is told of as it goes on. Raises UsageProblem."""
+    """Run the file "int8" or "float" of a run on images. Raises UsageProblem `step_missing`.
+
+    `what` is the name of the work in progress reports.
+    """
     file, (specification, _) = read_converted_file(run, name), load_last_network(run)
     return run_network(
         file.data,
